@@ -73,5 +73,5 @@ def encoder_input(model: PreTrainedModel) -> EncoderInput:
 
 def _frames_of_one(model: PreTrainedModel) -> int:
     """Return of how many frames of a spectrum an encoder makes one position."""
-    parts = model.get_encoder().modules()  # type: ignore[no-untyped-call]
+    parts = model.get_encoder().modules()
     return prod(part.stride[0] for part in parts if isinstance(part, nn.Conv1d))

@@ -40,12 +40,14 @@ def spectrum_in(
         if found.get(setting) not in (None, value):
             reason = f"{name}: {setting} is {found[setting]!r}, and kvc has {value!r}"
             raise BadModelFolder(path=str(folder), reason=reason)
-    usual = WhisperFeatureExtractor()
+    usual = WhisperFeatureExtractor()  # type: ignore[no-untyped-call]
     counts = {
         ours: found.get(key, getattr(usual, key)) for ours, key in _COUNTS.items()
     }
+    checked = dict[str, int]()
     for ours, count in counts.items():
-        if type(count) is not int or not 0 < count < 1 << 20:
+        if not isinstance(count, int) or not 0 < count < 1 << 20 or count is True:
             reason = f"{name}: {_COUNTS[ours]} is {count!r}, no whole number above 0"
             raise BadModelFolder(path=str(folder), reason=reason)
-    return counts
+        checked[ours] = count
+    return checked

@@ -39,6 +39,17 @@ def find_encode(session: Session) -> Method | None:
     return next((method for method in methods if method.role == "encode"), None)
 
 
+def check_goes_on(session: Session) -> None:
+    """Check that a text of a session can be continued by what is said next.
+
+    Raises:
+        BadSetting: its program has an encoder, with which a session begins anew.
+    """
+    if find_encode(session) is not None:
+        expected = "one of a program without an encoder, for a chat"
+        raise BadSetting(name="session", expected=expected, found="one with an encoder")
+
+
 def check_single(batch: object, draft: object, history: Sequence[object]) -> None:
     """Check that a generation with an encoder is of one prompt, and nothing else.
 

@@ -7,6 +7,7 @@ windows, its power in bands that are spaced as Slaney's mel scale, the logarithm
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -59,7 +60,8 @@ class Spectrum:
         mels = [power @ bands for power in self._powers(sound)]
         logarithms = np.log10(np.maximum(np.concatenate(mels), 1e-10)).T
         cut = np.maximum(logarithms, logarithms.max() - 8.0)
-        return ((cut + 4.0) / 4.0).astype(np.float32)
+        features: Floats = ((cut + 4.0) / 4.0).astype(np.float32)
+        return features
 
     def _powers(self, sound: Floats) -> Iterator[npt.NDArray[np.float64]]:
         """Yield the power of each pitch, [some frames, window / 2 + 1]."""
@@ -111,7 +113,7 @@ def spectrum_of(metadata: Mapping[str, str]) -> Spectrum:
 
 def _mel(hertz: float) -> float:
     """Return a pitch of 1000 hertz or more on Slaney's scale."""
-    return 15.0 + np.log(hertz / _STRAIGHT) * 27.0 / np.log(6.4)
+    return 15.0 + math.log(hertz / _STRAIGHT) * 27.0 / math.log(6.4)
 
 
 def _hertz(mels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

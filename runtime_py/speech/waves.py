@@ -53,7 +53,8 @@ def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
 def _numbers(content: bytes, width: int) -> Samples:
     """Return samples of so many bytes as numbers from -1 to 1."""
     if width == 1:  # these have no sign
-        return (np.frombuffer(content, np.uint8).astype(np.float32) - 128) / 128
+        whole = np.frombuffer(content, np.uint8).astype(np.float32)
+        return ((whole - 128) / 128).astype(np.float32)
     if width == 3:
         padded = np.zeros((len(content) // 3, 4), np.uint8)
         padded[:, 1:] = np.frombuffer(content, np.uint8).reshape(-1, 3)

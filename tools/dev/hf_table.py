@@ -23,6 +23,7 @@ sys.path.insert(0, os.fspath(ROOT / "tests" / "support"))
 
 import hf_models  # noqa: E402  they lie beside the tests
 import hf_parity  # noqa: E402
+import seq2seq_models  # noqa: E402
 
 HEAD = """\
 # Architectures of transformers
@@ -48,6 +49,17 @@ deviation of the logits.
 COLUMNS = """\
 | architecture | prefill | decode | best | control | noticed |
 | --- | --- | --- | --- | --- | --- |
+"""
+WITH_ENCODER = """\
+## Encoder and decoder
+
+The decoder's logits after encodings of {heard} tokens, or three of features, chunks of
+{chunks}, and {steps} steps (`tests/support/seq2seq_models.py`). *own* is the control
+with a wrong row of the decoder's own caches, *cross* that with one of the cross caches;
+both must be above {noticed:g}.
+
+| architecture | prefill | decode | best | own | cross | noticed |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 REMARKS = """\
 ## Remarks
@@ -93,6 +105,9 @@ REMARKS = """\
   the two differ more and more from position 256 on, or if the number of heads is not 1,
   2, 4 or 8.
 - Falcon's keys are stored once for each key head, not once for each query head.
+- A model with an encoder runs one row at a time. The positions of T5's decoder are a
+  bias over the whole capacity of a session, which each step computes: a session with a
+  smaller capacity is quicker.
 - Rotary scaling `default`, `linear`, `llama3` and `yarn` run at any length.
   `dynamic` and `longrope` run up to the length at which their frequencies change
   (`CacheConfig(max_length=...)`), since the keys in a cache keep the old ones.
@@ -119,6 +134,7 @@ def main() -> None:
         *_table("## Other architectures", hf_models.OTHERS, known),
         *_table("## Recurrent and hybrid architectures", hf_models.RECURRENT, known),
         *_table("## Latent attention", hf_models.LATENT, known),
+        *_with_encoder(known),
         REMARKS,
         *_refused(known),
     ]
@@ -155,6 +171,29 @@ def _line(name: str, parity: hf_parity.Parity) -> str:
         f"| {name} | {parity.prefill:.1e} | {parity.decode:.1e} | "
         f"{parity.agreement:.0%} | {parity.control:.3f} | {noticed} |\n"
     )
+
+
+def _with_encoder(known: Mapping[tuple[str, bool], str]) -> Iterator[str]:
+    yield WITH_ENCODER.format(
+        heard=", ".join(map(str, seq2seq_models.HEARD)),
+        chunks=", ".join(map(str, seq2seq_models.CHUNKS)),
+        steps=seq2seq_models.STEPS,
+        noticed=seq2seq_models.NOTICED,
+    )
+    for name in seq2seq_models.SEQ2SEQ:
+        if (name, False) in known:
+            yield known[name, False]
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            found = seq2seq_models.compare(name, Path(folder))
+        print(name, found, file=sys.stderr, flush=True)
+        noticed = min(found.own, found.cross) > seq2seq_models.NOTICED
+        yield (
+            f"| {name} | {found.prefill:.1e} | {found.decode:.1e} | "
+            f"{found.agreement:.0%} | {found.own:.3f} | {found.cross:.3f} | "
+            f"{'yes' if noticed else 'no'} |\n"
+        )
+    yield "\n"
 
 
 def _refused(known: Mapping[tuple[str, bool], str]) -> Iterator[str]:
