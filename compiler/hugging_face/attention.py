@@ -172,7 +172,8 @@ def attend(
             eager mode too.
         softcap: as `kvc::attention`.
         s_aux: sink logits [heads].
-        position_bias: [1, heads, seq, capacity], added to scores (T5).
+        position_bias: [1, heads, seq, capacity], added to scores (T5); only beside an
+            encoder.
         others: what says nothing about the result; a tensor that may is refused.
 
     Returns:
@@ -182,8 +183,11 @@ def attend(
         UnsupportedModel: it is over something else than a cache, or has a mask or a
             setting that kvc does not know.
     """
-    kept = _find_kept(current_call(), module, key, value)
+    call = current_call()
+    kept = _find_kept(call, module, key, value)
     whole = kept is None or kept.cross
+    if call.heard is None:  # rows may be at positions of their own, a bias is of one
+        others["position_bias"] = position_bias
     seen = _seen(module, attention_mask, whole)
     _check_others(module, others, whole)
     if whole:
@@ -358,7 +362,7 @@ def _check_others(module: nn.Module, others: dict[str, object], whole: bool) -> 
         UnsupportedModel: something may.
     """
     for name, found in others.items():
-        known = name == "head_mask" and found is not None
+        known = name in ("position_bias", "head_mask") and found is not None
         if known or (isinstance(found, Tensor) and name not in _SAYING_NOTHING):
             raise UnsupportedModel(
                 model=type(module).__name__, reason=f"its attention has a {name}"

@@ -163,7 +163,7 @@ def export_hf(
 
 
 def _probed(
-    decoder: PreTrainedModel, given: EncoderInput | None
+    decoder: PreTrainedModel, given: EncoderInput | None = None
 ) -> tuple[CachedLayers, int]:
     """Return what each layer caches, and the number of the first position.
 

@@ -119,7 +119,6 @@ class Session(Callables):
             Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "reset"):
-            self._note_change()
             self._states.reset()
 
     def rewind(self, count: "int | Array | Tensor") -> None:
@@ -326,7 +325,7 @@ class Session(Callables):
 
         If the number is unchanged, so are the states.
         """
-        return self._changes
+        return self._changes + self._states.renewed
 
     @property
     def rewindable(self) -> Array:

@@ -74,9 +74,8 @@ def test_prefills_may_be_several():
 
 @pytest.mark.parametrize("role", ["Prefill", "chat", None])
 def test_an_unknown_role_is_refused(role):
-    expected = (
-        "method last, role: expected 'prefill', 'decode', 'prefill_all' or '' for none"
-    )
+    known = "'encode', 'prefill', 'decode', 'prefill_all'"
+    expected = f"method last, role: expected {known} or '' for none"
     assert refusal([method("last", role)]) == f"{expected}, found {role!r}"
 
 

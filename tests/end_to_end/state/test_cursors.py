@@ -435,3 +435,26 @@ def test_an_encoder_is_refused_before_the_session_begins_anew(tmp_path: Path) ->
                 session.encode(wrong)
         for name, content in before.items():
             np.testing.assert_array_equal(session.state[name], content)
+
+
+def test_an_encoder_that_fails_after_it_began_leaves_an_empty_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with opened(Translator(), ENCODING, tmp_path) as program:
+        session = program.session()
+        session.encode(TOKENS.numpy())
+        session.prefill(TOKENS.numpy())
+        session.leave_pending([[4]])
+        before = session.changes
+        with monkeypatch.context() as patch:
+            patch.setattr(program._engine, "_run_once", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                session.encode(TOKENS.numpy())
+        assert session.changes > before
+        assert session.pending == ((),)
+        assert session.position.tolist() == [0]
+        with pytest.raises(NotEncoded):
+            session.decode(np.array([[4]]))
