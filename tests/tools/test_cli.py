@@ -24,6 +24,7 @@ def test_help_lists_the_commands_in_the_order_of_use(kvc):
         "compile",
         "dump",
         "generate",
+        "transcribe",
         "chat",
         "eval",
         "run",

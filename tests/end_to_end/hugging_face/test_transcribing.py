@@ -1,5 +1,6 @@
 """A speech model from its folder: the tokens and times of transformers' `generate`."""
 
+import re
 import wave
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
+import kvc.runtime
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import Program, Session, load
 from kvc.runtime.speech import Transcription, spectrum_of, transcribe
@@ -159,6 +161,17 @@ def test_the_command_line_transcribes_files(program, folder, tmp_path):
     times = [line.split()[:2] for line in timed.stdout.splitlines()]
     assert len(times) > 1
     assert all(float(start) <= float(end) for start, end in times)
+
+
+def test_the_runtimes_page_writes_down_a_file(program, tmp_path):
+    page = (Path(kvc.runtime.__file__).parent / "README.md").read_text()
+    *_, example = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    names: dict[str, object] = {}
+    exec(example, names)
+    made = names["write_down"](program, write(tmp_path / "a.wav", sound(0.4)))
+    assert made.language == "en"
+    assert all(part.start <= part.end for part in made.segments)
+    assert made.text
 
 
 def test_the_command_line_refuses_a_sound_of_another_rate(program, folder, tmp_path):
