@@ -131,7 +131,10 @@ def sight(*, mask_function: MaskFunction, config: object = None, **_: object) ->
             an encoder that sees all.
     """
     call = _call.get(None)
-    if call is not None and call.heard is not None and sees_all(mask_function):
+    encoded = call is not None and call.heard is not None
+    crossing = encoded or getattr(config, "is_decoder", None) is True
+    # A decoder that could be beside an encoder makes such a mask, and uses it nowhere.
+    if crossing and sees_all(mask_function):
         return Sight(None, whole=True)
     try:
         return find_sight(mask_function, "the model")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from hf_models import rescale
 from seq2seq_models import (
     CAPACITY,
     NOTICED,
@@ -20,7 +21,7 @@ from seq2seq_models import (
 )
 from small_tokenizers import unigram
 from tokenizers import Tokenizer, processors
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import Conversation, Program, Session, generate, load
@@ -113,6 +114,13 @@ def test_the_command_line_answers_a_text(model, program, folder):
     given = torch.tensor([tokenizer.encode(SENTENCE).ids])
     assert given[0, -1] == 1  # the end of a text, which its tokenizer adds
     whole = model.generate(given, do_sample=False, max_new_tokens=12)[0].tolist()
+    assert run.stdout.strip() == tokenizer.decode(whole).strip()
+    options = ["--max-tokens", "12", "--forced-bos", "9"]
+    run = CliRunner().invoke(
+        main, ["generate", str(folder / "t5.kvc"), SENTENCE, *options]
+    )
+    settings = {"do_sample": False, "max_new_tokens": 12, "forced_bos_token_id": 9}
+    whole = model.generate(given, **settings)[0].tolist()
     assert run.stdout.strip() == tokenizer.decode(whole).strip()
 
 
@@ -285,6 +293,25 @@ def test_each_architecture_has_the_logits_of_its_model(name, tmp_path):
     found = compare(name, tmp_path)
     assert max(found.prefill, found.decode) < TOLERANCE
     assert min(found.own, found.cross) > NOTICED
+
+
+@pytest.mark.exhaustive
+def test_a_decoder_that_could_have_an_encoder_runs_without_one(tmp_path):
+    alone = {"is_decoder": True, "is_encoder_decoder": False}
+    config = AutoConfig.for_model("bart", **SEQ2SEQ["bart"][1] | alone)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    rescale(model, seed=0)
+    model.eval()
+    tokens = text(30)
+    with torch.no_grad():
+        made = model(torch.from_numpy(tokens), use_cache=False)
+    wanted = made.logits[0].numpy()
+    export_hf(model, cache=CacheConfig(CAPACITY)).save(tmp_path / "model.kvc")
+    with load(tmp_path / "model.kvc") as program, program.session() as session:
+        found = [session.prefill(tokens[:, :5])[0]]
+        found += [session.decode(tokens[:, i : i + 1])[0] for i in range(5, 30)]
+    atol = TOLERANCE * wanted.std()
+    np.testing.assert_allclose(np.stack(found), wanted[4:], atol=atol)
 
 
 @pytest.mark.exhaustive
