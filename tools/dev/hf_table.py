@@ -27,6 +27,7 @@ sys.path.insert(0, os.fspath(ROOT / "tests" / "support"))
 import hf_models  # noqa: E402  they lie beside the tests
 import hf_parity  # noqa: E402
 import hf_quality  # noqa: E402
+import seq2seq_models  # noqa: E402
 
 HEAD = """\
 # Architectures of transformers
@@ -53,6 +54,14 @@ deviation of the logits.
 - *fixed*: bytes however long the text is, in float32.
 - *int8*: how many of {positions} positions have the same best token with the recipe
   `cpu_q8`. [QUALITY.md](QUALITY.md) has the other recipes.
+
+"""
+WITH_ENCODER = """\
+In the next table a decoder attends to what an encoder made. Its logits are compared
+after encodings of {heard} tokens, or three of features, chunks of {chunks}, and {steps}
+steps (`tests/support/seq2seq_models.py`). *own* is the control with a wrong row of the
+decoder's own caches, *cross* that with one of the cross caches; both must be above
+{noticed:g}.
 
 """
 REMARKS = """\
@@ -232,6 +241,17 @@ def _model_line(name: str) -> str:
     )
 
 
+def _encoder_line(name: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        found = seq2seq_models.compare(name, Path(folder))
+    noticed = min(found.own, found.cross) > seq2seq_models.NOTICED
+    return (
+        f"| {name} | {found.prefill:.1e} | {found.decode:.1e} | "
+        f"{found.agreement:.0%} | {found.own:.3f} | {found.cross:.3f} | "
+        f"{'yes' if noticed else 'no'} |\n"
+    )
+
+
 _qualities: dict[str, dict[hf_quality.Way, hf_quality.Quality | None]] = {}
 
 
@@ -303,6 +323,20 @@ PAGES: dict[str, tuple[str | Table, ...]] = {
         _models("## Other architectures", hf_models.OTHERS),
         _models("## Recurrent and hybrid architectures", hf_models.RECURRENT),
         _models("## Latent attention", hf_models.LATENT),
+        WITH_ENCODER.format(
+            heard=", ".join(map(str, seq2seq_models.HEARD)),
+            chunks=", ".join(map(str, seq2seq_models.CHUNKS)),
+            steps=seq2seq_models.STEPS,
+            noticed=seq2seq_models.NOTICED,
+        ),
+        Table(
+            "## Encoder and decoder",
+            _head(
+                "architecture", "prefill", "decode", "best", "own", "cross", "noticed"
+            ),
+            seq2seq_models.SEQ2SEQ,
+            _encoder_line,
+        ),
         REMARKS,
         Table(
             "## Refused",
