@@ -101,8 +101,16 @@ class Derived:
     base: "Source"
 
 
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """A matrix as `count` matrices, which lie one after another in it."""
+
+    base: "Source"
+    count: int
+
+
 Base = TensorSource | StoredSource
-Source = Base | Derived
+Source = Base | Derived | Divided
 
 
 class WeightReader:
@@ -137,8 +145,27 @@ class WeightReader:
                 return _cut(source.tensor.detach(), whole_rows)
             case StoredSource():
                 return _stored_blocks(source, whole_rows)
+            case Divided():
+                return self._divided(source, whole_rows)
             case Derived():
                 return self._derived(source, whole_rows)
+
+    def _divided(self, source: Divided, whole_rows: bool) -> Iterator[Tensor]:
+        """Yield matrices; with `whole_rows` each is whole."""
+        if not whole_rows:
+            yield from self.blocks(source.base)
+            return
+        _, rows, columns = _shape(source)
+        parts: list[Tensor] = []
+        held = 0
+        for block in self.blocks(source.base, whole_rows=True):
+            parts.append(block)
+            held += len(block)
+            whole = torch.cat(parts) if held >= rows else None
+            if whole is not None and rows:
+                count = held // rows
+                yield whole[: count * rows].view(count, rows, columns)
+                parts, held = [whole[count * rows :]], held - count * rows
 
     def _derived(self, source: Derived, whole_rows: bool) -> Iterator[Tensor]:
         match source.transform:
@@ -269,6 +296,9 @@ def _shape(source: Source) -> tuple[int, ...]:
             return tuple(source.tensor.shape)
         case StoredSource():
             return source.stored.shape
+        case Divided():
+            rows, columns = _shape(source.base)
+            return source.count, rows // source.count, columns
         case Derived(Transform.INT8_SCALE, base):
             return _shape(base)[:-1]
         case Derived(Transform.TRANSPOSED, base):
@@ -306,7 +336,7 @@ def _flat_bytes(tensor: Tensor) -> Tensor:
 
 def base_of(source: Source) -> Base:
     """Return the model's own tensor at the end of a chain of transforms."""
-    while isinstance(source, Derived):
+    while isinstance(source, Derived | Divided):
         source = source.base
     return source
 

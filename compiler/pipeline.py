@@ -41,6 +41,7 @@ from kvc.compiler.passes import Pass, run_passes
 from kvc.compiler.passes.append_to_caches import AppendToCaches
 from kvc.compiler.passes.base import check
 from kvc.compiler.passes.dedupe_constants import DedupeConstants
+from kvc.compiler.passes.divide_matrices import DivideMatrices
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
 from kvc.compiler.passes.forward_copies import ForwardCopies
@@ -189,6 +190,8 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     stored = recipe.linear != "float32" or recipe.weights != "float32"
     if stored or recipe.backend == "cpu":
         passes.append(LinearProducts())
+    if stored:
+        passes.append(DivideMatrices())
     if recipe.linear != "float32" or embedding:
         passes.append(QuantizeWeights(recipe.linear, embedding, recipe.keep))
     if recipe.weights == "bfloat16":

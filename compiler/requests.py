@@ -94,7 +94,9 @@ def _check_method(method: Method) -> None:
         message = f"{where}: a method of Python's own cannot be called on a bundle; "
         raise CompileError(message=f"{message}compile forward, or one of another name")
     if method.role not in ROLES:
-        expected = "expected 'prefill', 'decode', 'prefill_all' or '' for none"
+        expected = (
+            "expected 'encode', 'prefill', 'decode', 'prefill_all' or '' for none"
+        )
         message = f"{where}, role: {expected}, found {method.role!r}"
         raise CompileError(message=message)
     _check_args(f"{where}, args", method.args)

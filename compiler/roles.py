@@ -2,7 +2,8 @@
 
 A role promises a signature to generation: tokens int64 [batch, seq] (seq 1 for decode)
 in; logits out, float32 [batch, vocab] or, for prefill_all, those of every position,
-float32 [batch, seq, vocab].
+float32 [batch, seq, vocab]. The role encode promises that a session begins anew with
+the method, which may take and return anything.
 """
 
 from typing import Final
@@ -30,7 +31,9 @@ def check_roles(program: Program) -> None:
         CompileError: with the signature that was expected and the one found.
     """
     for method in program.methods:
-        if method.role and not (_takes_tokens(method) and _gives_logits(method)):
+        if method.role not in _LOGITS:
+            continue
+        if not (_takes_tokens(method) and _gives_logits(method)):
             raise CompileError(message=_mismatch(method))
 
 

@@ -56,7 +56,9 @@ class Method:
         kwargs: example keyword arguments.
         dynamic: for each dynamic input its dynamic axes; the key is the parameter's
             name, or a path such as "past[0]" or "cache.key" into a container.
-        role: what it is to a generation loop: "prefill", "decode", "prefill_all" or "".
+        role: what it is to a generation loop: "prefill", "decode", "prefill_all" or "";
+            or "encode": each call of it on a session begins the session anew, and the
+            methods that read where its cursors are need it to have run.
         carry: arguments that the session keeps from call to call. The key is the
             argument's name, or a path into it; a whole container is allowed. The value
             says which result it becomes: a key of a returned dict, a path such as

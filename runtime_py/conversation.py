@@ -18,6 +18,7 @@ from kvc.runtime.generation import (
     generate,
     settings_of,
 )
+from kvc.runtime.generation.encoding import check_goes_on
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import ChatTemplate, Message, Tokenizer
 from kvc.schema.errors import (
@@ -56,10 +57,12 @@ class Conversation:
                 stop token in any case.
 
         Raises:
-            BadSetting: a setting is impossible, or `session` is no Session.
+            BadSetting: a setting is impossible, `session` is no Session, or the program
+                has an encoder.
             UnknownName: the program lacks a role.
         """
         check_session(session)
+        check_goes_on(session)
         self.answer: Generation | None = None
         self.messages: list[Message] = []
         self._session, self._tokenizer, self._template = session, tokenizer, template

@@ -85,6 +85,7 @@ class Engine:
             StateMismatch: the lengths of states that grow are not those it takes.
             CacheOverflow: more tokens or rows than there is room for.
             CallTooLong: more tokens than rings allow, of a method that is not parted.
+            NotEncoded: the method of the role "encode" has not run.
             Poisoned: an earlier call left states half written.
             ExecutionError: an instruction failed.
             FileChanged, FormatError, FileProblem: data cannot be used any more.
@@ -112,6 +113,9 @@ class Engine:
         if states is None:
             return self._run_once(entry, inputs, None)
         states.check_usable()
+        entry.check_encoded(states)
+        if entry.restarts:
+            self._restart(entry, inputs, states)
         count = count_excess(entry, inputs, states) if states.limited else 0
         if not count:
             return self._run_once(entry, inputs, states)
@@ -122,6 +126,21 @@ class Engine:
             return self._run_once(piece, given, states)
 
         return run_pieces(pieces, inputs, states, run)
+
+    def _restart(self, entry: Entry, inputs: Inputs, states: StateMemory) -> None:
+        """Begin a session anew, if the call then has room.
+
+        Raises:
+            InputMismatch: the inputs do not have the declared shapes.
+            CacheOverflow: there is no room.
+        """
+        demand = entry.demand(entry.solve(inputs, states))
+        for cursor, starts in enumerate(states.known_positions()):
+            added = demand.added_to(cursor)
+            if starts is not None and added.advance is not None:
+                none = [0] * len(starts)
+                states.check_room(cursor, none, added.steps(len(starts)))
+        states.reset()
 
     def _run_once(
         self, entry: Entry, inputs: Inputs, states: StateMemory | None

@@ -156,7 +156,7 @@ class Program(Callables):
 
     def session(
         self,
-        capacity: int | None = None,
+        capacity: int | Mapping[str, int] | None = None,
         transactional: bool = False,
         snapshots: int = 0,
         **sizes: int,
@@ -165,7 +165,8 @@ class Program(Callables):
 
         Args:
             capacity: greatest position; left out, the greatest that was declared, since
-                reserving costs nothing.
+                reserving costs nothing. Of a program with several caches of their own
+                length, the sizes by name: {"encoder": 1500, "decoder": 448}.
             transactional: copy, before each call, what a call that fails could not put
                 back, so that no failure poisons the session.
             snapshots: how many of the last calls `rewind` can undo in a session with
@@ -182,6 +183,8 @@ class Program(Callables):
         """
         self._engine.check_open()
         copies = _copies(transactional, snapshots)
+        if isinstance(capacity, Mapping):
+            sizes, capacity = _merged(sizes, capacity), None
         return Session.open(self._engine, sizes, capacity, copies)
 
     def restore(
@@ -205,7 +208,7 @@ class Program(Callables):
             return Session.open(
                 self._engine,
                 snapshot.header.sizes,
-                snapshot.header.wanted_capacity,
+                snapshot.wanted_capacity,
                 _copies(transactional, snapshots),
                 fill=snapshot.load,
             )
@@ -213,7 +216,7 @@ class Program(Callables):
     def prefix(
         self,
         tokens: "Sequence[int] | Array | Tensor",
-        capacity: int | None = None,
+        capacity: int | Mapping[str, int] | None = None,
         **sizes: int,
     ) -> "Prefix":
         """Run a prompt once, for many sessions that begin with it.
@@ -300,6 +303,19 @@ class Program(Callables):
     def __repr__(self) -> str:
         closed = "closed" if self._engine.closed else ", ".join(self.methods)
         return f"<Program {self.path}: {closed}>"
+
+
+def _merged(sizes: Mapping[str, int], capacity: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of a session, which were given in two ways.
+
+    Raises:
+        BadSetting: one of them was given twice.
+    """
+    twice = sorted(sizes.keys() & capacity.keys())
+    if twice:
+        found = f"{', '.join(twice)} beside it"
+        raise BadSetting(name="capacity", expected="each size once", found=found)
+    return {**sizes, **capacity}
 
 
 def _copies(transactional: bool, snapshots: object) -> Copies:

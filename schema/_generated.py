@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 038fbd661e3f5b356dfbafa8ff2450af96c776c05c8cae211d45a9fb966edcdb
+# sha256 of program.fbs: 9cd40db35627c97ce91aac161eed938185b981053594d166149a122f16493c48
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum

@@ -38,6 +38,11 @@ class Said:
     seed: int | None = None
     stop_tokens: tuple[int, ...] | None = None
     stop_strings: tuple[str, ...] | None = None
+    decoder_start_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: tuple[int, ...] | None = None
+    suppress_tokens: tuple[int, ...] | None = None
+    begin_suppress_tokens: tuple[int, ...] | None = None
 
 
 def read_settings(found: Mapping[str, object], source: str = "") -> Said:
@@ -74,4 +79,9 @@ def read_settings(found: Mapping[str, object], source: str = "") -> Said:
         seed=take(check_count, "seed"),
         stop_tokens=take(check_tokens, "stop_tokens", "eos_token_id"),
         stop_strings=take(check_strings, "stop_strings"),
+        decoder_start_token_id=take(check_count, "decoder_start_token_id"),
+        forced_bos_token_id=take(check_count, "forced_bos_token_id"),
+        forced_eos_token_id=take(check_tokens, "forced_eos_token_id"),
+        suppress_tokens=take(check_tokens, "suppress_tokens"),
+        begin_suppress_tokens=take(check_tokens, "begin_suppress_tokens"),
     )

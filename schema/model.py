@@ -225,7 +225,8 @@ class Method:
 
     Attributes:
         name: unique in the program.
-        role: what it is to a generation loop: "prefill", "decode", "prefill_all" or "".
+        role: what it is to a generation loop: "encode", "prefill", "decode",
+            "prefill_all" or "".
         graph: its code.
         input_names: one for each of `graph.inputs`, unique, as error messages say them.
         input_tree: JSON of how arguments nest, see `kvc.schema.trees`.

@@ -28,6 +28,7 @@ from kvc.tools.commands.profile import profile_command
 from kvc.tools.commands.recipes import recipes
 from kvc.tools.commands.run import run
 from kvc.tools.commands.split import split
+from kvc.tools.commands.transcribe import transcribe
 from kvc.tools.commands.verify import verify
 from kvc.tools.text import escape
 
@@ -133,6 +134,7 @@ for _command in (
     dump,
     diff,
     generate,
+    transcribe,
     chat,
     eval_command,
     bench,

@@ -16,6 +16,7 @@ class FolderOptions(TypedDict):
     """What was given; None, False and () are what nobody asked for."""
 
     max_length: int | None
+    encoder_length: int | None
     batch: int | None
     slack: int | None
     prefill_chunk: int | None
@@ -32,6 +33,14 @@ _OPTIONS: Final = (
         metavar="N",
         help="HF folder: the most tokens that a session's cache holds.  [default: as "
         "generation_config.json or config.json says]",
+    ),
+    click.option(
+        "--max-encoder-length",
+        "encoder_length",
+        type=_NUMBER,
+        metavar="N",
+        help="HF folder: the most positions of the encoder, where there is one.  "
+        "[default: as config.json says]",
     ),
     click.option(
         "--max-batch",

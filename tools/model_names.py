@@ -69,6 +69,7 @@ def compile_folder(
         recipe=recipe,
         cache=CacheConfig(
             max_length=options["max_length"],
+            encoder_length=options["encoder_length"],
             batch=options["batch"] or 1,
             slack=options["slack"] or 0,
         ),

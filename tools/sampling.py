@@ -72,6 +72,14 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="TEXT",
         help="Stop before TEXT. Repeatable.",
     )
+    @click.option(
+        "--forced-bos",
+        "forced_bos_token_id",
+        type=click.IntRange(min=0),
+        metavar="TOKEN",
+        help="The token after the first, such as the language to translate into, of a "
+        "model with an encoder.  [default: the bundle's setting]",
+    )
     @wraps(command)
     def with_settings(
         max_tokens: int | None,
@@ -82,6 +90,7 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
         repetition_penalty: float | None,
         seed: int | None,
         stop_strings: tuple[str, ...],
+        forced_bos_token_id: int | None,
         **others: object,
     ) -> None:
         settings: Arguments = {
@@ -93,6 +102,7 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
             "repetition_penalty": repetition_penalty,
             "seed": seed,
             "stop_strings": stop_strings or None,
+            "forced_bos_token_id": forced_bos_token_id,
         }
         command(settings=settings, **others)
 

@@ -131,7 +131,7 @@ class _Finder:
         Raises:
             CompileError: those that advance anything have none in common.
         """
-        roles = [method.name for method in self._methods if method.role]
+        roles = [method.name for method in _generating(self._methods)]
         told = [sum(name in one.steps for name in roles) for one in found]
         advancing = sum(any(name in one.steps for one in found) for name in roles)
         if len(found) > 1 and advancing and max(told) < advancing:
@@ -211,7 +211,8 @@ class _Finder:
             for name, step in self._steps[state.name].items()
         }
         written = any(_extents(view) or _in_loops(view) for view in views.values())
-        counted = {m.name: m.inputs[0].type.dims[1] for m in self._methods if m.role}
+        appending = _generating(self._methods)
+        counted = {method.name: method.inputs[0].type.dims[1] for method in appending}
         told = {name: steps[name].tokens for name in steps if name in counted}
         if not written and (not counted or told != counted):
             return
@@ -310,6 +311,11 @@ class _Finder:
         for method in self._methods:
             _check_bool(method, steps.get(method.name, Step(None)))
         return Counting(replace(cursor, capacity=limit), steps, frozenset(alike))
+
+
+def _generating(methods: Sequence[FlatMethod]) -> list[FlatMethod]:
+    """Return the methods whose roles say that they append tokens."""
+    return [method for method in methods if method.role not in ("", "encode")]
 
 
 def _extents(view: CursorView) -> set[Dim]:

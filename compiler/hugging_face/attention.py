@@ -4,6 +4,10 @@ In: what a model passes to its attention and mask functions while one of kvc's m
 runs. Out: `kvc::attention` over the cache's valid part. Both functions are registered
 under one name with transformers' public interfaces; they find what they need to know of
 the call in `attending`. A mask is never made: only what it lets queries see is found.
+
+In a model with an encoder, attention is of three kinds: of the encoder, among all that
+it is given; of the decoder over its own cache; and of the decoder over the cross cache,
+which holds what was made of the encoder's result.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from kvc.compiler.hugging_face.latents import absorbed, is_latent, unabsorbed
-from kvc.compiler.hugging_face.windows import Sight, find_sight
+from kvc.compiler.hugging_face.windows import Sight, find_sight, sees_all
 from kvc.schema.errors import UnsupportedModel
 
 NAME: Final = "kvc"
@@ -41,6 +45,7 @@ class Kept:
         latents: of both, side by side, which they are views of, where they are a
             latent and the key that all heads share.
         earlier: whether positions before this call's lie there, too.
+        cross: whether they are of what an encoder made.
     """
 
     layer: int
@@ -49,6 +54,7 @@ class Kept:
     window: int | None = None
     latents: Tensor | None = None
     earlier: bool = True
+    cross: bool = False
 
 
 @dataclass(slots=True)
@@ -64,6 +70,10 @@ class Call:
         windows: (layer, how many keys a query sees) for each attention.
         recurrent: the recurrent state that a layer has asked for, until it is taken.
         inputs: what a convolution is given from the cache, until it is taken.
+        heard: int64 [batch], how many positions the cross caches hold, before the call
+            where it adds some; None: the model has no encoder.
+        encodes: whether the encoder runs.
+        crossed: how often a decoder has attended over a cross cache.
     """
 
     start: Tensor
@@ -74,6 +84,9 @@ class Call:
     windows: list[tuple[int, int | None]] = field(default_factory=list)
     recurrent: Tensor | None = None
     inputs: Tensor | None = None
+    heard: Tensor | None = None
+    encodes: bool = False
+    crossed: int = 0
 
     def take_recurrent(self) -> Tensor | None:
         """Return the recurrent state that a layer has asked for, to compute with it."""
@@ -114,8 +127,15 @@ def sight(*, mask_function: MaskFunction, config: object = None, **_: object) ->
     """Return what a mask lets queries see, in the place of the mask.
 
     Raises:
-        UnsupportedModel: it is neither causal, nor a causal window, nor chunks.
+        UnsupportedModel: it is neither causal, nor a causal window, nor chunks, nor of
+            an encoder that sees all.
     """
+    call = _call.get(None)
+    encoded = call is not None and call.heard is not None
+    crossing = encoded or getattr(config, "is_decoder", None) is True
+    # A decoder that could be beside an encoder makes such a mask, and uses it nowhere.
+    if crossing and sees_all(mask_function):
+        return Sight(None, whole=True)
     try:
         return find_sight(mask_function, "the model")
     except UnsupportedModel as error:
@@ -138,9 +158,10 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Attend over the cache, as an attention function of transformers does.
+    """Attend over a cache, as an attention function of transformers does.
 
     Args:
         module: the layer's attention.
@@ -154,6 +175,8 @@ def attend(
             eager mode too.
         softcap: as `kvc::attention`.
         s_aux: sink logits [heads].
+        position_bias: [1, heads, seq, capacity], added to scores (T5); only beside an
+            encoder.
         others: what says nothing about the result; a tensor that may is refused.
 
     Returns:
@@ -163,13 +186,52 @@ def attend(
         UnsupportedModel: it is over something else than a cache, or has a mask or a
             setting that kvc does not know.
     """
-    seen = _seen(module, attention_mask)
-    _check_others(module, others)
+    call = current_call()
+    kept = _find_kept(call, module, key, value)
+    whole = kept is None or kept.cross
+    if call.heard is None:  # rows may be at positions of their own, a bias is of one
+        others["position_bias"] = position_bias
+    seen = _seen(module, attention_mask, whole)
+    _check_others(module, others, whole)
+    if whole:
+        given = query, key, value, scaling, softcap, s_aux, position_bias
+        return _attend_to_all(kept, *given), None
     attended = attend_causally(
         module, query, key, value, scaling, seen.window, softcap=softcap, sinks=s_aux,
-        chunk=seen.chunk,
+        chunk=seen.chunk, bias=position_bias,
     )  # fmt: skip
     return attended, None
+
+
+def _attend_to_all(
+    kept: Kept | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """Attend to all that an encoder is given, or has made.
+
+    `kept` are the cross caches, None within the encoder; the rest is as of `attend`.
+
+    Returns:
+        [batch, seq, heads, value_dim].
+    """
+    call = current_call()
+    if kept is None:
+        valid = torch.full((key.shape[0],), key.shape[2])
+    else:
+        assert call.heard is not None
+        valid = call.heard
+        call.crossed += 1
+    attended: Tensor = torch.ops.kvc.attention(
+        query, key, value, valid, scale=scale, causal=False, softcap=softcap,
+        mask=bias, sinks=sinks,
+    )  # fmt: skip
+    return attended.transpose(1, 2)
 
 
 def attend_causally(
@@ -184,11 +246,13 @@ def attend_causally(
     sinks: Tensor | None = None,
     chunk: int | None = None,
     part: slice = slice(None),
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Attend from each position to those up to it, or to the last `window` of them.
 
-    Args are those of `attend` and `kvc::attention`; `chunk` is that of `Sight`, and
-    `part` says which numbers of each key queries are compared with.
+    Args are those of `attend` and `kvc::attention`; `chunk` is that of `Sight`, `part`
+    says which numbers of each key queries are compared with, and `bias` is added to
+    scores, [batch or 1, heads, seq, slots].
 
     Returns:
         [batch, seq, heads, value_dim].
@@ -198,6 +262,7 @@ def attend_causally(
     """
     call = current_call()
     kept = _find_kept(call, module, key, value)
+    assert kept is not None, "an encoder's attention is not causal"
     if is_latent(module):
         query = absorbed(module, query)
         key, value = _latents(kept), key
@@ -208,7 +273,10 @@ def attend_causally(
             model=type(module).__name__,
             reason=f"it sees more than the {kept.window} positions it saw at first",
         )
-    mask = None
+    if bias is not None and kept.window is not None:
+        reason = "its attention has a bias over positions, and a window"
+        raise UnsupportedModel(model=type(module).__name__, reason=reason)
+    mask = bias
     if chunk is not None and kept.earlier:
         mask = _begins(call, chunk, query.shape[2], key.shape[2])
     attended: Tensor = torch.ops.kvc.attention(
@@ -249,8 +317,10 @@ def _latents(kept: Kept) -> Tensor:
     return kept.latents
 
 
-def _find_kept(call: Call, module: nn.Module, key: Tensor, value: Tensor) -> Kept:
-    """Return the caches that keys and values are.
+def _find_kept(
+    call: Call, module: nn.Module, key: Tensor, value: Tensor
+) -> Kept | None:
+    """Return the caches that keys and values are, None within an encoder.
 
     Raises:
         UnsupportedModel: they are none.
@@ -258,21 +328,37 @@ def _find_kept(call: Call, module: nn.Module, key: Tensor, value: Tensor) -> Kep
     for kept in call.kept:
         if key is kept.keys and value is kept.values:
             return kept
+    if call.encodes:
+        return None
     raise UnsupportedModel(
         model=type(module).__name__,
         reason="it attends over keys that it has not just put into its cache",
     )
 
 
-def _seen(module: nn.Module, mask: Sight | Tensor | None) -> Sight:
-    """Return which keys a query sees."""
+def _seen(module: nn.Module, mask: Sight | Tensor | None, whole: bool) -> Sight:
+    """Return which keys a query sees.
+
+    Raises:
+        UnsupportedModel: it has no mask, one of its own, or `whole` says that it sees
+            all keys, or no later ones, and it does not.
+    """
+    if mask is None and whole and not getattr(module, "is_causal", False):
+        return Sight(None, whole=True)
     if not isinstance(mask, Sight):
         what = "no mask" if mask is None else "a mask of its own"
-        raise UnsupportedModel(model=type(module).__name__, reason=f"it has {what}")
-    return mask
+    elif mask.whole != whole:
+        what = (
+            "a mask, and attends to what an encoder is given or has made"
+            if whole
+            else "no causal mask over its own cache"
+        )
+    else:
+        return mask
+    raise UnsupportedModel(model=type(module).__name__, reason=f"it has {what}")
 
 
-def _check_others(module: nn.Module, others: dict[str, object]) -> None:
+def _check_others(module: nn.Module, others: dict[str, object], whole: bool) -> None:
     """Check that nothing else says which keys count, and how much.
 
     Raises:
@@ -284,7 +370,7 @@ def _check_others(module: nn.Module, others: dict[str, object]) -> None:
             raise UnsupportedModel(
                 model=type(module).__name__, reason=f"its attention has a {name}"
             )
-    if others.get("is_causal") is False:
+    if not whole and others.get("is_causal") is False:
         raise UnsupportedModel(
             model=type(module).__name__, reason="its attention is not causal"
         )

@@ -51,7 +51,10 @@ class LayerBuffers(nn.Module):
     values: Tensor
     latents: Tensor
 
-    def __init__(self, layer: CachedLayer, batch: int, sizes: Sizes) -> None:
+    def __init__(
+        self, layer: CachedLayer, batch: int, sizes: Sizes, only: int | None = None
+    ) -> None:
+        """Make buffers of zeros; `only`: how many slots they always have."""
         super().__init__()
         shape, self.window = layer.attention, None
         self.attends, self.states = shape is not None, tuple(layer.states)
@@ -62,7 +65,7 @@ class LayerBuffers(nn.Module):
             return
         slots = shape.ring_slots(sizes)
         self.window = None if slots is None else shape.window
-        capacity = slots or min(sizes.length, _EXAMPLE_LENGTH)
+        capacity = only or slots or min(sizes.length, _EXAMPLE_LENGTH)
         for name, dim in shape.widths().items():
             self._register(name, (batch, shape.heads, capacity, dim), shape.dtype)
 
@@ -102,6 +105,11 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         self._call.kept.append(found)
         return found.keys, found.values
 
+    @property
+    def _start(self) -> Tensor:
+        """Return where this call's tokens begin, int64 [batch]."""
+        return self._call.start
+
     def _update_latents(self, cache: Tensor, latent: Tensor, shared: Tensor) -> Kept:
         """Write latents and the keys that all heads share, side by side."""
         cache.copy_(self._updated(cache, torch.cat([latent, shared], dim=-1)))
@@ -113,7 +121,7 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         mode = "linear" if self._buffers.window is None else "circular"
         call = self._call
         written: Tensor = torch.ops.kvc.cache_update(
-            cache, update, call.start, AXIS, mode, call.row_lengths
+            cache, update, self._start, AXIS, mode, call.row_lengths
         )
         return written
 
@@ -192,7 +200,7 @@ class HybridLayer(RecurrentLayer, KvLayer):  # type: ignore[no-untyped-call, ove
         RecurrentLayer.__init__(self, buffers, call)
 
 
-class _OneLength(Cache):
+class OneLength(Cache):
     """A cache whose layers hold as many tokens, whether they attend or not."""
 
     _call: Call
@@ -206,7 +214,7 @@ class _OneLength(Cache):
         return query_length, 0
 
 
-class KvCache(_OneLength):
+class KvCache(OneLength):
     """The caches of all layers during one call.
 
     Layers are given their states for a single token alone, which they write in place.
@@ -267,16 +275,18 @@ def _layer(
     return HybridLayer(number, own, call) if own.attends else RecurrentLayer(own, call)
 
 
-class NotingCache(_OneLength):
+class NotingCache(OneLength):
     """A cache of one call, in which nothing is kept.
 
     Attributes:
         noted: the keys and values that each layer put into it.
         states: the states that it did, by layer and name.
+        cross: whether they are made of what an encoder made.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, cross: bool = False) -> None:
         super().__init__(layer_class_to_replicate=DynamicLayer)
+        self.cross = cross
         self.noted: dict[int, LayerShape] = {}
         self.states: dict[int, dict[str, StateShape]] = {}
         self._call = call
@@ -293,7 +303,9 @@ class NotingCache(_OneLength):
         heads, key_dim = key_states.shape[1], key_states.shape[3]
         shape = LayerShape(heads, key_dim, value_states.shape[3], key_states.dtype)
         self.noted[layer_idx] = shape
-        kept = Kept(layer_idx, key_states, value_states, earlier=False)
+        kept = Kept(
+            layer_idx, key_states, value_states, earlier=False, cross=self.cross
+        )
         self._call.kept.append(kept)
         return key_states, value_states
 

@@ -19,6 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
 
 from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import AXIS, KvCache, LayerBuffers
@@ -49,7 +50,9 @@ class CachedDecoder(nn.Module):
         super().__init__()
         for name, child in decoder.named_children():
             self.add_module(name, child)
-        _check_names(decoder, self)
+        for name, buffer in decoder._buffers.items():  # BART has a bias of its own
+            self.register_buffer(name, buffer)
+        _check_names(decoder)
         self._decoder = (decoder,)  # in a tuple, since its modules are here already
         self._first = first  # the number of the first position
         self.kvc_cache = nn.ModuleDict(
@@ -93,24 +96,36 @@ class CachedDecoder(nn.Module):
         )
         call = Call(start, start + more, row_lengths, self._first)
         cache = KvCache(self.kvc_cache, call, single=type(seq) is int and seq == 1)
+        logits = self._run(call, seq, cache, keep, inputs)
+        cache.check_taken()
+        self.kvc_position.add_(more)
+        return logits.float()
+
+    def _run(
+        self,
+        call: Call,
+        seq: int,
+        cache: Cache,
+        keep: int,
+        inputs: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Return the model's logits of the last `keep` positions, 0: of all."""
         (decoder,) = self._decoder
         with attending(call):
             made = decoder(**inputs, **inputs_of(decoder, call, seq, cache, keep))
-        cache.check_taken()
-        self.kvc_position.add_(more)
         logits: Tensor = made.logits
-        return logits.float()
+        return logits
 
 
-def _check_names(decoder: PreTrainedModel, adopted: nn.Module) -> None:
-    """Check that all tensors of a model are found under its children.
+def _check_names(decoder: PreTrainedModel) -> None:
+    """Check that all parameters of a model are found under its children.
 
     Raises:
-        UnsupportedModel: it has tensors of its own.
+        UnsupportedModel: it has parameters of its own.
     """
-    own = [*decoder._parameters, *decoder._buffers]
-    if own:
-        reason = f"it keeps tensors beside its modules: {', '.join(own)}"
+    if decoder._parameters:
+        own = ", ".join(decoder._parameters)
+        reason = f"it keeps parameters beside its modules: {own}"
         raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
 
 
@@ -173,16 +188,23 @@ def linear_layers(layers: Mapping[int, CachedLayer], sizes: Sizes) -> list[int]:
     return [i for i, shape in attending.items() if shape.ring_slots(sizes) is None]
 
 
-def states_of(layers: Mapping[int, CachedLayer], sizes: Sizes) -> tuple[StateSpec, ...]:
+def states_of(
+    layers: Mapping[int, CachedLayer], sizes: Sizes, capacity: str = "capacity"
+) -> tuple[StateSpec, ...]:
     """Return what a session chooses: the positions of caches, and rows if many.
 
     A ring has as many slots in every session.
+
+    Args:
+        layers: what they cache.
+        sizes: of the program.
+        capacity: what sessions call the number of positions.
     """
-    capacity = Dim("capacity", min(LEAST_LENGTH, sizes.length), sizes.length)
+    positions = Dim(capacity, min(LEAST_LENGTH, sizes.length), sizes.length)
     rows = Dim("batch", 1, sizes.batch) if sizes.batch > 1 else None
     linear = linear_layers(layers, sizes)
     specs = [
-        StateSpec(f"{CACHE}.{i}.{name}", axis=AXIS, capacity=capacity, batch=rows)
+        StateSpec(f"{CACHE}.{i}.{name}", axis=AXIS, capacity=positions, batch=rows)
         for i, layer in layers.items()
         if i in linear and layer.attention
         for name in layer.attention.widths()

@@ -9,11 +9,12 @@ architectures that do not use it are replaced in their instances.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -23,6 +24,7 @@ from kvc.schema.errors import UnsupportedModel
 
 if TYPE_CHECKING:
     from transformers.models.dbrx.modeling_dbrx import DbrxExperts
+    from transformers.models.jetmoe.modeling_jetmoe import JetMoeMoE, JetMoeTopKGating
     from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
 
 
@@ -151,6 +153,69 @@ def _llama4(module: "Llama4TextMoe", hidden_states: Tensor) -> tuple[Tensor, Ten
     return module.shared_expert(states) + routed, logits
 
 
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What JetMoE's router has chosen for each token.
+
+    Attributes:
+        states: [tokens, hidden].
+        logits: float32 [tokens, experts].
+        chosen: int64 [tokens, k], the experts of each token.
+        weights: [tokens, k], how much each counts.
+    """
+
+    states: Tensor
+    logits: Tensor
+    chosen: Tensor
+    weights: Tensor
+
+    def repeated(self) -> Tensor:
+        """Return the states once for each chosen expert: [tokens * k, hidden]."""
+        return self.states.repeat_interleave(self.chosen.shape[1], dim=0)
+
+    def projected(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """Return rows [tokens * k, in] times their experts' [experts, out, in]."""
+        return _multiplied(rows, weight, self.chosen.reshape(-1))
+
+    def summed(self, rows: Tensor) -> Tensor:
+        """Return each token's weighted sum of its rows: [tokens, hidden]."""
+        return _summed(rows, self.weights)
+
+
+def jetmoe_routed(router: "JetMoeTopKGating", hidden_states: Tensor) -> Routed:
+    """Return what a router of JetMoE chooses for states [batch, seq, hidden].
+
+    Its own code sorts rows by experts and asks how many each has.
+    """
+    states = hidden_states.reshape(-1, hidden_states.shape[-1])
+    logits = router.layer(states).float()
+    best, chosen = logits.topk(router.top_k, dim=1)
+    return Routed(states, logits, chosen, best.softmax(dim=1).to(states.dtype))
+
+
+def _jetmoe(module: "JetMoeMoE", layer_input: Tensor) -> Tensor:
+    """Stand for JetMoE's layer of experts."""
+    routed = jetmoe_routed(module.router, layer_input)
+    rows = routed.projected(routed.repeated(), module.input_linear.weight)
+    gate, up = rows.chunk(2, dim=-1)
+    rows = module.activation(gate) * up
+    out = routed.summed(routed.projected(rows, module.output_linear.weight))
+    return out.view(layer_input.shape) + module.bias
+
+
+def _doge(module: nn.Module, *_: object, **__: object) -> Tensor:
+    """Refuse Doge's experts.
+
+    Raises:
+        UnsupportedModel: always.
+    """
+    reason = (
+        "which experts a token goes to depends on the other tokens of its call, so "
+        "nothing that is computed in parts equals the whole (is_moe in config.json)"
+    )
+    raise UnsupportedModel(model=type(module).__name__, reason=reason)
+
+
 def _multiplied(
     rows: Tensor, weight: Tensor, experts: Tensor, transposed: bool = False
 ) -> Tensor:
@@ -171,5 +236,7 @@ _FORWARD: Final = "forward"
 # Layers of experts that do not use the interface.
 _OWN: Final[Mapping[str, Callable[..., object]]] = {
     "dbrx.DbrxExperts": _dbrx,
+    "doge.DogeCDMoE": _doge,
+    "jetmoe.JetMoeMoE": _jetmoe,
     "llama4.Llama4TextMoe": _llama4,
 }

@@ -1,12 +1,13 @@
 """`export_hf`: from a model of transformers, or its folder, to a bundle.
 
-model or folder --open_model--> Opened --cached_layers--> CachedDecoder --methods_of-->
-methods --compile_program--> Bundle
+model or folder --open_model--> Opened --cached_layers--> CachedDecoder, or with an
+encoder CachedEncoderDecoder --methods_of--> methods --compile_program--> Bundle
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,19 +25,32 @@ from kvc.compiler.hugging_face.decoder import (
     methods_of,
     states_of,
 )
+from kvc.compiler.hugging_face.encoder_decoder import (
+    CachedEncoderDecoder,
+    check_rows,
+    cross_states,
+    encode_method,
+)
+from kvc.compiler.hugging_face.encoder_inputs import EncoderInput, encoder_input
 from kvc.compiler.hugging_face.experts import own_experts
+from kvc.compiler.hugging_face.inputs import has_encoder
 from kvc.compiler.hugging_face.latents import unexpanded
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.opened import Opened, open_model
-from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
+from kvc.compiler.hugging_face.own_attention import (
+    adapted,
+    check_keys,
+    has_own_attention,
+)
 from kvc.compiler.hugging_face.positions import READ, first_position
-from kvc.compiler.hugging_face.probe import cached_layers
+from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.recurrences import own_recurrences
 from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
     Sizes,
+    encoder_length,
     find_sizes,
 )
 from kvc.compiler.hugging_face.windows import unpadded_chunks
@@ -63,7 +77,7 @@ def export_hf(
     progress: Progress | None = None,
     max_copy_bytes: Mapping[str, int] | None = None,
 ) -> Bundle:
-    """Compile a causal language model of transformers, with a cache of kvc's.
+    """Compile a language model of transformers, with a cache of kvc's.
 
     Methods: `prefill(tokens int64 [batch, seq])` and `decode(token int64 [batch, 1])`,
     which return the last position's logits float32 [batch, vocab]. All methods write
@@ -74,6 +88,11 @@ def export_hf(
     `decode` `active` bool [batch]. A call that leaves them out takes all tokens. Rows
     are padded on the right, with any tokens; padding is neither written nor attended
     to. Logits are those after a row's last token, and mean nothing for a row without
+    tokens.
+
+    Of a model with an encoder there is `encode`, too, with the role "encode". It takes
+    what the encoder does, tokens int64 [1, n], and keeps what the decoder needs of its
+    result; the session begins anew with it. `prefill` and `decode` take the decoder's
     tokens.
 
     Args:
@@ -113,32 +132,51 @@ def export_hf(
     decoder = opened.model
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with Unchanged(decoder), using_kvc(decoder):
-        layers, first = _probed(decoder)
+        given = encoder_input(decoder) if has_encoder(decoder) else None
+        heard = 0
+        if given is not None:
+            check_rows(decoder, asked.batch)
+            heard = encoder_length(asked, decoder.config, given.positions)
+        layers, first = _probed(decoder, given)
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
         )
+        check_keys(decoder, sizes.length)
+        sizes = replace(sizes, heard=heard)
+        methods = methods_of(sizes, prefill_sizes, all_logits, embeds)
+        if given is None:
+            whole = _decoder(decoder, layers.own, sizes, prefill_sizes, first)
+            states = states_of(layers.own, sizes)
+        else:
+            parts = layers.own, layers.cross, given, sizes, prefill_sizes, first
+            whole = CachedEncoderDecoder(decoder, *parts)
+            methods = (encode_method(given, sizes), *methods)
+            states = states_of(layers.own, sizes, "decoder")
+            states += cross_states(layers.cross, given, sizes)
         with held_still(decoder, sizes.length):
             return compile_program(
-                _decoder(decoder, layers, sizes, prefill_sizes, first),
-                methods_of(sizes, prefill_sizes, all_logits, embeds),
+                whole,
+                methods,
                 recipe=settings,
-                states=states_of(layers, sizes),
+                states=states,
                 metadata=_metadata(opened),
                 progress=progress,
                 max_copy_bytes=max_copy_bytes,
                 files=opened.files,
-                max_length=None if linear_layers(layers, sizes) else sizes.length,
+                max_length=None if linear_layers(layers.own, sizes) else sizes.length,
             )
 
 
-def _probed(decoder: PreTrainedModel) -> tuple[dict[int, CachedLayer], int]:
+def _probed(
+    decoder: PreTrainedModel, given: EncoderInput | None = None
+) -> tuple[CachedLayers, int]:
     """Return what each layer caches, and the number of the first position.
 
     Raises:
         UnsupportedModel: the model caches something else, or counts in no such way.
     """
     with held_still(decoder, READ):
-        return cached_layers(decoder), first_position(decoder)
+        return cached_layers(decoder, given), first_position(decoder, given)
 
 
 def _decoder(
@@ -159,6 +197,8 @@ def _metadata(opened: Opened) -> dict[str, object]:
         "architecture": opened.model.config.model_type,
         "generation_config": dict(opened.generation),
     }
+    if opened.spectrum is not None:
+        metadata["spectrum"] = dict(opened.spectrum)
     if TOKENIZER in opened.files:
         metadata["tokenizer"] = TOKENIZER
     return metadata

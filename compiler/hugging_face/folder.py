@@ -12,9 +12,10 @@ from typing import Final
 
 import torch
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -27,6 +28,7 @@ from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.header import Problems, parse_object
 from kvc.compiler.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hub_names import why_not_fetched
+from kvc.compiler.hugging_face.spectrum_settings import spectrum_in
 from kvc.compiler.hugging_face.weights import load_weights
 from kvc.schema.errors import (
     BadModelFolder,
@@ -40,7 +42,11 @@ CONFIG: Final = "config.json"
 ADAPTER: Final = "adapter_config.json"
 GENERATION: Final = "generation_config.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+PROCESSOR: Final = "processor_config.json"
+PREPROCESSOR: Final = "preprocessor_config.json"
 TEMPLATE: Final = "chat_template.jinja"
+_DECODERS: Final = (AutoModelForCausalLM,)
+_WITH_ENCODER: Final = (AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq)
 TOKENIZER_FILES: Final = (
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -57,11 +63,13 @@ class ModelFolder:
         model: with empty parameters, float32.
         generation: what generation_config.json says, {} where there is none.
         files: the tokenizer's files by name.
+        spectrum: how a speech model hears; None where no file says it.
     """
 
     model: PreTrainedModel
     generation: Mapping[str, object]
     files: Mapping[str, Path]
+    spectrum: Mapping[str, int] | None = None
 
 
 def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
@@ -85,10 +93,14 @@ def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
     config = _config(folder, described)
     files = {name: folder / name for name in TOKENIZER_FILES if _has(folder, name)}
     _check_files(folder, files, config)
+    spectrum = None
+    for name in (PROCESSOR, PREPROCESSOR):
+        if _has(folder, name):
+            spectrum = spectrum_in(folder, name, _read_json(folder, name)) or spectrum
     checkpoint = Checkpoint(folder)
     model = _build(config, folder)
     load_weights(model, checkpoint)
-    return ModelFolder(model, generation, files)
+    return ModelFolder(model, generation, files, spectrum)
 
 
 def _check_no_adapter(folder: Path) -> None:
@@ -151,17 +163,14 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
 
 
 def check_supported(config: PreTrainedConfig, model: str) -> None:
-    """Check that a model is a decoder of plain weights.
+    """Check that a model has plain weights.
 
     Raises:
         UnsupportedModel: it is not.
     """
-    for setting, what in (
-        ("is_encoder_decoder", "an encoder and a decoder; only decoders are"),
-        ("quantization_config", "quantized weights; use a model with plain ones"),
-    ):
-        if getattr(config, setting, None):
-            raise UnsupportedModel(model=model, reason=f"it has {what}")
+    if getattr(config, "quantization_config", None):
+        reason = "it has quantized weights; use a model with plain ones"
+        raise UnsupportedModel(model=model, reason=reason)
 
 
 def _unsupported(
@@ -186,12 +195,19 @@ def _build(config: PreTrainedConfig, folder: Path) -> PreTrainedModel:
         UnsupportedModel: transformers has no causal language model of this kind.
         BadModelFolder: the configuration has impossible values.
     """
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    kinds = _WITH_ENCODER if config.is_encoder_decoder else _DECODERS
+    maker = next((one for one in kinds if type(config) in one._model_mapping), None)
+    if maker is None:
         reason = f"transformers has no causal language model {config.model_type!r}"
+        if config.is_encoder_decoder:
+            reason = (
+                f"it has an encoder and a decoder, and transformers has no model "
+                f"{config.model_type!r} of both that makes text"
+            )
         raise UnsupportedModel(model=str(folder), reason=reason)
     try:
         with empty_parameters():
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            model: PreTrainedModel = maker.from_config(  # type: ignore[no-untyped-call]
                 config, dtype=torch.float32, trust_remote_code=False
             )
     except Exception as error:

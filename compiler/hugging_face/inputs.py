@@ -1,6 +1,7 @@
 """Arguments of a model's forward beside tokens: positions, cache, settings.
 
-Models differ in what they take; each gets what its signature names.
+Models differ in what they take; each gets what its signature names. In a model with an
+encoder, those of the decoder have names of their own.
 """
 
 import inspect
@@ -33,12 +34,23 @@ def inputs_of(
     known = inspect.signature(decoder.forward).parameters
     given: dict[str, object] = {cache_name(decoder): cache, "use_cache": True}
     if is_masked(decoder):
-        given["attention_mask"] = torch.ones(call.start.shape[0], seq)
+        name = of_decoder(decoder, "attention_mask")
+        given[name] = torch.ones(call.start.shape[0], seq)
     if takes_positions(decoder):
-        given["position_ids"] = _positions(call, seq)
+        given[of_decoder(decoder, "position_ids")] = _positions(call, seq)
     if "logits_to_keep" in known:
         given["logits_to_keep"] = keep
     return given
+
+
+def has_encoder(model: PreTrainedModel) -> bool:
+    """Tell whether a model has an encoder, whose result its decoder attends over."""
+    return bool(model.config.is_encoder_decoder)
+
+
+def of_decoder(model: PreTrainedModel, argument: str) -> str:
+    """Return what a model calls an argument of its decoder."""
+    return f"decoder_{argument}" if has_encoder(model) else argument
 
 
 def cache_name(decoder: PreTrainedModel) -> str:
@@ -49,12 +61,16 @@ def cache_name(decoder: PreTrainedModel) -> str:
 
 def is_masked(decoder: PreTrainedModel) -> bool:
     """Tell whether a model is given a mask, of tokens that all count."""
+    known = inspect.signature(decoder.forward).parameters
+    if has_encoder(decoder):
+        return of_decoder(decoder, "attention_mask") in known
     return decoder.config.model_type in _MASKED
 
 
 def takes_positions(decoder: PreTrainedModel) -> bool:
     """Tell whether a model is told the position of each token."""
-    return "position_ids" in inspect.signature(decoder.forward).parameters
+    known = inspect.signature(decoder.forward).parameters
+    return of_decoder(decoder, "position_ids") in known
 
 
 def _positions(call: Call, seq: int) -> Tensor:

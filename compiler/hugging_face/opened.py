@@ -20,7 +20,10 @@ _LEFT_OUT: Final = (
     "transformers_version", "_from_model_config", "use_cache", "cache_implementation",
     "cache_config", "max_cache_len", "return_dict_in_generate",
 )  # fmt: skip
-_TOKENS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
+_TOKENS: Final = (
+    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,14 @@ class Opened:
         generation: its generation settings, as generation_config.json has them.
         given: the same with what is said of caches.
         files: files for the bundle, by name.
+        spectrum: how a speech model hears, None where nothing says it.
     """
 
     model: PreTrainedModel
     generation: Mapping[str, object]
     given: Mapping[str, object]
     files: Mapping[str, Path] = field(default_factory=dict)
+    spectrum: Mapping[str, int] | None = None
 
 
 def open_model(model: object) -> Opened:
@@ -51,7 +56,9 @@ def open_model(model: object) -> Opened:
     if isinstance(model, str | os.PathLike):
         folder = open_folder(model)
         found = _settings(folder.model.config, folder.generation)
-        return Opened(folder.model, found, folder.generation, folder.files)
+        given = folder.generation
+        spectrum = folder.spectrum
+        return Opened(folder.model, found, given, folder.files, spectrum)
     if not isinstance(model, PreTrainedModel):
         kind = type(model).__name__
         expected = "a model of transformers, or the path of its folder"
@@ -66,9 +73,9 @@ def _settings(
     config: PreTrainedConfig, given: Mapping[str, object]
 ) -> dict[str, object]:
     """Return generation settings; the config may name tokens that they do not."""
-    text = config.get_text_config()
-    named = {name: getattr(text, name, None) for name in _TOKENS}
-    settings = {name: found for name, found in named.items() if found is not None}
+    configs = config, config.get_text_config()
+    named = [(name, getattr(one, name, None)) for one in configs for name in _TOKENS]
+    settings = {name: found for name, found in named if found is not None}
     kept = {
         name: found
         for name, found in given.items()

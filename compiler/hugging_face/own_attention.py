@@ -17,15 +17,20 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.models.diffllama import modeling_diffllama as diffllama
+from transformers.models.doge import modeling_doge as doge
 from transformers.models.falcon import modeling_falcon as falcon
+from transformers.models.jetmoe import modeling_jetmoe as jetmoe
 
 from kvc.compiler.hugging_face.architectures import name_of
 from kvc.compiler.hugging_face.attention import attend_causally
+from kvc.compiler.hugging_face.experts import jetmoe_routed
 from kvc.schema.errors import UnsupportedModel
 
 if TYPE_CHECKING:
     from transformers.models.bloom.modeling_bloom import BloomAttention
+    from transformers.models.doge.modeling_doge import DogeAttention
     from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
+    from transformers.models.jetmoe.modeling_jetmoe import JetMoeAttention
     from transformers.models.mpt.modeling_mpt import MptAttention
     from transformers.models.xglm.modeling_xglm import (
         XGLMAttention,
@@ -199,17 +204,86 @@ def _diffllama(
     return module.o_proj(_merged((1 - module.lambda_init) * attended)), None
 
 
-def _doge(module: nn.Module, *_: object, **__: object) -> _Attended:
-    """Refuse Doge's attention.
+def _doge(
+    module: "DogeAttention",
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    *_: object,
+    past_key_values: Cache,
+    **__: object,
+) -> _Attended:
+    """Stand for Doge's attention: a value says how much more its key counts.
+
+    That is a number for each key, added to its scores. It lies in the cache as the last
+    number of the key, by which queries multiply what the scale takes away again.
+    """
+    projected = (
+        project(hidden_states).unflatten(2, (-1, module.head_dim))
+        for project in (module.q_proj, module.k_proj, module.v_proj)
+    )
+    query, key, value = projected
+    more = torch.nn.functional.softplus(module.dt_proj(value.flatten(2)))
+    more = torch.exp(module.A * more).transpose(1, 2)[..., None]
+    query, key = module.q_norm(query).transpose(1, 2), module.k_norm(key)
+    query, key = doge.apply_rotary_pos_emb(
+        query, key.transpose(1, 2), *position_embeddings
+    )
+    one = torch.full_like(query[..., :1], 1 / module.scaling)
+    query, key = torch.cat([query, one], dim=-1), torch.cat([key, more], dim=-1)
+    key, value = _kept(past_key_values, module.layer_idx, key, value.transpose(1, 2))
+    window = module.config.sliding_window
+    attended = attend_causally(module, query, key, value, module.scaling, window)
+    return module.o_proj(_merged(attended)), None
+
+
+def check_keys(model: PreTrainedModel, length: int) -> None:
+    """Check that values in the cache never choose which keys count at all.
+
+    Doge's do in texts that are longer than a number of its own.
 
     Raises:
-        UnsupportedModel: always.
+        UnsupportedModel: in a text of this length they may.
     """
-    reason = (
-        "values in the cache decide how much a key counts and which keys count at all "
-        "(dynamic mask attention), and kvc's attention knows only windows"
+    for module in model.modules():
+        most = getattr(module, "keep_window_size", length)
+        if name_of(module) == "doge.DogeAttention" and length > most:
+            reason = (
+                f"in texts longer than {most} tokens values in the cache choose which "
+                "keys count at all (dynamic mask attention), and kvc's attention knows "
+                "only windows; compile it for shorter ones, with "
+                f"CacheConfig(max_length={most})"
+            )
+            raise UnsupportedModel(model=type(model).__name__, reason=reason)
+
+
+def _jetmoe(
+    module: "JetMoeAttention",
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    *_: object,
+    past_key_values: Cache,
+    **__: object,
+) -> tuple[Tensor, None, Tensor]:
+    """Stand for JetMoE's attention: each chosen expert makes queries for all keys.
+
+    Queries are put side by side that see the same keys, which are stored once.
+    """
+    mixture, (batch, seq, _hidden) = module.experts, hidden_states.shape
+    routed = jetmoe_routed(mixture.router, hidden_states)
+    rows = routed.projected(routed.repeated(), mixture.input_linear.weight)
+    heads = (module.top_k, module.num_key_value_heads, module.head_dim)
+    query = rows.view(batch, seq, *heads).transpose(2, 3).flatten(2, 3).transpose(1, 2)
+    key, value = (
+        part.unflatten(2, (-1, module.head_dim)).transpose(1, 2)
+        for part in module.kv_proj(hidden_states).chunk(2, dim=-1)
     )
-    raise UnsupportedModel(model=type(module).__name__, reason=reason)
+    query, key = jetmoe.apply_rotary_pos_emb(query, key, *position_embeddings)
+    key, value = _kept(past_key_values, module.layer_idx, key, value)
+    attended = attend_causally(module, query, key, value, scale=module.scaling)
+    by_expert = attended.reshape(batch, seq, heads[1], heads[0], -1).transpose(2, 3)
+    rows = by_expert.reshape(batch * seq * heads[0], -1)
+    out = routed.summed(routed.projected(rows, mixture.output_linear.weight))
+    return out.view(hidden_states.shape) + mixture.bias, None, routed.logits
 
 
 def _xglm(
@@ -246,6 +320,7 @@ _ADAPTERS: Final[Mapping[str, tuple[str, Callable[..., object]]]] = {
     "gpt_neo.GPTNeoSelfAttention": ("_attn", _gpt_neo),
     "gpt_neox_japanese.GPTNeoXJapaneseAttention": ("_attn", _plain),
     "gptj.GPTJAttention": ("_attn", _plain),
+    "jetmoe.JetMoeAttention": ("forward", _jetmoe),
     "mpt.MptAttention": ("forward", _mpt),
     "xglm.XGLMAttention": ("forward", _xglm),
     "xglm.XGLMSinusoidalPositionalEmbedding": ("forward", _xglm_positions),

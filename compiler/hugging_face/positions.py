@@ -1,9 +1,10 @@
 """Find which number a model gives the first position of a text.
 
-In: a causal model of transformers. It reads a text twice on tensors without values:
-whole and by itself, and only its end with what kvc passes to a model, `inputs_of`. Out:
-the position to give the first token so that both compute the same, 0 for most models. A
-model without such a number is refused, since kvc would compute something else.
+In: a model of transformers, of which the decoder is meant. It reads a text twice on
+tensors without values: whole and by itself, and only its end with what kvc passes to a
+model, `inputs_of`. Out: the position to give the first token so that both compute the
+same, 0 for most models. A model without such a number is refused, since kvc would
+compute something else.
 """
 
 from collections.abc import Sequence
@@ -16,20 +17,18 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.compiler.hugging_face.attention import Call
 from kvc.compiler.hugging_face.cache import NotingCache
-from kvc.compiler.hugging_face.inputs import (
-    cache_name,
-    inputs_of,
-    is_masked,
-    takes_positions,
-)
+from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
+from kvc.compiler.hugging_face.inputs import is_masked, of_decoder, takes_positions
 from kvc.compiler.hugging_face.observing import Meeting, observed
+from kvc.compiler.hugging_face.running import run_model
 from kvc.schema.errors import KvcError, UnsupportedModel
 
 # Numbers that sizes of tiny models do not have, so that axes of tokens are known.
 _WHOLE: Final = 11
 _HELD: Final = 4
+_HEARD: Final = 5  # of an encoder's input, which is no axis of the decoder's tokens
 _REST: Final = _WHOLE - _HELD
 _TOLERANCE: Final = 1e-5  # of sines, in vectors of other lengths
 READ: Final = _WHOLE  # the most positions of a text that is read here
@@ -54,41 +53,48 @@ class _Difference:
         return int(shifts.pop()) if len(shifts) == 1 else None
 
 
-def first_position(decoder: PreTrainedModel) -> int:
+def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) -> int:
     """Return the number that a model gives the first token of a text.
+
+    Args:
+        decoder: the model.
+        given: what its encoder takes; None where there is none.
 
     Raises:
         UnsupportedModel: no numbers make of a text's end what the model makes of it.
         ParametersEmpty: the model has no weights.
     """
-    whole = _read(decoder, None)
-    difference = _difference(whole, _read(decoder, 0))
+    whole = _read(decoder, None, given)
+    difference = _difference(whole, _read(decoder, 0, given))
     if difference is None:
         return 0
     shift = difference.shift()
-    if shift is not None and _difference(whole, _read(decoder, shift)) is None:
+    if shift is not None and _difference(whole, _read(decoder, shift, given)) is None:
         return shift
     raise _refused(decoder, difference)
 
 
-def _read(decoder: PreTrainedModel, first: int | None) -> list[Meeting]:
+def _read(
+    decoder: PreTrainedModel, first: int | None, encoded: EncoderInput | None
+) -> list[Meeting]:
     """Return what a model computes: of the whole text by itself, or of its end.
 
     Args:
         decoder: the model.
         first: the position of the text's first token, which kvc gives it with all else
             that it gives; None: it is given tokens alone.
+        encoded: what its encoder takes, of which both runs are given the same.
     """
     held = 0 if first is None else _HELD
     seq, start = _WHOLE - held, torch.full((1,), held)
     call = Call(start, start + seq, first=first or 0)
-    given: dict[str, object] = {cache_name(decoder): NotingCache(call)}
-    if first is not None:
-        given = inputs_of(decoder, call, seq, _HoldingCache(call), 0)
+    cache = NotingCache(call) if first is None else _HoldingCache(call)
+    cross = NotingCache(call, cross=True)
     tokens = torch.full((1, seq), _plain_token(decoder.config.get_text_config()))
+    encoder = None if encoded is None else {encoded.name: encoded.of_length(_HEARD)}
     try:
-        with stand_ins(decoder), observed(decoder) as meetings, attending(call):
-            decoder(input_ids=tokens, **given)
+        with stand_ins(decoder), observed(decoder) as meetings:
+            run_model(decoder, tokens, call, cache, cross, encoder, first is None)
     except KvcError:
         raise
     except Exception as error:
@@ -143,24 +149,45 @@ def _last(whole: Tensor, end: Tensor) -> Tensor:
 
 
 class _HoldingCache(NotingCache):
-    """A cache that says, as kvc's does, that tokens are in it already."""
+    """A cache that says, as kvc's does, that tokens are in it already.
+
+    Of keys and values it returns those of as many tokens, before the new ones.
+    """
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Return [batch, heads, held + seq, dim]."""
+        held = [_with_held(states) for states in (key_states, value_states)]
+        return super().update(held[0], held[1], layer_idx)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return how many."""
         return self._call.start[0]  # type: ignore[return-value]
 
 
+def _with_held(states: Tensor) -> Tensor:
+    """Return [batch, heads, held + seq, dim]: what is unknown stays so."""
+    return torch.cat([states[:, :, :1].expand(-1, -1, _HELD, -1), states], dim=2)
+
+
 def _refused(decoder: PreTrainedModel, difference: _Difference) -> UnsupportedModel:
     """Return the error for a model that makes something else of what it is given."""
-    given = "no position_ids, since its forward takes none"
+    name = of_decoder(decoder, "position_ids")
+    given = f"no {name}, since its forward takes none"
     if takes_positions(decoder):
-        given = f"position_ids {_HELD} to {_WHOLE - 1}"
-    mask = " and an attention_mask" if is_masked(decoder) else ""
+        given = f"{name} {_HELD} to {_WHOLE - 1}"
+    mask = f" and {of_decoder(decoder, 'attention_mask')}" if is_masked(decoder) else ""
     return _unsupported(
         decoder,
         f"given {given}{mask}, it computes of the last {_REST} of {_WHOLE} tokens "
         f"something else than it computes of the text by itself: {_place(difference)}. "
-        "Its forward has to take position_ids, and use them as it uses those that it "
+        f"Its forward has to take {name}, and use them as it uses those that it "
         "makes when it is given none; these may count from any constant",
     )
 

@@ -1,12 +1,13 @@
 """Find what a model caches, by running it once on tensors without values.
 
-In: a causal model of transformers. Out: the shapes of each layer's keys, values and
-states, and how far back it sees. What kvc's cache cannot hold is refused here, before
-tracing.
+In: a model of transformers. Out: the shapes of each layer's keys, values and states,
+how far back it sees, and the shapes of what it makes of an encoder's result. What kvc's
+cache cannot hold is refused here, before tracing.
 """
 
 import traceback
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,20 +18,40 @@ from torch._subclasses.fake_tensor import (
 from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.compiler.hugging_face.attention import Call
 from kvc.compiler.hugging_face.cache import NotingCache
-from kvc.compiler.hugging_face.inputs import inputs_of
+from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.latents import latent_layers
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.observing import observed
+from kvc.compiler.hugging_face.running import run_model
 from kvc.schema.errors import KvcError, UnsupportedModel
 
 _TOKENS = 2
 _ASKING = (DataDependentOutputException, DynamicOutputShapeException)
 
 
-def cached_layers(decoder: PreTrainedModel) -> dict[int, CachedLayer]:
-    """Return what each layer caches, by its number; some share another one's cache.
+@dataclass(frozen=True, slots=True)
+class CachedLayers:
+    """What the layers of a decoder cache, by their numbers.
+
+    Attributes:
+        own: of the decoder's tokens; some layers share another one's cache.
+        cross: of an encoder's result; nothing where there is no encoder.
+    """
+
+    own: Mapping[int, CachedLayer]
+    cross: Mapping[int, CachedLayer]
+
+
+def cached_layers(
+    decoder: PreTrainedModel, given: EncoderInput | None = None
+) -> CachedLayers:
+    """Return what each layer caches.
+
+    Args:
+        decoder: the model.
+        given: what its encoder takes; None where there is none.
 
     Raises:
         UnsupportedModel: it caches nothing, or in a way of its own.
@@ -39,11 +60,11 @@ def cached_layers(decoder: PreTrainedModel) -> dict[int, CachedLayer]:
     with stand_ins(decoder), observed(decoder):
         start = torch.zeros(1, dtype=torch.int64)
         call = Call(start, start + _TOKENS)
-        cache = NotingCache(call)
+        cache, cross = NotingCache(call), NotingCache(call, cross=True)
         tokens = torch.zeros(1, _TOKENS, dtype=torch.int64)
+        encoder = None if given is None else {given.name: given.example}
         try:
-            with attending(call):
-                decoder(input_ids=tokens, **inputs_of(decoder, call, _TOKENS, cache, 1))
+            run_model(decoder, tokens, call, cache, cross, encoder)
         except KvcError:
             raise
         except Exception as error:
@@ -51,9 +72,19 @@ def cached_layers(decoder: PreTrainedModel) -> dict[int, CachedLayer]:
             raise _unsupported(decoder, _asked(error) or what) from error
     if not cache.noted and not cache.states:
         raise _unsupported(decoder, "it puts no keys, values or states into its cache")
-    if len(call.windows) < len(call.kept):
+    if given is not None and not cross.noted:
+        reason = "it puts nothing that it makes of its encoder's result into its cache"
+        raise _unsupported(decoder, reason)
+    if len(call.windows) + call.crossed < len(call.kept):
         reason = "it attends over a cache by code of its own, not by the interface"
         raise _unsupported(decoder, reason)
+    crossed = {layer: CachedLayer(shape) for layer, shape in cross.noted.items()}
+    return CachedLayers(_own_layers(decoder, cache, call), crossed)
+
+
+def _own_layers(
+    decoder: PreTrainedModel, cache: NotingCache, call: Call
+) -> dict[int, CachedLayer]:
     latent = latent_layers(decoder)
     shapes = {
         layer: replace(shape, window=_window(layer, call), latent=layer in latent)

@@ -1,11 +1,12 @@
 """Sizes of caches and of prompt chunks: asked for, or found in the model's settings.
 
 In: a `CacheConfig`, the model's configuration, its generation settings. Out: `Sizes`.
+Those of an encoder are apart from the decoder's.
 The caller's wishes come first, then generation_config.json, then the model's own limit.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from transformers import PreTrainedConfig
@@ -18,7 +19,10 @@ LEAST_LENGTH: Final = 16  # of the shortest cache that a session may ask for
 _NO_LIMIT: Final = 4096  # where nothing says how long a text may be
 _UNSET_MAX_LENGTH: Final = 20  # what transformers takes max_length for by default
 # What configurations call the most positions of a model.
-_LIMITS: Final = ("max_position_embeddings", "max_seq_len", "seq_length")
+_LIMITS: Final = (
+    "max_target_positions", "max_position_embeddings", "max_seq_len", "seq_length"
+)  # fmt: skip
+_ENCODER_LIMITS: Final = ("max_source_positions", "max_position_embeddings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,14 @@ class CacheConfig:
         dtype: "float32", "float16" or "int8"; None: what the recipe says.
         slack: extra slots in the rings of sliding-window layers, by which a session
             can be rewound further, and its calls may be longer.
+        encoder_length: the most positions of an encoder; None: the model's own limit.
     """
 
     max_length: int | None = None
     batch: int = 1
     dtype: str | None = None
     slack: int = 0
+    encoder_length: int | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -50,6 +56,8 @@ class CacheConfig:
             _check("CacheConfig", "max_length", self.max_length, LEAST_LENGTH, MAX_DIM)
         _check("CacheConfig", "batch", self.batch, 1, MAX_DIM)
         _check("CacheConfig", "slack", self.slack, 0, MAX_DIM)
+        if self.encoder_length is not None:
+            _check("CacheConfig", "encoder_length", self.encoder_length, 1, MAX_DIM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +69,18 @@ class Sizes:
         batch: rows.
         chunk: tokens of one prefill.
         spare: slots that a ring has beside its window.
+        heard: positions of an encoder; 0: there is none.
     """
 
     length: int
     batch: int
     chunk: int
     spare: int
+    heard: int = 0
+
+    def of_encoder(self) -> "Sizes":
+        """Return those of caches of what an encoder makes."""
+        return replace(self, length=self.heard)
 
 
 def find_sizes(
@@ -107,6 +121,34 @@ def find_sizes(
     return Sizes(length, cache.batch, chunk, spare)
 
 
+def encoder_length(
+    cache: CacheConfig, config: PreTrainedConfig, only: int | None = None
+) -> int:
+    """Return the most positions of a model's encoder.
+
+    Args:
+        cache: what the caller asks for.
+        config: the model's configuration.
+        only: how many the encoder always has, None where it depends on the input.
+
+    Raises:
+        BadModelSetting: the caller asks for more than the model can, or for another
+            number than the one that it always has.
+    """
+    if only is not None:
+        if cache.encoder_length not in (None, only):
+            expected = f"{only}, which the model's encoder always has"
+            found = cache.encoder_length
+            raise _bad("CacheConfig", "encoder_length", expected, found)
+        return only
+    limit = _limit(config, 0, _ENCODER_LIMITS)
+    heard = cache.encoder_length or limit or _NO_LIMIT
+    if limit is not None and heard > limit:
+        expected = f"at most {limit}, the limit of the model's encoder"
+        raise _bad("CacheConfig", "encoder_length", expected, heard)
+    return heard
+
+
 def _check_prefill_sizes(prefill_sizes: Sequence[int], length: int) -> None:
     """Check lengths that are to have a method of their own.
 
@@ -137,8 +179,10 @@ def _length(
     return limit or _NO_LIMIT, "the model's configuration"
 
 
-def _limit(config: PreTrainedConfig, first: int) -> int | None:
-    for name in _LIMITS:
+def _limit(
+    config: PreTrainedConfig, first: int, names: Sequence[str] = _LIMITS
+) -> int | None:
+    for name in names:
         found = getattr(config, name, None)
         if isinstance(found, int) and found > 0:
             return found - first

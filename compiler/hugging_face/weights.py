@@ -35,6 +35,7 @@ from kvc.compiler.checkpoints.loading import (
     load_model,
 )
 from kvc.compiler.checkpoints.tensor_file import FileTensor
+from kvc.compiler.hugging_face.computed_weights import computed
 from kvc.schema.errors import BadModelFolder
 
 Collected = Mapping[str, Sequence[FileTensor]]  # by the converter's source pattern
@@ -182,6 +183,7 @@ def load_weights(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
         BadModelFolder: tensors cannot be converted to what the model has.
     """
     tensors = match(model, checkpoint.tensors)
+    tensors |= computed(model, tensors, checkpoint.path)
     _untie(model, tensors)
     load_model(model, checkpoint.path, tensors, None, strict=True)
 

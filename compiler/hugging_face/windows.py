@@ -1,8 +1,9 @@
 """Find what a mask function of transformers lets a query see, by asking it.
 
 In: a function of (batch, head, query, key) positions that says whether the query sees
-the key. Out: what it sees: all up to itself, a window, or its chunk of the text. Any
-other mask is refused, and so is a function that asks for more than positions.
+the key. Out: what it sees: all up to itself, a window, or its chunk of the text; of an
+encoder's tokens, all. Any other mask is refused, and so is a function that asks for
+more than positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,10 +34,12 @@ class Sight:
         window: how many keys, its own among them; None: all up to its own.
         chunk: the length of parts of the text, of which it sees none before its own
             (Llama 4); None: there are no parts.
+        whole: whether it sees all keys, later ones too.
     """
 
     window: int | None
     chunk: int | None = None
+    whole: bool = False
 
     def first(self, query: int) -> int:
         """Return the first position that the query at a position sees."""
@@ -74,6 +77,19 @@ def find_sight(mask: MaskFunction, model: str) -> Sight:
     """
     with ThreadPoolExecutor(1) as other:
         return other.submit(_find, mask, model).result()
+
+
+def sees_all(mask: MaskFunction) -> bool:
+    """Tell whether each query sees all keys, before and after its own position."""
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(_all_seen, mask).result()
+
+
+def _all_seen(mask: MaskFunction) -> bool:
+    zero = torch.zeros((), dtype=torch.int32)
+    keys = torch.arange(2 * max(_NEAR), dtype=torch.int32)
+    queries = [torch.tensor(query, dtype=torch.int32) for query in _NEAR]
+    return all(bool(mask(zero, zero, query, keys).all()) for query in queries)
 
 
 def _find(mask: MaskFunction, model: str) -> Sight:

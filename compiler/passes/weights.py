@@ -4,7 +4,7 @@ A `WeightBook` names derived constants (`embed.weight.int8`) and binds them in t
 method that is being rewritten, each once.
 """
 
-from kvc.compiler.constants import Derived, Transform
+from kvc.compiler.constants import Derived, Divided, Transform
 from kvc.compiler.ir import Constant, Method, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType
@@ -25,7 +25,8 @@ class WeightBook:
 
         `turned` exchanges the last two axes first.
         """
-        derived_name = f"{name}.{transform.value}"
+        whole_name = f"{name}.{Transform.TRANSPOSED.value}" if turned else name
+        derived_name = f"{whole_name}.{transform.value}"
         if derived_name not in self.derived:
             base = self._originals[name].source
             base = Derived(Transform.TRANSPOSED, base) if turned else base
@@ -35,6 +36,18 @@ class WeightBook:
                 derived_name, kind, source, provenance
             )
         return self.derived[derived_name]
+
+    def divide(self, name: str, kind: TensorType) -> Constant:
+        """Return the constant that is the named matrix as several, [count, out, in]."""
+        divided_name = f"{name}.divided"
+        if divided_name not in self.derived:
+            count = kind.dims[0]
+            assert isinstance(count, int)
+            source = Divided(self._originals[name].source, count)
+            provenance = f"{self._provenance} of {name}"
+            constant = Constant(divided_name, kind, source, provenance)
+            self.derived[divided_name] = constant
+        return self.derived[divided_name]
 
     def all_constants(self) -> tuple[Constant, ...]:
         """Return the originals and everything derived from them."""

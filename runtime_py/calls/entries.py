@@ -20,7 +20,7 @@ from kvc.runtime.states.owner import ALL_SLOTS, Group
 from kvc.runtime.states.table import find_writes
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import CallTooLong, StateMismatch
+from kvc.schema.errors import CallTooLong, NotEncoded, StateMismatch
 from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     CursorSlot,
@@ -29,6 +29,7 @@ from kvc.schema.model import (
     Program,
     Ref,
     State,
+    StateSlot,
 )
 from kvc.schema.ops import DELEGATE
 from kvc.schema.types import (
@@ -64,6 +65,9 @@ class Entry:
         growth: states that it makes longer, by their new and all new lengths.
         growing: among the passed inputs, those whose shapes follow what grows.
         steady: the other ones.
+        restarts: whether a session begins anew with a call.
+        needs: the cursor that must not be at its beginning, and the method that
+            advances it; None where any position will do.
     """
 
     id: int
@@ -81,6 +85,17 @@ class Entry:
     growth: tuple[tuple[Dim, tuple[Dim, ...], tuple[int, ...]], ...]
     growing: tuple[int, ...]
     steady: tuple[int, ...]
+    restarts: bool
+    needs: tuple[int, str] | None
+
+    def check_encoded(self, memory: StateMemory) -> None:
+        """Check that what the method reads of an encoder is there.
+
+        Raises:
+            NotEncoded: it is not.
+        """
+        if self.needs is not None and not any(memory.position(self.needs[0])):
+            raise NotEncoded(method=self.method.name, encode=self.needs[1])
 
     def narrowest(self, memory: StateMemory) -> Kind | None:
         """Return the kind of state that allows the shortest calls, None without any.
@@ -213,7 +228,21 @@ def make_entry(
         growth=_group_growth(effects),
         growing=growing,
         steady=tuple(i for i in range(len(types)) if i not in growing),
+        restarts=method.role == "encode",
+        needs=_find_needs(program, method),
     )
+
+
+def _find_needs(program: Program, method: Method) -> tuple[int, str] | None:
+    """Return the cursor of an encoder whose states a method reads, and who moves it."""
+    slots = (value.storage for value in method.graph.values)
+    states = [program.states[s.state] for s in slots if isinstance(s, StateSlot)]
+    read = {state.cursor for state in states}
+    for encode in program.methods:
+        moved = {advance.cursor for advance in encode.advances} & read
+        if encode.role == "encode" and encode is not method and moved:
+            return min(moved), encode.name
+    return None
 
 
 def _extent(writes: Writes, sizes: Mapping[str, int]) -> int:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from kvc.runtime.generation.choosing import Chooser, Logits
 from kvc.runtime.generation.feeding import Row
+from kvc.runtime.generation.placing import Placing, Rules
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
@@ -39,11 +40,22 @@ class Answer:
         self,
         prompt: tuple[int, ...],
         row: Row,
-        chooser: Chooser,
         settings: GenerationSettings,
         tokenizer: Callable[[], Tokenizer],
+        history: Sequence[int] = (),
+        number: int = 0,
+        rules: Rules | None = None,
     ) -> None:
         """Begin after a prompt; the row says how much of prompt and answer it holds.
+
+        Args:
+            prompt: tokens that are not in the row yet.
+            row: where the answer is made.
+            settings: how tokens are chosen.
+            tokenizer: for its text.
+            history: tokens that the row holds already.
+            number: of the row.
+            rules: returns logits without what cannot follow the tokens so far.
 
         Raises:
             BadSetting: the prompt is longer than `max_length` allows.
@@ -57,7 +69,9 @@ class Answer:
                 found=max_length,
             )
         self._most = settings.max_tokens if max_length is None else max_length - held
-        self._row, self.prompt, self.chooser = row, prompt, chooser
+        self._row, self.prompt = row, prompt
+        placing = Placing(settings, held, self._most, rules)
+        self.chooser = Chooser(settings, (*history, *prompt), number, placing)
         self.stop_tokens = frozenset(settings.stop_tokens)
         self.tokens: list[int] = []
         self.chosen: list[int] = []

@@ -2,8 +2,9 @@
 
 In: settings, the tokens so far, logits float32 [vocab] at each step. Out: a token at
 each step. What is done, and in which order, is as in transformers 5
-(generation/logits_process.py): repetition penalty, temperature, top-k, top-p, min-p. No
-step sorts the vocabulary. All randomness comes from one generator, seeded once.
+(generation/logits_process.py): repetition penalty, tokens that have to or must not
+stand at a place, temperature, top-k, top-p, min-p. No step sorts the vocabulary. All
+randomness comes from one generator, seeded once.
 """
 
 import math
@@ -15,6 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from kvc.runtime.generation.placing import Placing
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.schema.errors import UnusableLogits
 
@@ -30,10 +32,16 @@ class Chooser:
     """Chooses the tokens of one row by its settings and what was there before."""
 
     def __init__(
-        self, settings: GenerationSettings, seen: Sequence[int], row: int = 0
+        self,
+        settings: GenerationSettings,
+        seen: Sequence[int],
+        row: int = 0,
+        placing: Placing | None = None,
     ) -> None:
         """Begin; rows have seeds of their own, or they would choose alike."""
         self._settings = settings
+        self._placing = placing or Placing(settings)
+        self._made: tuple[int, ...] = ()
         seed = None if settings.seed is None else settings.seed + row
         greedy = not settings.temperature  # numpy.random is slow to import
         self._random = None if greedy else np.random.default_rng(seed)
@@ -54,16 +62,24 @@ class Chooser:
             UnusableLogits: they hold NaN, or nothing to choose from.
         """
         penalty = self._settings.repetition_penalty
-        if penalty == 1:
+        if penalty == 1 and self._placing.says_nothing:
             return choose_token(logits, self._settings, self._random)
-        # A model may take tokens that it never makes.
-        end = np.searchsorted(self._seen, logits.size)
-        weakened = penalize(logits, self._seen[:end], penalty)
-        token = choose_token(weakened, self._settings, self._random)
+        token = self._placing.forced(len(self._made))
+        if token is None:
+            # A model may take tokens that it never makes.
+            end = np.searchsorted(self._seen, logits.size)
+            weakened = penalize(logits, self._seen[:end], penalty)
+            allowed = self._placing.allowed(weakened, self._made)
+            token = choose_token(allowed, self._settings, self._random)
+        self._made = (*self._made, token)
+        if penalty != 1:
+            self._note(token)
+        return token
+
+    def _note(self, token: int) -> None:
         place = np.searchsorted(self._seen, token)
         if not np.array_equal(self._seen[place : place + 1], [token]):
             self._seen = np.insert(self._seen, place, token)
-        return token
 
 
 def choose_token(

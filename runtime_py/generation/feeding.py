@@ -16,6 +16,7 @@ import numpy.typing as npt
 from kvc.runtime.calls.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.choosing import Logits
+from kvc.runtime.generation.encoding import Encoding
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import (
     BadSetting,
@@ -79,13 +80,21 @@ class Feeder:
         vocabulary: how many logits a token has.
     """
 
-    def __init__(self, session: Session, rows: int = 1, name: str = "session") -> None:
+    def __init__(
+        self,
+        session: Session,
+        rows: int = 1,
+        name: str = "session",
+        encoding: Encoding | None = None,
+    ) -> None:
         """Find the methods.
 
         Args:
             session: of so many rows.
             rows: as many as there are prompts.
             name: what messages call the session.
+            encoding: what an encoder is given before the prompts; the session begins
+                anew with it.
 
         Raises:
             UnknownName: the program lacks a role.
@@ -98,6 +107,9 @@ class Feeder:
         (decode,) = _of_rows(find_roles(session, "decode"), rows)
         starts: Sequence[int | None] = _positions(session) or [None] * rows
         _check_rows(name, rows, len(starts))
+        if encoding is not None:
+            starts = [None if start is None else 0 for start in starts]
+        self._encoding = encoding
         symbols, longest = session.symbols, session.longest_call
         self._prefills = [chunk_sizes(m, symbols, longest) for m in prefills]
         self._decode = chunk_sizes(decode, symbols)
@@ -150,6 +162,7 @@ class Feeder:
             StateMismatch: something else has used the session.
             ExecutionError: as `Session.call`.
         """
+        self._encode()
         last, at = np.zeros((0, 0), np.float32), 0
         longest = max(map(len, prompts))
         for chunk in plan_chunks(longest, self._prefills, self._decode):
@@ -162,6 +175,16 @@ class Feeder:
                 logits[row] = logits[row] if part else last[row]
             last, at = logits, at + chunk.count
         return last
+
+    def _encode(self) -> None:
+        """Run the encoder, where there is one; what it takes is part of the prompts."""
+        if self._encoding is None:
+            return
+        began = time.perf_counter()
+        self._check_alone(self._encoding.method)
+        self.session.call(self._encoding.method, self._encoding.given)
+        self._changes = self.session.changes
+        self.prefill.seconds += time.perf_counter() - began
 
     def feed(self, tokens: Sequence[int | None]) -> Logits:
         """Run one token of each row, none where it is None.

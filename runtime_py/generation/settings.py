@@ -14,6 +14,7 @@ from typing import Final, TypedDict, TypeVar
 from kvc.schema.errors import BadSetting, meant
 from kvc.schema.frozen import frozen
 from kvc.schema.generation_config import Said, read_settings
+from kvc.schema.setting_checks import check_count
 
 _Checked = TypeVar("_Checked")
 
@@ -32,7 +33,6 @@ _CACHE_SETTINGS: Final = (
 # Settings of transformers that change what is generated -> the values that do not.
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "bad_words_ids": ([],),
-    "begin_suppress_tokens": ([],),
     "constraints": ([],),
     "diversity_penalty": (0,),
     "dola_layers": (),
@@ -42,8 +42,6 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "eta_cutoff": (0, 1),
     "exponential_decay_length_penalty": (),
     "force_words_ids": ([],),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
     "guidance_scale": (1,),
     "max_time": (),
     "min_length": (0,),
@@ -55,7 +53,6 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "penalty_alpha": (0,),
     "remove_invalid_values": (False,),
     "sequence_bias": ([], {}),
-    "suppress_tokens": ([],),
     "token_healing": (False,),
     "top_h": (),
     "typical_p": (1,),
@@ -83,6 +80,11 @@ class Arguments(TypedDict, total=False):
     stop_tokens: Sequence[int] | int | None
     eos_token_id: Sequence[int] | int | None
     stop_strings: Sequence[str] | str | None
+    decoder_start_token_id: int | None
+    forced_bos_token_id: int | None
+    forced_eos_token_id: Sequence[int] | int | None
+    suppress_tokens: Sequence[int] | None
+    begin_suppress_tokens: Sequence[int] | None
 
 
 @frozen
@@ -101,6 +103,12 @@ class GenerationSettings:
         seed: makes the choice repeatable, None leaves it to chance.
         stop_tokens: end the generation; they are not handed out.
         stop_strings: end it where the text has one; the text is cut before it.
+        decoder_start_token_id: what a decoder begins with, where there is an encoder.
+        forced_bos_token_id: the second token of a text that begins with one token.
+        forced_eos_token_id: one of them, the first, is the last token of an answer that
+            reaches the most tokens that were asked for.
+        suppress_tokens: are never chosen.
+        begin_suppress_tokens: are not chosen first, after what is forced.
     """
 
     max_tokens: int | None = None
@@ -113,6 +121,11 @@ class GenerationSettings:
     seed: int | None = None
     stop_tokens: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
+    decoder_start_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: tuple[int, ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
 
 
 def settings_of(
@@ -136,6 +149,16 @@ def settings_of(
     for message in _what_is_ignored(given, config or {}):
         warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)
     return settings
+
+
+def bos_of(metadata: Mapping[str, str]) -> int | None:
+    """Return the token that begins a text, None where a bundle does not say one.
+
+    Raises:
+        BadSetting: it is no token, or the generation_config is none.
+    """
+    found = (_config_of(metadata) or {}).get("bos_token_id")
+    return None if found is None else check_count(f"{_CONFIG}, bos_token_id", found)
 
 
 def _config_of(metadata: Mapping[str, str]) -> Mapping[str, object] | None:
@@ -181,6 +204,17 @@ def _combine(bundle: Said | None, given: Said) -> GenerationSettings:
         seed=_first(given.seed, base.seed),
         stop_tokens=_or(_first(given.stop_tokens, base.stop_tokens), ()),
         stop_strings=_or(_first(given.stop_strings, base.stop_strings), ()),
+        decoder_start_token_id=_first(
+            given.decoder_start_token_id, base.decoder_start_token_id
+        ),
+        forced_bos_token_id=_first(given.forced_bos_token_id, base.forced_bos_token_id),
+        forced_eos_token_id=_or(
+            _first(given.forced_eos_token_id, base.forced_eos_token_id), ()
+        ),
+        suppress_tokens=_or(_first(given.suppress_tokens, base.suppress_tokens), ()),
+        begin_suppress_tokens=_or(
+            _first(given.begin_suppress_tokens, base.begin_suppress_tokens), ()
+        ),
     )
 
 

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Final, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from kvc.runtime.generation.answer import Answer
-from kvc.runtime.generation.choosing import Chooser
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
+from kvc.runtime.generation.encoding import (
+    check_single,
+    decoder_prompt_of,
+    encoding_of,
+    find_encode,
+)
 from kvc.runtime.generation.feeding import Feeder, check_session
 from kvc.runtime.generation.generation import BatchGeneration, Generation
 from kvc.runtime.generation.prompts import (
@@ -23,9 +28,10 @@ from kvc.runtime.generation.prompts import (
     prompts_of,
     tokens_of,
 )
-from kvc.runtime.generation.settings import Arguments, settings_of
+from kvc.runtime.generation.settings import Arguments, bos_of, settings_of
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
+from kvc.schema.errors import BadSetting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +51,7 @@ def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
     history: Sequence[int] = (),
     draft: Session | None = None,
     draft_tokens: int | None = None,
+    decoder_prompt: Sequence[int] | None = None,
     **settings: Unpack[Arguments],
 ) -> Generation: ...
 
@@ -70,9 +77,13 @@ def generate(
     history: Sequence[object] = (),
     draft: Session | None = None,
     draft_tokens: int | None = None,
+    decoder_prompt: Sequence[int] | None = None,
     **settings: Unpack[Arguments],
 ) -> Generation | BatchGeneration:
     """Continue a prompt on what the session already holds, or several at once.
+
+    Where the program has an encoder, the prompt is what that takes: it runs before the
+    first token, and the session begins anew with it.
 
     Nothing runs before the first token is asked for. A list of prompts, or an array of
     several rows, is a batch: prompt r is run in row r of the session, and each row ends
@@ -91,8 +102,10 @@ def generate(
         draft: a session of a smaller model with the same tokens, which holds what
             `session` holds, or a beginning of `history`. It guesses tokens, which
             `session` checks several at a time; see `kvc.runtime.generation.drafting`.
-            Not for a batch.
+            Not for a batch, or with an encoder.
         draft_tokens: the most guesses at a time; left out, 4.
+        decoder_prompt: with an encoder, the tokens that the decoder begins with; left
+            out, `decoder_start_token_id` alone.
         settings: as `GenerationSettings` has them; what is left out, or None, is as the
             bundle's "generation_config" says, and without one the likeliest token is
             taken until the cache is full. `max_new_tokens` is `max_tokens`,
@@ -126,13 +139,23 @@ def generate(
     combined = settings_of(session.metadata, settings, stacklevel=2)
     batch = batch_of(prompt, attention_mask)
     draft_tokens = draft_tokens_of(draft, draft_tokens, batch is not None)
-    prompts = prompts_of(prompt, batch)
-    histories = histories_of(history, None if batch is None else len(batch))
 
     def find_tokenizer() -> Tokenizer:
         return _tokenizer_of(session) if tokenizer is None else tokenizer
 
-    feeder = Feeder(session, len(prompts))
+    encode, encoding = find_encode(session), None
+    if encode is not None:
+        check_single(batch, draft, history)
+        encoding = encoding_of(encode, prompt, find_tokenizer)
+        bos = bos_of(session.metadata)
+        prompt = decoder_prompt_of(decoder_prompt, combined, bos)
+    elif decoder_prompt is not None:
+        expected = "none: the program has no encoder"
+        found = repr(decoder_prompt)
+        raise BadSetting(name="decoder_prompt", expected=expected, found=found)
+    prompts = prompts_of(prompt, batch)
+    histories = histories_of(history, None if batch is None else len(batch))
+    feeder = Feeder(session, len(prompts), encoding=encoding)
     tokens = [
         tokens_of(prompt, find_tokenizer, is_start=not row.start)
         for prompt, row in zip(prompts, feeder.rows, strict=True)
@@ -142,13 +165,7 @@ def generate(
     if draft is not None:
         source = start_drafting(feeder, draft, histories[0], draft_tokens)
     answers = [
-        Answer(
-            tokens[number],
-            row,
-            Chooser(combined, (*histories[number], *tokens[number]), number),
-            combined,
-            find_tokenizer,
-        )
+        Answer(tokens[number], row, combined, find_tokenizer, histories[number], number)
         for number, row in enumerate(source.rows)
     ]
     made = Generation if batch is None else BatchGeneration

@@ -84,13 +84,16 @@ class Session(Callables):
 
         A call that fails leaves the session as it was, or poisoned when a state has
         been written that knowing the position cannot put back. What it has written
-        into a caller's array stays there.
+        into a caller's array stays there. A method of the role "encode" begins the
+        session anew once its arguments are known to fit: if it fails after that, the
+        session is empty.
 
         Raises:
             UnknownName: there is no such method.
             CallMismatch, InputMismatch: the arguments are not what was compiled for.
             StateMismatch: the states that grow are not as long as the method takes.
             CacheOverflow: the cache is full; nothing has been written.
+            NotEncoded: the method needs what an encoder makes, and it has not run.
             CallTooLong: there are more tokens than a ring has slots beside its window,
                 and the method has not the role "prefill"; a prefill is taken in pieces,
                 all of them or none.
@@ -116,7 +119,6 @@ class Session(Callables):
             Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "reset"):
-            self._note_change()
             self._states.reset()
 
     def rewind(self, count: "int | Array | Tensor") -> None:
@@ -323,7 +325,7 @@ class Session(Callables):
 
         If the number is unchanged, so are the states.
         """
-        return self._changes
+        return self._changes + self._states.renewed
 
     @property
     def rewindable(self) -> Array:

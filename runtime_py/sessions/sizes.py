@@ -21,7 +21,7 @@ from kvc.schema.model import (
     Method,
     Program,
 )
-from kvc.schema.types import Dim, affine, evaluate, symbols_in
+from kvc.schema.types import Dim, affine, evaluate, symbols_in, symbols_of
 
 _CAPACITY, _BATCH = "capacity", "batch"
 
@@ -96,18 +96,36 @@ def choose_sizes(
             hint = "; a StateSpec makes a size one that sessions choose"
             known = tuple(free)
             raise UnknownName(kind="session size", name=name, known=known, hint=hint)
-    if capacity is not None and _CAPACITY in free:
-        wanted = {**wanted, _CAPACITY: capacity}
+    named = capacity_symbol(program)
+    if capacity is not None and named is not None:
+        if named in wanted:
+            expected = f"one size; {named} is the capacity of the position"
+            found = f"{capacity}, and {named}={wanted[named]}"
+            raise BadSetting(name=_CAPACITY, expected=expected, found=found)
+        wanted = {**wanted, named: capacity}
     sizes = {}
     for name, symbol in free.items():
         default = max(1, symbol.lower) if name == _BATCH else symbol.upper
         size = whole_number(name, wanted.get(name, default))
-        least = max(1, symbol.lower) if name == _CAPACITY else symbol.lower
+        least = max(1, symbol.lower) if name == named else symbol.lower
         if not least <= size <= symbol.upper:
             expected = f"{least}..{symbol.upper}"
             raise BadSetting(name=name, expected=expected, found=size)
         sizes[name] = size
     return sizes
+
+
+def capacity_symbol(program: Program) -> str | None:
+    """Return the symbol of how many positions a session holds, None without one.
+
+    It is called "capacity", or is the size of the caches at the position.
+    """
+    used = symbols_in(state.type for state in program.states)
+    if _CAPACITY in used:
+        return _CAPACITY
+    limit = program.cursors[0].capacity if program.cursors else None
+    names = sorted(used & symbols_of([] if limit is None else [limit]))
+    return names[0] if names and limit == affine(0, {names[0]: 1}) else None
 
 
 def choose_capacity(
@@ -117,14 +135,14 @@ def choose_capacity(
 
     Args:
         program: what the session is of.
-        sizes: of the symbols that states use; one called "capacity" follows `capacity`.
+        sizes: of the symbols that states use; `capacity_symbol` follows `capacity`.
         capacity: what the caller asked for, None for the greatest there is.
 
     Raises:
         UnknownName: the program has neither a position nor such a symbol.
         BadSetting: it is out of its bounds.
     """
-    position, sized = program.position, _CAPACITY in sizes
+    position, sized = program.position, capacity_symbol(program) is not None
     if position is None:
         if capacity is not None and not sized:
             known = tuple(sizes)

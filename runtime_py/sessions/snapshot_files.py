@@ -73,11 +73,6 @@ class Header:
             del content["others"]
         return content
 
-    @property
-    def wanted_capacity(self) -> int | None:
-        """Return the capacity to open the session with, beside its sizes."""
-        return None if "capacity" in self.sizes else self.capacity
-
 
 class SnapshotFile(Closing):
     """An open file whose bytes have their digest; use it in a `with` statement.

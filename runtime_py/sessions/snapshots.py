@@ -19,6 +19,7 @@ import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.sessions.sizes import (
+    capacity_symbol,
     choose_capacity,
     choose_sizes,
     count_rows,
@@ -161,12 +162,19 @@ class Snapshot(Closing):
                 if rows is not None and kind.group.first.cursor != number:
                     kind.ends[number] = rows
 
+    @property
+    def wanted_capacity(self) -> int | None:
+        """Return the capacity to open the session with, beside its sizes."""
+        header = self.header
+        sized = capacity_symbol(self._program) in header.sizes
+        return None if sized else header.capacity
+
     def _check_header(self) -> list[tuple[int, ...]]:
         """Return the shapes of the states, after a check of what is said of them."""
         header, program = self.header, self._program
         try:
             sizes = choose_sizes(program, header.sizes)
-            capacity = choose_capacity(program, sizes, header.wanted_capacity)
+            capacity = choose_capacity(program, sizes, self.wanted_capacity)
         except (BadSetting, UnknownName) as error:
             raise BadSnapshot(path=self._file.path, reason=str(error)) from error
         self._require(sizes == header.sizes, "its sizes are not all there")

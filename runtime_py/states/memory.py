@@ -67,6 +67,7 @@ class StateMemory:
         counted: of each cursor, the position of each row where the session counts it.
         pending: tokens of each row that a generation has made and the states do not
             hold yet; empty where there are none.
+        renewed: how often a reset was begun.
         poisoned: name of the call that left states half written, or "".
         closed: whether the memory has been given back.
     """
@@ -103,6 +104,7 @@ class StateMemory:
         self.counted: tuple[tuple[int, ...], ...] = tuple((0,) * n for n in rows)
         self.limited = any(kind.longest < ALL_SLOTS for kind in self.kinds)
         self.pending: tuple[tuple[int, ...], ...] = ()
+        self.renewed = 0
         self.poisoned = ""
         self.closed = False
 
@@ -291,6 +293,7 @@ class StateMemory:
         """
         rules = list(ResetRule) if self.poisoned else [ResetRule.INITIAL]
         self.poisoned = "reset"
+        self.pending, self.renewed = (), self.renewed + 1
         for rule in rules:
             self.owner.discard(rule)
         for kind in self.kinds:

@@ -56,6 +56,17 @@ class PromptTooLong(CacheOverflow):
         return f"the prompt{place} has {self.count} tokens, but the session has room for {self.room}: it holds {self.start} of {self.capacity}; shorten the prompt, make room (reset or rewind the session), open the session with a larger capacity, or compile with a larger cache"
 
 
+class NotEncoded(ExecutionError):
+    """A method needs what an encoder makes, and none has run; nothing has run.
+
+    Attributes: method, encode (the method that runs the encoder).
+    """
+
+    method: str
+    encode: str
+    template = "method {method} needs what {encode} makes, and the session holds nothing of it: call {encode} first; reset and rewinding to before it drop what it made"
+
+
 class CallTooLong(ExecutionError):
     """A call has more tokens than a ring has slots beside its window; nothing ran.
 

@@ -27,6 +27,18 @@ class Unsynced(FileProblem):
     template = "{path} is written and whole, but could not be synced to disk: {reason}; write it again if the machine fails"
 
 
+class BadSound(LoadError):
+    """A file is no sound that can be transcribed.
+
+    Attributes: path, reason, rate (samples a second that the model takes).
+    """
+
+    path: str
+    reason: str
+    rate: int
+    template = "{path}: {reason}; it has to be a wav file of plain samples, {rate} a second (ffmpeg -i INPUT -ar {rate} -ac 1 -c:a pcm_s16le OUTPUT.wav makes one)"
+
+
 class BadSnapshot(LoadError):
     """A saved session is damaged, or belongs to another program."""
 

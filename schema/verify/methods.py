@@ -16,8 +16,8 @@ from kvc.schema.verify.effects import effects
 from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.trees import check_call_tree, check_tree
 
-ROLES: Final = ("", "prefill", "decode", "prefill_all")
-SINGLE_ROLES: Final = ("decode", "prefill_all")  # one method has it, or none
+ROLES: Final = ("", "encode", "prefill", "decode", "prefill_all")
+SINGLE_ROLES: Final = ("encode", "decode", "prefill_all")  # one method has it, or none
 _COPYING: Final = frozenset({"aten::clone", "aten::copy", "kvc::replace"})
 
 

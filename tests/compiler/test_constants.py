@@ -8,6 +8,7 @@ from torch import Tensor
 from kvc.compiler import constants
 from kvc.compiler.constants import (
     Derived,
+    Divided,
     StoredSource,
     TensorSource,
     Transform,
@@ -246,6 +247,21 @@ def test_matrices_are_turned_whatever_blocks_they_come_in(shape, small_blocks):
     assert torch.equal(read(turned), whole.mT)
     rows = torch.cat(list(WeightReader().blocks(turned, whole_rows=True)))
     assert torch.equal(rows.reshape(whole.mT.shape), whole.mT)
+
+
+# Blocks are of three rows, so experts begin and end within them.
+@pytest.mark.parametrize("shape", [(3, 4, 5), (2, 7, 5), (5, 1, 5), (1, 9, 5)])
+def test_a_matrix_is_divided_wherever_its_blocks_end(shape, small_blocks):
+    whole = numbers(*shape)
+    rows = whole.flatten(0, 1)
+    for base in (TensorSource(rows), StoredSource(stored(rows), torch.float32)):
+        divided = Divided(base, shape[0])
+        assert torch.equal(read(divided), whole)
+        assert torch.equal(read(Derived(Transform.TRANSPOSED, divided)), whole.mT)
+        values = read(Derived(Transform.INT8, Derived(Transform.TRANSPOSED, divided)))
+        expected, _ = quantize_channels(whole.mT.flatten(0, 1))
+        assert torch.equal(values.flatten(0, 1), expected)
+        assert base_of(divided) == base
 
 
 def test_zeros_are_found_by_their_bytes(small_blocks):

@@ -39,7 +39,10 @@ def refusal(methods, model=None, **options):
         ("forward", "methods: expected a sequence of kvc.compiler.Method, found a val"),
         ([Method(Doubles.forward)], "the name of a method: expected text, found a val"),
         ([Method("f", (X,))], "Doubles has no method of this name; it has forward"),
-        ([Method("forward", role="chat")], "role: expected 'prefill', 'decode', 'pre"),
+        (
+            [Method("forward", role="chat")],
+            "role: expected 'encode', 'prefill', 'decode",
+        ),
     ],
 )
 def test_methods_are_a_sequence_of_declarations(methods, text):

@@ -74,9 +74,8 @@ def test_prefills_may_be_several():
 
 @pytest.mark.parametrize("role", ["Prefill", "chat", None])
 def test_an_unknown_role_is_refused(role):
-    expected = (
-        "method last, role: expected 'prefill', 'decode', 'prefill_all' or '' for none"
-    )
+    known = "'encode', 'prefill', 'decode', 'prefill_all'"
+    expected = f"method last, role: expected {known} or '' for none"
     assert refusal([method("last", role)]) == f"{expected}, found {role!r}"
 
 
@@ -126,3 +125,10 @@ def test_what_are_no_methods_is_refused(methods, text):
 def test_what_is_no_module_is_refused(model):
     text = refusal([method("last", "")], model)
     assert text.startswith("the model: expected a torch.nn.Module, found ")
+
+
+def test_an_encoder_takes_and_returns_anything():
+    made = compile_program(Table(), [method("real", "encode", (torch.ones(3),))])
+    assert made.program.methods[0].role == "encode"
+    both = [method(name, "encode") for name in ("last", "every")]
+    assert "encode" in refusal(both)

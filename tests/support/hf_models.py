@@ -216,6 +216,7 @@ OTHERS: dict[str, Tiny] = {
         },
     ),
     "diffllama": _like_llama("diffllama", lambda_std_dev=0.5),
+    "doge": _like_llama("doge"),
     "ernie4_5": _like_llama("ernie4_5"),
     "exaone4": _like_llama("exaone4", **_MIXED),
     "flex_olmo": _like_llama("flex_olmo", **_EXPERTS),
@@ -254,6 +255,7 @@ OTHERS: dict[str, Tiny] = {
     "granitemoe": _like_llama("granitemoe", attention_multiplier=0.2, **_EXPERTS),
     "helium": _like_llama("helium"),
     "hunyuan_v1_dense": _like_llama("hunyuan_v1_dense"),
+    "jetmoe": _like_llama("jetmoe", kv_channels=16, **_EXPERTS),
     "llama4_text": _like_llama(
         "llama4_text",
         num_local_experts=4,
@@ -406,8 +408,8 @@ LATENT: dict[str, Tiny] = {
 # What is refused: its cache is one of its own, or its code asks for values.
 REFUSED: dict[str, Tiny] = {
     "deepseek_v32": _like_llama("deepseek_v32", **_DEEPSEEK),
-    "doge": _like_llama("doge"),
-    "jetmoe": _like_llama("jetmoe", kv_channels=16, **_EXPERTS),
+    "doge, experts": _like_llama("doge", is_moe=True, **_EXPERTS | {"num_experts": 16}),
+    "doge, long texts": _like_llama("doge", keep_window_size=32),
     "minimax": _like_llama(
         "minimax", layer_types=["linear_attention", "full_attention"], **_EXPERTS
     ),

@@ -85,8 +85,8 @@ def _measure(
     steps: int,
 ) -> Parity:
     spread = float(wanted.std())
-    prefills = [_prefill(session, tokens, (n,))[-1] - wanted[n - 1] for n in lengths]
-    pieces = _prefill(session, tokens, CHUNKS)
+    prefills = [prefilled(session, tokens, (n,))[-1] - wanted[n - 1] for n in lengths]
+    pieces = prefilled(session, tokens, CHUNKS)
     ends = np.cumsum(CHUNKS) - 1
     prefills += [piece - wanted[end] for piece, end in zip(pieces, ends, strict=True)]
     begin = sum(CHUNKS)
@@ -101,7 +101,7 @@ def _measure(
     )
 
 
-def _prefill(
+def prefilled(
     session: Session, tokens: np.ndarray, chunks: Sequence[int]
 ) -> list[np.ndarray]:
     """Return the logits after each chunk of a new session."""
@@ -126,8 +126,8 @@ def _controls(
     Of a layer that is recurrent, it is what its states have of the first channel.
     """
     held = 10
-    for layer in _layers(session):
-        _prefill(session, tokens, (held,))
+    for layer in layers_of(session):
+        prefilled(session, tokens, (held,))
         for name in layer:
             if name.endswith(("keys", "values", "latents")):
                 zero_row(session.state[name], held - 2)
@@ -137,7 +137,7 @@ def _controls(
         yield float(np.abs(got - wanted[held : held + 3]).max())
 
 
-def _layers(session: Session) -> list[list[str]]:
+def layers_of(session: Session) -> list[list[str]]:
     """Return the names of each layer's caches, and of its states apart from these."""
     layers: dict[str, list[str]] = {}
     for name in session.state:

@@ -27,6 +27,7 @@ def test_help_lists_the_commands_in_the_order_of_use(kvc):
         "dump",
         "diff",
         "generate",
+        "transcribe",
         "chat",
         "eval",
         "bench",

@@ -70,7 +70,8 @@ def generate(
     the model ends it, the cache is full, or --max-tokens or --stop says so. Speed goes
     to stderr. Options that are not given have the values of the bundle's generation
     config. A PROMPT of - is read from stdin. If the bundle has no tokenizer, PROMPT is
-    token ids, such as "1 15 8".
+    token ids, such as "1 15 8". A model with an encoder, such as one that translates,
+    is given PROMPT there, and its answer is printed.
 
     Several prompts run as one batch, if the bundle allows as many, and are printed
     with their answers when all have ended.

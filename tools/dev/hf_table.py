@@ -1,15 +1,18 @@
-"""Write compiler/hugging_face/MODELS.md: each architecture against transformers' own.
+"""Write compiler/hugging_face/MODELS.md and QUALITY.md: architectures, and recipes.
 
 `python tools/dev/hf_table.py` builds the tiny random models of `tests/support`,
-compiles each, and compares logits; about twelve minutes. With `--new` the lines that
-the page has stay as they are, and only those that it lacks are made. Not shipped.
+compiles each, and compares logits: with transformers' own in float32, and by each
+recipe; about an hour. With `--new` the lines that the pages have stay as they are, and
+only those that they lack are made. Each line is written when it is made, so a run that
+was interrupted goes on with `--new`. Not shipped.
 """
 
 import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import transformers
@@ -18,11 +21,13 @@ from kvc.compiler import CacheConfig, export_hf
 from kvc.schema.errors import CompileError
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "compiler" / "hugging_face" / "MODELS.md"
+FOLDER = ROOT / "compiler" / "hugging_face"
 sys.path.insert(0, os.fspath(ROOT / "tests" / "support"))
 
 import hf_models  # noqa: E402  they lie beside the tests
 import hf_parity  # noqa: E402
+import hf_quality  # noqa: E402
+import seq2seq_models  # noqa: E402
 
 HEAD = """\
 # Architectures of transformers
@@ -43,11 +48,21 @@ deviation of the logits.
 - *control*: the same comparison with one row of one layer's cache set to zero: the
   smallest of the layers' differences. It must be far larger than the other two.
 - *noticed*: whether *control* is above {noticed:g}, which the tests require.
+- *states*: what its layers keep: all positions (linear), a ring of the last ones,
+  latents of all positions, the state of a recurrence, the last inputs of a convolution.
+- *a token*: bytes that these take for each token of the text, in float32.
+- *fixed*: bytes however long the text is, in float32.
+- *int8*: how many of {positions} positions have the same best token with the recipe
+  `cpu_q8`. [QUALITY.md](QUALITY.md) has the other recipes.
 
 """
-COLUMNS = """\
-| architecture | prefill | decode | best | control | noticed |
-| --- | --- | --- | --- | --- | --- |
+WITH_ENCODER = """\
+In the next table a decoder attends to what an encoder made. Its logits are compared
+after encodings of {heard} tokens, or three of features, chunks of {chunks}, and {steps}
+steps (`tests/support/seq2seq_models.py`). *own* is the control with a wrong row of the
+decoder's own caches, *cross* that with one of the cross caches; both must be above
+{noticed:g}.
+
 """
 REMARKS = """\
 ## Remarks
@@ -75,10 +90,16 @@ REMARKS = """\
   DeepSeek-V2 says, and attends in the space of latents: see "Latents" in
   [README.md](README.md). The cache of these models has 24 numbers for each token and
   layer, where all heads' keys and values have 144.
-- BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese, XGLM and DiffLlama
-  have attention code of their own; while they are compiled, kvc's function replaces it.
-  So are the experts of DBRX and Llama 4, of which only chosen ones are then computed.
-  Those of DBRX lie in one matrix, of which each is a part: recipes leave them float32.
+- BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese, XGLM, DiffLlama, Doge
+  and JetMoE have attention code of their own; while they are compiled, kvc's function
+  replaces it. So are the experts of DBRX, JetMoE and Llama 4, of which only chosen ones
+  are then computed. Those of DBRX lie in one matrix; recipes store them as other
+  experts, with a scale for each output channel of each.
+- JetMoE's experts of attention make queries for the same keys, which are stored once.
+- A value of Doge says how much more its key counts. That number is computed once and
+  lies in the cache as the last one of the key; in an int8 cache it shares the key's
+  scale. Its values also choose which keys count at all, in texts longer than
+  `keep_window_size` (2048): such a length is refused.
 - Llama 4's layers that see chunks of the text keep all positions, and attend with a
   mask [batch, 1, seq, capacity] that hides those before the chunk. A batch of rows of
   different lengths is refused: other layers scale queries by one position for all rows.
@@ -99,13 +120,195 @@ REMARKS = """\
 """
 
 
+QUALITY = """\
+# What recipes cost
+
+Written by `python tools/dev/hf_table.py` with transformers {version}; do not edit.
+
+The models are those of [MODELS.md](MODELS.md): two layers of random weights, whose
+heads look at few positions. Their figures compare one recipe with another, and one
+architecture with another; they do not tell what a trained model loses.
+
+The first table compares with the model in float32: the mean cosine of logits, and at
+how many of {positions} positions of a text, in prefills and steps, the best token is
+the same. Caches are float32, but in the last two columns; "none" is a model that has no
+cache of keys and values.
+
+"""
+ROUNDED = """\
+In the second table the model runs in its own attention and in float32, but rounds what
+the recipe says: weights, the rows that linear layers multiply, keys and values as they
+are cached (`tests/support/hf_rounded.py`). The first number is the largest difference
+of logits from it, over the largest logit. It must be below {exact:g}, with float16
+caches below {float16:g}. The texts are chosen such that no value lies near the middle
+between two steps, where the order of a sum would decide; for float16 caches such texts
+are too rare.
+
+The second number is the control, the same difference when one row of one layer's cache
+is one step off (a recurrent layer's states by 1/127 of their largest number): the
+smallest of the layers'. Such a row hides in the first table.
+
+"""
+# Of each family one; variants and relatives lose what these lose.
+FAMILIES = hf_models.NAMED | hf_models.RECURRENT | hf_models.LATENT
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a page, with a line for each name.
+
+    Attributes:
+        title: the heading that it follows, which no other table has.
+        head: its titles and the line under them.
+        names: of models of `hf_models`.
+        line: makes a model's line.
+    """
+
+    title: str
+    head: str
+    names: Iterable[str]
+    line: Callable[[str], str]
+
+    def fits(self, line: str) -> bool:
+        """Tell whether a line has all columns, and a figure in each."""
+        columns = self.head.splitlines()[-1].count(" | ")
+        return line.count(" | ") == columns and "| - |" not in line
+
+
+Lines = dict[tuple[str, str], str]  # by the title of a table and the name of a model
+
+
 def main() -> None:
-    """Write the page."""
+    """Write the pages."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--new", action="store_true", help="keep the lines it has")
-    known = _lines() if parser.parse_args().new else {}
+    parser.add_argument("--new", action="store_true", help="keep the lines they have")
+    lines = _known() if parser.parse_args().new else Lines()
     transformers.logging.set_verbosity_error()
-    parts = [
+    for parts in PAGES.values():
+        for table in parts:
+            if isinstance(table, Table):
+                for name in table.names:
+                    _make(lines, table, name)
+    _write(lines)
+
+
+def _make(lines: Lines, table: Table, name: str) -> None:
+    """Make a line, if there is none that fits, and write the pages with it."""
+    before = lines.get((table.title, name))
+    if before is None or not table.fits(before):
+        lines[table.title, name] = table.line(name)
+        print(lines[table.title, name], end="", file=sys.stderr, flush=True)
+        _write(lines)
+
+
+def _known() -> Lines:
+    """Return the lines that the pages have."""
+    lines, title = Lines(), ""
+    for page in PAGES:
+        for line in (FOLDER / page).read_text(encoding="utf-8").splitlines(True):
+            title = line.strip() if line.startswith("## ") else title
+            if line.startswith("| "):
+                lines[title, line.split(" | ")[0].removeprefix("| ")] = line
+    return lines
+
+
+def _write(lines: Lines) -> None:
+    """Write the pages, with the lines that there are."""
+    for page, parts in PAGES.items():
+        texts = [
+            part if isinstance(part, str) else _laid_out(part, lines) for part in parts
+        ]
+        (FOLDER / page).write_text("\n".join(texts), encoding="utf-8")
+
+
+def _laid_out(table: Table, lines: Lines) -> str:
+    made = [lines.get((table.title, name), "") for name in table.names]
+    return f"{table.title}\n\n{table.head}{''.join(made)}"
+
+
+def _model_line(name: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        parity = hf_parity.compare(name, Path(folder))
+        held, found = hf_quality.qualities(name, Path(folder), (INT8,))
+    quality = found[INT8]
+    assert quality is not None  # whose caches are float32
+    noticed = "yes" if parity.control > hf_parity.NOTICED else "no"
+    return (
+        f"| {name} | {parity.prefill:.1e} | {parity.decode:.1e} | "
+        f"{parity.agreement:.0%} | {parity.control:.3f} | {noticed} | "
+        f"{', '.join(held.kinds)} | {held.per_token} | {held.fixed} | "
+        f"{quality.agreement:.0%} |\n"
+    )
+
+
+def _encoder_line(name: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        found = seq2seq_models.compare(name, Path(folder))
+    noticed = min(found.own, found.cross) > seq2seq_models.NOTICED
+    return (
+        f"| {name} | {found.prefill:.1e} | {found.decode:.1e} | "
+        f"{found.agreement:.0%} | {found.own:.3f} | {found.cross:.3f} | "
+        f"{'yes' if noticed else 'no'} |\n"
+    )
+
+
+_qualities: dict[str, dict[hf_quality.Way, hf_quality.Quality | None]] = {}
+
+
+def _quality_of(name: str) -> Iterator[hf_quality.Quality | None]:
+    """Yield how each recipe compares; both tables of a page want to know."""
+    if name not in _qualities:
+        with tempfile.TemporaryDirectory() as folder:
+            _qualities[name] = hf_quality.qualities(name, Path(folder))[1]
+    for way in hf_quality.WAYS:
+        yield _qualities[name][way]
+
+
+def _cost_line(name: str) -> str:
+    cells = [
+        "none" if one is None else f"{one.cosine:.4f}, {one.agreement:.0%}"
+        for one in _quality_of(name)
+    ]
+    return f"| {name} | {' | '.join(cells)} |\n"
+
+
+def _rounded_line(name: str) -> str:
+    cells = [
+        "none" if one is None else f"{one.rounded:.0e}, {one.control:.0e}"
+        for one in _quality_of(name)
+    ]
+    return f"| {name} | {' | '.join(cells)} |\n"
+
+
+def _refused_line(name: str) -> str:
+    cache = CacheConfig(max_length=hf_parity.CAPACITY)
+    try:
+        export_hf(hf_models.build(name), cache=cache)
+    except CompileError as error:
+        return f"| {name} | {' '.join(str(error).split())} |\n"
+    raise SystemExit(f"{name} is not refused any more")
+
+
+def _head(*titles: object) -> str:
+    return (
+        f"| {' | '.join(map(str, titles))} |\n| {' | '.join(['---'] * len(titles))} |\n"
+    )
+
+
+INT8 = hf_quality.Way("cpu_q8")
+COLUMNS = _head(
+    "architecture", "prefill", "decode", "best", "control", "noticed", "states",
+    "a token", "fixed", "int8",
+)  # fmt: skip
+WAYS = _head("architecture", *hf_quality.WAYS)
+
+
+def _models(title: str, names: Iterable[str]) -> Table:
+    return Table(title, COLUMNS, names, _model_line)
+
+
+PAGES: dict[str, tuple[str | Table, ...]] = {
+    "MODELS.md": (
         HEAD.format(
             version=transformers.__version__,
             lengths=", ".join(map(str, hf_parity.LENGTHS)),
@@ -113,64 +316,47 @@ def main() -> None:
             steps=hf_parity.STEPS,
             window=hf_models.WINDOW,
             noticed=hf_parity.NOTICED,
+            positions=hf_parity.STEPS + len(hf_parity.CHUNKS),
         ),
-        *_table("## Main architectures", hf_models.NAMED, known),
-        *_table("## Variants of these", hf_models.VARIANTS, known),
-        *_table("## Other architectures", hf_models.OTHERS, known),
-        *_table("## Recurrent and hybrid architectures", hf_models.RECURRENT, known),
-        *_table("## Latent attention", hf_models.LATENT, known),
+        _models("## Main architectures", hf_models.NAMED),
+        _models("## Variants of these", hf_models.VARIANTS),
+        _models("## Other architectures", hf_models.OTHERS),
+        _models("## Recurrent and hybrid architectures", hf_models.RECURRENT),
+        _models("## Latent attention", hf_models.LATENT),
+        WITH_ENCODER.format(
+            heard=", ".join(map(str, seq2seq_models.HEARD)),
+            chunks=", ".join(map(str, seq2seq_models.CHUNKS)),
+            steps=seq2seq_models.STEPS,
+            noticed=seq2seq_models.NOTICED,
+        ),
+        Table(
+            "## Encoder and decoder",
+            _head(
+                "architecture", "prefill", "decode", "best", "own", "cross", "noticed"
+            ),
+            seq2seq_models.SEQ2SEQ,
+            _encoder_line,
+        ),
         REMARKS,
-        *_refused(known),
-    ]
-    PAGE.write_text("".join(parts), encoding="utf-8")
-
-
-def _lines() -> dict[tuple[str, bool], str]:
-    """Return the page's lines, by name and whether it is refused."""
-    lines, refused = {}, False
-    for line in PAGE.read_text(encoding="utf-8").splitlines(keepends=True):
-        refused = refused or line.startswith("## Refused")
-        if line.startswith("| "):
-            lines[line.split(" | ")[0].removeprefix("| "), refused] = line
-    return lines
-
-
-def _table(
-    title: str, names: Iterable[str], known: Mapping[tuple[str, bool], str]
-) -> Iterator[str]:
-    yield f"{title}\n\n{COLUMNS}"
-    for name in names:
-        if (name, False) in known:
-            yield known[name, False]
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            yield _line(name, hf_parity.compare(name, Path(folder)))
-    yield "\n"
-
-
-def _line(name: str, parity: hf_parity.Parity) -> str:
-    print(name, parity, file=sys.stderr, flush=True)
-    noticed = "yes" if parity.control > hf_parity.NOTICED else "no"
-    return (
-        f"| {name} | {parity.prefill:.1e} | {parity.decode:.1e} | "
-        f"{parity.agreement:.0%} | {parity.control:.3f} | {noticed} |\n"
-    )
-
-
-def _refused(known: Mapping[tuple[str, bool], str]) -> Iterator[str]:
-    yield "\n## Refused\n\n| architecture | what the error says |\n| --- | --- |\n"
-    for name in hf_models.REFUSED:
-        if (name, True) in known:
-            yield known[name, True]
-            continue
-        try:
-            export_hf(
-                hf_models.build(name), cache=CacheConfig(max_length=hf_parity.CAPACITY)
-            )
-        except CompileError as error:
-            yield f"| {name} | {' '.join(str(error).split())} |\n"
-        else:
-            raise SystemExit(f"{name} is not refused any more")
+        Table(
+            "## Refused",
+            _head("architecture", "what the error says"),
+            hf_models.REFUSED,
+            _refused_line,
+        ),
+    ),
+    "QUALITY.md": (
+        QUALITY.format(
+            version=transformers.__version__,
+            positions=hf_parity.STEPS + len(hf_parity.CHUNKS),
+        ),
+        Table("## Beside the model in float32", WAYS, FAMILIES, _cost_line),
+        ROUNDED.format(
+            exact=hf_quality.EQUAL["int8"], float16=hf_quality.EQUAL["float16"]
+        ),
+        Table("## Beside the model that rounds as it", WAYS, FAMILIES, _rounded_line),
+    ),
+}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 from hf_folders import eager, random_tokens, tiny_llama
-from transformers import T5Config, T5ForConditionalGeneration
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face.export import using_kvc
@@ -15,7 +14,6 @@ from kvc.schema.errors import (
     CompileError,
     RecipeError,
     UnknownRecipe,
-    UnsupportedModel,
 )
 
 # float32 sums in another order; logits are up to 10.
@@ -205,12 +203,3 @@ def test_a_cache_config_refuses_what_no_cache_can_be(settings, message):
 def test_what_is_no_model_is_refused():
     with pytest.raises(CompileError, match=r"expected a model of .*, found Linear"):
         export_hf(torch.nn.Linear(2, 2))
-
-
-def test_a_model_with_an_encoder_is_refused():
-    config = T5Config(
-        vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2
-    )
-    model = T5ForConditionalGeneration(config).eval()
-    with pytest.raises(UnsupportedModel, match="an encoder and a decoder"):
-        export_hf(model)

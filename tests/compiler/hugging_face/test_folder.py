@@ -191,7 +191,7 @@ def remote_code(folder):
     (folder / "modeling_own.py").write_text("raise SystemExit('it was run')")
 
 
-def encoder(folder):
+def other_model(folder):
     change_json(folder / "config.json", model_type="t5")
 
 
@@ -275,7 +275,7 @@ BROKEN = [
     (cut_short, BadCheckpoint, "it is cut short"),
     (unknown_type, UnsupportedModel, "transformers has no model_type 'unheard_of'"),
     (remote_code, UnsupportedModel, "needs code from the folder"),
-    (encoder, UnsupportedModel, "an encoder and a decoder"),
+    (other_model, CheckpointMismatch, "does not fit T5ForConditionalGeneration"),
     (no_text_model, UnsupportedModel, "no causal language model 'vit'"),
     (quantized, UnsupportedModel, "quantized weights"),
     (

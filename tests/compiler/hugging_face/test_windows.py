@@ -10,7 +10,7 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from kvc.compiler.hugging_face.windows import Sight, find_sight
+from kvc.compiler.hugging_face.windows import Sight, find_sight, sees_all
 from kvc.schema.errors import UnsupportedModel
 
 
@@ -60,3 +60,17 @@ def test_a_mask_that_asks_for_more_than_positions_is_refused():
     packed = torch.zeros(1, 4)
     with pytest.raises(UnsupportedModel, match="asks for more than positions"):
         find_sight(lambda b, h, q, k: packed[b, k] == packed[b, q], "model")
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (bidirectional_mask_function, True),
+        (sliding_window_bidirectional_mask_function(400), False),
+        (sliding_window_causal_mask_function(4), False),
+        (lambda b, h, q, k: q >= k, False),
+        (lambda b, h, q, k: k >= q, False),
+    ],
+)
+def test_whether_an_encoders_mask_hides_nothing_is_known(mask, expected):
+    assert sees_all(mask) is expected

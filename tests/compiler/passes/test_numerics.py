@@ -13,6 +13,7 @@ from kvc.compiler.capture import capture
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.passes.dedupe_constants import DedupeConstants
+from kvc.compiler.passes.divide_matrices import DivideMatrices
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_glus import FuseGlus
@@ -38,6 +39,7 @@ class Subjects(nn.Module):
         self.register_buffer("k", torch.zeros(2, 3, 4))
         self.matrix = nn.Parameter(torch.randn(4, 5))
         self.bias = nn.Parameter(torch.randn(5))
+        self.stacked = nn.Parameter(torch.randn(15, 4))
 
     def forward_copies(self, x):
         old = self.k.clone()
@@ -87,6 +89,12 @@ class Subjects(nn.Module):
         rows = x.view(-1, 4)
         return torch.addmm(self.bias, rows, self.matrix), x @ self.matrix
 
+    def experts(self, x):
+        rows, chosen = x.view(-1, 4), torch.arange(6) % 3
+        matrices = self.stacked.view(3, -1, 4)
+        made = torch.ops.kvc.expert_linear(rows, matrices, chosen, None, False)
+        return torch.ops.kvc.expert_linear(made, matrices, chosen, None, True)
+
     def linears(self, x):
         return self.linear(x), self.linear(x * 2)
 
@@ -105,6 +113,8 @@ class Subjects(nn.Module):
         (LinearProducts(), "products", "cpu_fp32", 1e-6),
         (LinearProducts(), "products", "cpu_q8", 0.05),
         (LinearProducts(), "products", "bf16", 0.05),
+        (DivideMatrices(), "experts", "cpu_q8", 0.15),
+        (DivideMatrices(), "experts", "bf16", 0.1),
         (QuantizeWeights("qd8", True), "linears", "xnnpack_q8", 0.05),
         (QuantizeWeights("qb4", True), "wide_linear", "xnnpack_q4", 0.15),
         (StoreBfloat16(), "linears", "bf16", 0.05),

@@ -11,6 +11,7 @@ from kvc.compiler.ir.reading import read_program
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.ir.verify import verify
 from kvc.compiler.passes.dedupe_constants import DedupeConstants
+from kvc.compiler.passes.divide_matrices import DivideMatrices
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_glus import FuseGlus
@@ -36,6 +37,10 @@ CASES = {
     "forward_copies": (ForwardCopies(), {}),
     "drop_dead_code": (DropDeadCode(), {"unused": torch.ones(4, 4)}),
     "dedupe_constants": (DedupeConstants(), EQUAL | HALVES),
+    "divide_matrices": (
+        DivideMatrices(),
+        {"w": torch.ones(6, 4), "other": torch.ones(6, 4)},
+    ),
     "fuse_rms_norms": (FuseRmsNorms(), {"w": torch.ones(4)}),
     "fuse_glus": (FuseGlus(), {}),
     "fuse_rotary_embeddings": (FuseRotaryEmbeddings(), {}),

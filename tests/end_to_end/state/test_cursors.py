@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method
 from kvc.runtime import Program
-from kvc.schema.errors import CacheOverflow, CompileError, NotRewindable
+from kvc.schema.errors import (
+    CacheOverflow,
+    CompileError,
+    InputMismatch,
+    NotEncoded,
+    NotRewindable,
+)
 from kvc.schema.model import StateKind
 from kvc.schema.rings import Window
 
@@ -386,3 +392,69 @@ def test_places_of_tokens_give_start_and_end_of_a_ring(tmp_path: Path) -> None:
     single = Method("step", one, position="slots")
     with opened(Picking(), [single], tmp_path) as program:
         assert program.states["ring"].window == Window(4)
+
+
+ENCODING = [of_tokens("encode", "encode"), *DECODER]
+
+
+def test_an_encoder_begins_the_session_anew(tmp_path: Path) -> None:
+    model = Translator()
+    with opened(Translator(), ENCODING, tmp_path) as program, torch.no_grad():
+        session = program.session()
+        session.encode(np.full((1, 7), 3))
+        session.prefill(TOKENS.numpy())
+        session.encode(TOKENS.numpy())
+        found = {name: rows.tolist() for name, rows in session.positions.items()}
+        assert found == {"said_position": [0], "heard_position": [3]}
+        got = session.prefill(TOKENS.numpy()[:, :2])
+        model.encode(TOKENS)
+        np.testing.assert_allclose(got, model.prefill(TOKENS[:, :2]), atol=1e-5)
+        for name, buffer in model.named_buffers():
+            np.testing.assert_array_equal(session.state[name], buffer)
+
+
+def test_what_reads_an_encoders_cache_needs_it(tmp_path: Path) -> None:
+    with opened(Translator(), ENCODING, tmp_path) as program:
+        session = program.session()
+        for name in ("prefill", "decode"):
+            with pytest.raises(NotEncoded, match=f"{name} needs what encode makes"):
+                session.call(name, TOKENS.numpy()[:, :1])
+        session.encode(TOKENS.numpy())
+        session.decode(np.array([[4]]))
+        assert session.position.tolist() == [1]
+
+
+def test_an_encoder_is_refused_before_the_session_begins_anew(tmp_path: Path) -> None:
+    with opened(Translator(), ENCODING, tmp_path) as program:
+        session = program.session()
+        session.encode(TOKENS.numpy())
+        session.prefill(TOKENS.numpy())
+        before = {name: np.array(session.state[name]) for name in session.state}
+        for wrong in (np.zeros((1, 9), np.int64), np.full((1, 2), VOCAB)):
+            with pytest.raises(InputMismatch):
+                session.encode(wrong)
+        for name, content in before.items():
+            np.testing.assert_array_equal(session.state[name], content)
+
+
+def test_an_encoder_that_fails_after_it_began_leaves_an_empty_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with opened(Translator(), ENCODING, tmp_path) as program:
+        session = program.session()
+        session.encode(TOKENS.numpy())
+        session.prefill(TOKENS.numpy())
+        session.leave_pending([[4]])
+        before = session.changes
+        with monkeypatch.context() as patch:
+            patch.setattr(program._engine, "_run_once", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                session.encode(TOKENS.numpy())
+        assert session.changes > before
+        assert session.pending == ((),)
+        assert session.position.tolist() == [0]
+        with pytest.raises(NotEncoded):
+            session.decode(np.array([[4]]))

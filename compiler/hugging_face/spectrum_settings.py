@@ -1,0 +1,53 @@
+"""How a speech model hears, by its preprocessor_config.json.
+
+In: what the file says; in newer folders it is a part of processor_config.json. Out: the
+settings of the spectrum that the runtime computes, as transformers completes them; None
+where the file is of something else, such as pictures. A bundle without them can still
+be given features.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from transformers import WhisperFeatureExtractor
+
+from kvc.schema.errors import BadModelFolder
+
+_NESTED: Final = "feature_extractor"
+_TYPE: Final = "feature_extractor_type"
+_COUNTS: Final = {
+    "rate": "sampling_rate", "bins": "feature_size", "window": "n_fft",
+    "hop": "hop_length", "seconds": "chunk_length",
+}  # fmt: skip
+# What is not computed, and the values that ask for nothing.
+_UNCHANGED: Final = {"dither": 0.0, "padding_value": 0.0, "do_normalize": False}
+
+
+def spectrum_in(
+    folder: Path, name: str, described: Mapping[str, object]
+) -> dict[str, int] | None:
+    """Return the settings of a spectrum, None where there is none.
+
+    Raises:
+        BadModelFolder: the file asks for something that kvc does not compute.
+    """
+    nested = described.get(_NESTED)
+    found = nested if isinstance(nested, Mapping) else described
+    if found.get(_TYPE) != WhisperFeatureExtractor.__name__:
+        return None
+    for setting, value in _UNCHANGED.items():
+        if found.get(setting) not in (None, value):
+            reason = f"{name}: {setting} is {found[setting]!r}, and kvc has {value!r}"
+            raise BadModelFolder(path=str(folder), reason=reason)
+    usual = WhisperFeatureExtractor()  # type: ignore[no-untyped-call]
+    counts = {
+        ours: found.get(key, getattr(usual, key)) for ours, key in _COUNTS.items()
+    }
+    checked = dict[str, int]()
+    for ours, count in counts.items():
+        if not isinstance(count, int) or not 0 < count < 1 << 20 or count is True:
+            reason = f"{name}: {_COUNTS[ours]} is {count!r}, no whole number above 0"
+            raise BadModelFolder(path=str(folder), reason=reason)
+        checked[ours] = count
+    return checked

@@ -1,0 +1,120 @@
+"""What a generation gives an encoder before it begins.
+
+In: a session, a prompt, settings. Out: what `encode` is called with, and the tokens
+with which the decoder begins. A text or tokens are the encoder's; the decoder begins
+with `decoder_start_token_id`, or with `decoder_prompt`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.calls.entries import find_tokens
+from kvc.runtime.generation.prompts import prompts_of, tokens_of
+from kvc.runtime.generation.settings import GenerationSettings
+from kvc.runtime.sessions.session import Session
+from kvc.runtime.tokenizers import Tokenizer
+from kvc.schema.errors import BadSetting
+from kvc.schema.frozen import frozen
+from kvc.schema.model import Method
+
+
+@frozen
+class Encoding:
+    """One call of a method of the role "encode".
+
+    Attributes:
+        method: its name.
+        given: its argument.
+    """
+
+    method: str
+    given: Array
+
+
+def find_encode(session: Session) -> Method | None:
+    """Return the method that runs an encoder, None for a program without one."""
+    methods = session.methods.values()
+    return next((method for method in methods if method.role == "encode"), None)
+
+
+def check_goes_on(session: Session) -> None:
+    """Check that a text of a session can be continued by what is said next.
+
+    Raises:
+        BadSetting: its program has an encoder, with which a session begins anew.
+    """
+    if find_encode(session) is not None:
+        expected = "one of a program without an encoder, for a chat"
+        raise BadSetting(name="session", expected=expected, found="one with an encoder")
+
+
+def check_single(batch: object, draft: object, history: Sequence[object]) -> None:
+    """Check that a generation with an encoder is of one prompt, and nothing else.
+
+    Raises:
+        BadSetting: it is not.
+    """
+    if batch is not None:
+        expected = "one, since the program has an encoder, which takes one at a time"
+        raise BadSetting(name="prompt", expected=expected, found="a list")
+    if draft is not None:
+        expected = "none: the program has an encoder, which a draft has not"
+        raise BadSetting(name="draft", expected=expected, found="a session")
+    if len(history):
+        expected = "none: the program has an encoder, with which a session begins anew"
+        raise BadSetting(name="history", expected=expected, found=repr(history))
+
+
+def encoding_of(
+    encode: Method, prompt: object, find_tokenizer: Callable[[], Tokenizer]
+) -> Encoding:
+    """Return the call that gives an encoder a prompt.
+
+    Args:
+        encode: the method.
+        prompt: a text, tokens, or what else the encoder takes as an array.
+        find_tokenizer: for a text.
+
+    Raises:
+        BadSetting: there is none, or it is empty or no prompt.
+        InputMismatch: the model does not have a token of it.
+    """
+    taken = find_tokens(encode)
+    if taken is None:
+        if isinstance(prompt, str | list | tuple):
+            expected = f"an array, as {encode.name} takes it: its encoder reads no text"
+            raise BadSetting(name="prompt", expected=expected, found=repr(prompt)[:40])
+        return Encoding(encode.name, np.asarray(prompt))
+    (one,) = prompts_of(prompt, None)
+    tokens = np.array([tokens_of(one, find_tokenizer, is_start=True)], np.int64)
+    taken.check(tokens)
+    return Encoding(encode.name, tokens)
+
+
+def decoder_prompt_of(
+    given: Sequence[int] | None, settings: GenerationSettings, bos: int | None
+) -> tuple[int, ...]:
+    """Return the tokens with which a decoder begins.
+
+    Args:
+        given: by the caller; None: what the settings say.
+        settings: of the generation.
+        bos: the token that begins a text, if the bundle says so.
+
+    Raises:
+        BadSetting: nobody says it, or there are no tokens.
+    """
+    if given is not None:
+        (one,) = prompts_of(given, None)
+        if isinstance(one, str):
+            expected, found = "tokens", repr(one)
+            raise BadSetting(name="decoder_prompt", expected=expected, found=found)
+        return one
+    start = settings.decoder_start_token_id
+    start = bos if start is None else start
+    if start is None:
+        expected = "a token; the bundle's generation_config does not say one"
+        raise BadSetting(name="decoder_start_token_id", expected=expected, found=None)
+    return (start,)

@@ -1,0 +1,159 @@
+"""`SpeechTokens`: the tokens that tell a decoder of speech what to do.
+
+In: a bundle's generation_config, as transformers writes it for Whisper. Out: the tokens
+that a decoder begins with, for a language and a task, and those of moments.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kvc.runtime.generation.settings import GenerationSettings
+from kvc.runtime.speech.timestamps import Timestamps
+from kvc.schema.errors import BadSetting
+from kvc.schema.frozen import frozen
+from kvc.schema.setting_checks import check_count
+
+_TRANSCRIBE: Final = "transcribe"
+
+
+@frozen
+class SpeechTokens:
+    """Tokens by what they say.
+
+    Attributes:
+        start: begins a text.
+        languages: code of a language -> its token; empty of a model of one language.
+        tasks: "transcribe" and "translate" -> their tokens.
+        none: that there are no moments; None of a model without such tokens.
+        latest: the last step at which an answer may begin, None for any.
+        fixed: what comes after the start where nobody asks for anything.
+        language, task: what is meant where nobody asks; None: nothing is said.
+    """
+
+    start: int
+    languages: Mapping[str, int]
+    tasks: Mapping[str, int]
+    none: int | None
+    latest: int | None
+    fixed: Sequence[int | None]
+    language: str | None = None
+    task: str | None = None
+
+    def usual(
+        self, language: str | None, task: str | None
+    ) -> tuple[str | None, str | None]:
+        """Return language and task, those of the bundle where nobody asks for any."""
+        return (
+            self.language if language is None else language.strip("<|>"),
+            self.task if task is None else task,
+        )
+
+    def check(self, language: str | None, task: str | None, timestamps: bool) -> None:
+        """Check what is asked for.
+
+        Raises:
+            BadSetting: the model does not have it.
+        """
+        wanted = (("language", language, self.languages), ("task", task, self.tasks))
+        for name, asked, known in wanted:
+            if asked is not None and asked not in known:
+                listed = ", ".join(sorted(known)) or "none: the model has one alone"
+                raise BadSetting(name=name, expected=listed, found=repr(asked))
+        if timestamps and self.none is None:
+            expected = "False: the bundle names no tokens of moments"
+            raise BadSetting(name="timestamps", expected=expected, found="True")
+
+    def asks_for_language(self, language: str | None, task: str | None) -> bool:
+        """Tell whether the model is to say the language itself."""
+        if language is not None or not self.languages:
+            return False
+        return task is not None or self.fixed[:1] in ([], [None])
+
+    def prompt(
+        self, language: int | None, asked: bool, task: str | None, timestamps: bool
+    ) -> tuple[int, ...]:
+        """Return the tokens that a decoder begins with.
+
+        Args:
+            language: its token; None: what is usual.
+            asked: whether it was asked for, and not heard.
+            task: None: what is usual, or with a language that was asked for to
+                transcribe.
+            timestamps: whether moments are wanted.
+        """
+        told = [] if asked or task is not None else [*self.fixed]
+        if language is not None:
+            told = [language, *told[1:]]
+        if task is not None:
+            told.append(self.tasks[task])
+        elif asked and _TRANSCRIBE in self.tasks:
+            told.append(self.tasks[_TRANSCRIBE])
+        if told[-1:] == [self.none]:
+            told.pop()
+        if not timestamps:
+            told.append(self.none)
+        return (self.start, *[token for token in told if token is not None])
+
+    def moments(self, settings: GenerationSettings) -> Timestamps:
+        """Return the tokens of moments; there are some."""
+        assert self.none is not None
+        stop = min(settings.stop_tokens, default=self.none)
+        return Timestamps(self.none + 1, self.none, stop, self.latest)
+
+
+def speech_tokens(
+    config: Mapping[str, object], settings: GenerationSettings
+) -> SpeechTokens:
+    """Return what a generation_config says of speech.
+
+    Raises:
+        BadSetting: it does not say how a text begins, or says something impossible.
+    """
+    start = settings.decoder_start_token_id
+    if start is None:
+        expected = "a token; the bundle's generation_config does not say one"
+        raise BadSetting(name="decoder_start_token_id", expected=expected, found=None)
+    languages = _tokens(config, "lang_to_id")
+    return SpeechTokens(
+        start=start,
+        languages={name.strip("<|>"): token for name, token in languages.items()},
+        tasks=_tokens(config, "task_to_id"),
+        none=_count(config, "no_timestamps_token_id"),
+        latest=_count(config, "max_initial_timestamp_index"),
+        fixed=_fixed(config),
+        language=_text(config, "language", "").strip("<|>") or None,
+        task=_text(config, "task", "") or None,
+    )
+
+
+def _text(config: Mapping[str, object], name: str, default: str) -> str:
+    found = config.get(name) or default
+    if not isinstance(found, str):
+        raise BadSetting(name=name, expected="a text", found=repr(found))
+    return found
+
+
+def _tokens(config: Mapping[str, object], name: str) -> dict[str, int]:
+    found = config.get(name) or {}
+    if not isinstance(found, dict):
+        raise BadSetting(name=name, expected="tokens by name", found=repr(found))
+    return {str(key): check_count(f"{name}, {key}", one) for key, one in found.items()}
+
+
+def _count(config: Mapping[str, object], name: str) -> int | None:
+    found = config.get(name)
+    return None if found is None else check_count(name, found)
+
+
+def _fixed(config: Mapping[str, object]) -> Sequence[int | None]:
+    """Return the tokens after the start, by `forced_decoder_ids`: [[1, token], ...]."""
+    found = config.get("forced_decoder_ids") or []
+    places = [[i + 1] for i in range(len(found))] if isinstance(found, list) else None
+    try:
+        if places is None or [list(pair)[:1] for pair in found] != places:  # type: ignore[attr-defined]
+            raise TypeError
+        tokens = [token for _, token in found]  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        name, expected = "forced_decoder_ids", "[[1, token], [2, token], ...]"
+        raise BadSetting(name=name, expected=expected, found=repr(found)) from error
+    return [None if t is None else check_count("forced_decoder_ids", t) for t in tokens]

@@ -1,0 +1,222 @@
+"""`transcribe`: the text of a sound, window by window.
+
+In: a session of a bundle whose encoder takes features of sounds, samples, what is asked
+for. Out: a `Transcription` with the tokens, and the text from one moment to another.
+As in transformers, a sound that is longer than a window is always transcribed with
+moments: the next window begins where the last whole sentence ended.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
+
+from kvc.runtime.generation.answer import Answer
+from kvc.runtime.generation.decoding import Decoding
+from kvc.runtime.generation.encoding import find_encode
+from kvc.runtime.generation.feeding import Feeder, check_session, find_roles
+from kvc.runtime.generation.generation import Generation
+from kvc.runtime.generation.settings import Arguments, GenerationSettings, settings_of
+from kvc.runtime.sessions.session import Session
+from kvc.runtime.speech.spectrum import Floats, Spectrum, spectrum_of
+from kvc.runtime.speech.speech_prompts import SpeechTokens, speech_tokens
+from kvc.runtime.speech.timestamps import Part
+from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
+from kvc.schema.errors import BadSetting
+from kvc.schema.frozen import frozen
+
+if TYPE_CHECKING:
+    from kvc.schema.model import Method
+
+
+@frozen
+class Segment:
+    """What was said from one second of a sound to another.
+
+    Attributes:
+        start, end: in seconds.
+        tokens: with those of moments.
+        text: without them.
+    """
+
+    start: float
+    end: float
+    tokens: tuple[int, ...]
+    text: str
+
+
+@frozen
+class Transcription:
+    """The text of a sound.
+
+    Attributes:
+        segments: in order; without moments, one for the sound.
+        language: the code of the one that was asked for or heard; None: of a model that
+            has one, or where the bundle says which.
+    """
+
+    segments: tuple[Segment, ...]
+    language: str | None
+
+    @property
+    def text(self) -> str:
+        """Return all that was said."""
+        return "".join(segment.text for segment in self.segments).strip()
+
+
+def transcribe(
+    session: Session,
+    samples: Floats,
+    *,
+    language: str | None = None,
+    task: str | None = None,
+    timestamps: bool | None = None,
+    tokenizer: Tokenizer | None = None,
+    **settings: Unpack[Arguments],
+) -> Transcription:
+    """Write down a sound.
+
+    Args:
+        session: of a bundle of a speech model; it begins anew with each window.
+        samples: numbers from -1 to 1 of one channel, [n], at the rate that
+            `spectrum_of(program.metadata)` says.
+        language: a code such as "en"; left out, the model says it, if it has several.
+        task: "transcribe", or "translate" into English; left out, as the bundle says.
+        timestamps: whether to return when each sentence was said; left out, only for
+            sounds that are longer than a window, which need it.
+        tokenizer: the bundle's where it is left out.
+        settings: as of `generate`; of each window.
+
+    Raises:
+        BadSetting: a setting is impossible, the model does not have the language or the
+            task, the bundle is not of a speech model, or there are no samples.
+        UnusableLogits, ExecutionError: as `generate`.
+    """
+    hearing = _Hearing(session, tokenizer, settings)
+    language, task = hearing.tokens.usual(language, task)
+    features = hearing.features(samples)
+    is_long = features.shape[1] > hearing.frames
+    if is_long and timestamps is False:
+        expected = "True or left out: the sound is longer than a window"
+        raise BadSetting(name="timestamps", expected=expected, found="False")
+    moments = is_long or bool(timestamps)
+    hearing.tokens.check(language, task, moments)
+    return hearing.transcribe(features, language, task, moments)
+
+
+class _Hearing:
+    """A session that listens."""
+
+    def __init__(
+        self, session: Session, tokenizer: Tokenizer | None, given: Arguments
+    ) -> None:
+        check_session(session)
+        self._spectrum: Spectrum = spectrum_of(session.metadata)
+        self._settings: GenerationSettings = settings_of(session.metadata, given, 3)
+        config: Mapping[str, object] = json.loads(
+            session.metadata.get("generation_config", "{}")
+        )
+        self.tokens: SpeechTokens = speech_tokens(config, self._settings)
+        self._session, self._tokenizer = session, tokenizer or tokenizer_of(session)
+        encode = find_encode(session)
+        self._encode, bins, self.frames = _sizes_of(encode)
+        if bins != self._spectrum.bins:
+            expected = f"a spectrum of {bins} bands, which the encoder takes"
+            found = f"one of {self._spectrum.bins}"
+            raise BadSetting(name="the bundle", expected=expected, found=found)
+        added = encode.advances[0].tokens if encode and encode.advances else None
+        # Frames of a step, the least time between two moments.
+        self._stride = self.frames // added if isinstance(added, int) else 1
+
+    def features(self, samples: Floats) -> Floats:
+        """Return the features of a sound, [bins, frames]."""
+        found = np.asarray(samples)
+        if found.ndim != 1 or not found.size or found.dtype.kind != "f":
+            expected, shape = "floats [n], one or more", f"{found.dtype} {found.shape}"
+            raise BadSetting(name="samples", expected=expected, found=shape)
+        if not np.isfinite(found).all():
+            raise BadSetting(name="samples", expected="finite numbers", found="others")
+        return self._spectrum.log_mel(found.astype(np.float32))
+
+    def transcribe(
+        self, features: Floats, language: str | None, task: str | None, moments: bool
+    ) -> Transcription:
+        """Return the text of features [bins, frames]."""
+        seconds = self._spectrum.hop * self._stride / self._spectrum.rate  # of a step
+        segments: list[Segment] = []
+        known = None if language is None else self.tokens.languages[language]
+        asks, at = self.tokens.asks_for_language(language, task), 0
+        while at < features.shape[1]:
+            window = features[:, at : at + self.frames]
+            self._listen(window)
+            if asks and known is None:
+                known = self._heard_language()
+            prompt = self.tokens.prompt(known, language is not None, task, moments)
+            said = self._answer(prompt, moments)
+            parts, rest = self._parts(said, window.shape[1])
+            start = at * self._spectrum.hop / self._spectrum.rate
+            segments += [self._segment(part, start, seconds) for part in parts]
+            # A window that ends where it began would be heard for ever.
+            at += int(rest) * self._stride if rest else window.shape[1]
+        codes = {token: code for code, token in self.tokens.languages.items()}
+        return Transcription(tuple(segments), None if known is None else codes[known])
+
+    def _listen(self, window: Floats) -> None:
+        """Run the encoder on features, and on nothing after them."""
+        missing = self.frames - window.shape[1]
+        given = np.pad(window, ((0, 0), (0, missing)))[None]
+        self._session.call(self._encode, given)
+
+    def _heard_language(self) -> int:
+        """Return the token of the language that the model hears."""
+        (prefill, *_) = find_roles(self._session, "prefill")
+        start = np.array([[self.tokens.start]], np.int64)
+        logits = np.asarray(self._session.call(prefill.name, start)).reshape(-1)
+        self._session.rewind(1)
+        known = self.tokens.languages.values()
+        return max(known, key=lambda token: float(logits[token]))
+
+    def _answer(self, prompt: tuple[int, ...], moments: bool) -> Sequence[int]:
+        """Return the tokens of what is heard."""
+        feeder = Feeder(self._session)
+        feeder.check_prompts([prompt])
+        settings, (row,) = self._settings, feeder.rows
+        rules = self.tokens.moments(settings).allowed if moments else None
+        answer = Answer(prompt, row, settings, lambda: self._tokenizer, rules=rules)
+        return list(Generation(Decoding(feeder), [answer], settings))
+
+    def _parts(
+        self, said: Sequence[int], frames: int
+    ) -> tuple[Sequence[Part], float | None]:
+        """Return the parts of an answer; moments part it even if nobody wants them."""
+        steps = frames // self._stride
+        if self.tokens.none is None:
+            return [Part(0, steps, tuple(said))], None
+        return self.tokens.moments(self._settings).parts(said, steps)
+
+    def _segment(self, part: Part, start: float, seconds: float) -> Segment:
+        text = "".join(self._texts(part.tokens))
+        times = start + part.start * seconds, start + part.end * seconds
+        return Segment(*times, part.tokens, text)
+
+    def _texts(self, tokens: Sequence[int]) -> Iterator[str]:
+        stream, begin = self._tokenizer.stream(), self.tokens.none
+        for token in tokens:
+            if begin is None or token <= begin:
+                yield stream.push(token)
+        yield stream.finish()
+
+
+def _sizes_of(encode: "Method | None") -> tuple[str, int, int]:
+    """Return the method that takes features, their bands, and frames of a window.
+
+    Raises:
+        BadSetting: the bundle has none.
+    """
+    if encode is not None and encode.graph.inputs:
+        dims = encode.graph.values[encode.graph.inputs[0]].type.dims
+        if len(dims) == 3 and isinstance(dims[1], int) and isinstance(dims[2], int):
+            return encode.name, dims[1], dims[2]
+    expected = "one of a speech model, whose encoder takes features [1, bands, frames]"
+    raise BadSetting(name="the bundle", expected=expected, found="another")

@@ -1,0 +1,67 @@
+"""Read wav files with Python's own module: samples as numbers from -1 to 1.
+
+In: the path of a file of plain samples (PCM) of 8, 16, 24 or 32 bits, and the rate that
+a model takes. Out: the mean of its channels. Nothing is resampled.
+"""
+
+import os
+import wave
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from kvc.schema.errors import BadSound, FileProblem, reason_of
+
+Samples = npt.NDArray[np.float32]
+
+_MOST_SECONDS: Final = 24 * 60 * 60
+
+
+def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
+    """Return the samples of a file, float32 [n].
+
+    Raises:
+        FileProblem: the system cannot read it.
+        BadSound: it is no wav file of plain samples, is cut off, holds nothing or more
+            than a day, or has another rate.
+    """
+    place = os.fspath(path)
+    try:
+        with wave.open(place, "rb") as file:
+            if file.getframerate() != rate:
+                raise _bad(
+                    place, f"it has {file.getframerate()} samples a second", rate
+                )
+            count, channels = file.getnframes(), file.getnchannels()
+            if count > rate * _MOST_SECONDS:
+                raise _bad(place, "it is longer than a day", rate)
+            content, width = file.readframes(count), file.getsampwidth()
+    except OSError as error:
+        raise FileProblem(path=place, reason=reason_of(error)) from error
+    except (wave.Error, EOFError) as error:
+        reason = (
+            f"it is no wav file of plain samples ({str(error) or 'it ends too early'})"
+        )
+        raise _bad(place, reason, rate) from error
+    if not content or len(content) != count * channels * width:
+        raise _bad(place, "it is empty" if not content else "it is cut off", rate)
+    samples: Samples = _numbers(content, width).reshape(-1, channels).mean(axis=1)
+    return samples
+
+
+def _numbers(content: bytes, width: int) -> Samples:
+    """Return samples of so many bytes as numbers from -1 to 1."""
+    if width == 1:  # these have no sign
+        whole = np.frombuffer(content, np.uint8).astype(np.float32)
+        return ((whole - 128) / 128).astype(np.float32)
+    if width == 3:
+        padded = np.zeros((len(content) // 3, 4), np.uint8)
+        padded[:, 1:] = np.frombuffer(content, np.uint8).reshape(-1, 3)
+        content, width = padded.tobytes(), 4
+    found = np.frombuffer(content, "<i2" if width == 2 else "<i4")
+    return (found / 2.0 ** (8 * width - 1)).astype(np.float32)
+
+
+def _bad(path: str, reason: str, rate: int) -> BadSound:
+    return BadSound(path=path, reason=reason, rate=rate)

@@ -1,0 +1,38 @@
+"""Bundles of recipes compute what the recipes say: they equal a model that rounds so.
+
+Beside a model in float32, what is a little wrong hides among what rounding changes.
+"""
+
+from pathlib import Path
+
+import pytest
+from hf_models import LATENT, NAMED, RECURRENT
+from hf_quality import EQUAL, WAYS, Way, qualities
+
+INT8 = Way("cpu_q8", "int8")
+NOTICED = 1e-4
+
+
+def check(name: str, folder: Path, *ways: Way, shallow: bool = False) -> None:
+    _, found = qualities(name, folder, ways, shallow)
+    for way, quality in found.items():
+        if quality is not None:  # which has no such caches
+            assert quality.rounded < EQUAL[way.cache], way
+            assert quality.control > NOTICED, way
+
+
+# Of linear layers with biases and without, turned matrices, experts, and latents.
+@pytest.mark.parametrize("name", ["gpt2", "qwen3_moe", "deepseek_v3"])
+def test_int8_weights_and_caches_equal_a_model_that_rounds(name, tmp_path):
+    check(name, tmp_path, INT8, shallow=True)
+
+
+@pytest.mark.parametrize("recipe", ["xnnpack_q4", "cpu_q4", "cpu_bf16"])
+def test_a_recipe_equals_a_model_that_rounds(recipe, tmp_path):
+    check("qwen3", tmp_path, Way(recipe), shallow=True)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", NAMED | RECURRENT | LATENT)
+def test_every_recipe_equals_a_model_that_rounds(name, tmp_path):
+    check(name, tmp_path, *WAYS, INT8)

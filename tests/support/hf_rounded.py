@@ -1,0 +1,329 @@
+"""A model of transformers that rounds where its bundle does, without kvc's code.
+
+In: a model in its own attention, and the names of what its bundle stores in another
+form. Out: logits of a run over the whole text, in which linear layers, experts and
+embeddings multiply as the recipe's file says, and keys and values are what rows of a
+narrow cache stand for. Integer products are exact.
+
+A sum in another order may round to the other side of the middle between two steps, and
+then all that follows differs by a step. So `text_without_ties` chooses tokens such that
+no value that is rounded lies near such a middle: then a bundle has no choice either,
+and must agree as float32 does.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from hf_models import VOCAB
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+
+from kvc.compiler.quantize import quantize_blocks
+
+# Forms of weights as they stand at the end of their names in a bundle.
+FORMS = ("int8", "int4", "bfloat16")
+BLOCK = 32
+# How near a middle a value may be, as a share of its row's largest: several times as
+# far as float32 sums of tiny layers differ. A step too small to show does not count.
+APART = 2e-6
+APART_FLOAT = 1.5e-7
+# Of tokens, for one place. Rows of float16 have too many values that may be ties.
+TRIES = {"float32": 24, "int8": 24, "float16": 4}
+
+
+class Ties:
+    """The least distance from a middle, of the text's last row and of all rows."""
+
+    def __init__(self, length: int) -> None:
+        self.last, self.any = np.inf, np.inf
+        self._length = length
+
+    def note(
+        self,
+        x: Tensor,
+        step: Tensor | float,
+        apart: float,
+        extent: Tensor | float,
+        least: float = 0,
+    ) -> None:
+        """Note values x [..., rows, width] that are rounded to multiples of a step.
+
+        Distances are in multiples of `apart`, a share of a row's extent, as is the
+        `least` step that counts.
+        """
+        steps = x / step
+        middle = (steps - steps.floor() - 0.5).abs() * step / extent / apart
+        middle = middle.masked_fill(torch.as_tensor(step / extent < least), np.inf)
+        if not middle.numel():
+            return
+        self.any = min(self.any, float(middle.min()))
+        if middle.dim() > 1 and middle.shape[-2] == self._length:
+            self.last = min(self.last, float(middle[..., -1, :].min()))
+
+    def note_float(self, x: Tensor, digits: int, least: float) -> None:
+        """Note values that are rounded to so many binary digits."""
+        spacing = torch.exp2(torch.frexp(x).exponent - digits)
+        largest = x.abs().amax(-1, keepdim=True).clamp(min=1e-30)
+        self.note(x, spacing, APART_FLOAT, largest, least)
+
+
+class Rounded(TorchFunctionMode):
+    """Lets a model multiply by weights in the forms in which a bundle stores them."""
+
+    def __init__(self, model: PreTrainedModel, names: Iterable[str], ties: Ties):
+        super().__init__()
+        self._forms = _forms(model, names)
+        # Matrices of experts whose bias is added in a step of its own, which recipes
+        # add before they round.
+        known = dict(model.named_parameters())
+        self._biased = {
+            weight.untyped_storage().data_ptr()
+            for name, weight in known.items()
+            if f"{name}_bias" in known
+        }
+        self._unrounded: Tensor | None = None
+        self._ties = ties
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        if function in _ADDED and args[0] is self._unrounded:
+            return self._round_bfloat16(args[0] + args[1].bfloat16().float())
+        product = _product_of(function, args, kwargs or {})
+        form = None if product is None else self._form(product.weight)
+        if product is not None and form is not None:
+            return self._multiplied(product, form)
+        return function(*args, **(kwargs or {}))
+
+    def _multiplied(self, product: "_Product", form: str) -> Tensor:
+        """Return what a product or a look-up is with a weight in its form."""
+        x, weight = product.x, product.weight
+        if product.is_table:
+            return torch.embedding(stored_table(weight, form), x)
+        if weight.dim() == 3:
+            pairs = zip(x, weight, strict=True)
+            return torch.stack([self._linear(*pair, None, form) for pair in pairs])
+        if form == "bfloat16" and weight.untyped_storage().data_ptr() in self._biased:
+            self._unrounded = self._exact(x, weight)
+            return self._unrounded
+        return self._linear(x, weight, product.bias, form)
+
+    def _form(self, weight: object) -> str | None:
+        if not isinstance(weight, Tensor):
+            return None
+        return self._forms.get(weight.untyped_storage().data_ptr())
+
+    def _linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, form: str
+    ) -> Tensor:
+        """Multiply x float32 [..., in] with a weight [out, in]."""
+        if form == "bfloat16":
+            exact = self._exact(x, weight)
+            return self._round_bfloat16(
+                exact if bias is None else exact + bias.bfloat16().float()
+            )
+        q, scale, zero = self._rows(x)
+        if form == "int4" and weight.shape[1] % BLOCK == 0:
+            made = _by_blocks(q - zero, weight) / scale
+        else:
+            values, weight_scale = int8_matrix(weight)
+            made = _product(q - zero, values) / scale * weight_scale
+        return made if bias is None else made + bias
+
+    def _rows(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Quantize rows as the recipe xnnpack_q8 says: values, steps a unit, zero."""
+        low = x.amin(-1, keepdim=True).clamp(max=0)
+        high = x.amax(-1, keepdim=True).clamp(min=0)
+        scale = torch.where(low == high, 1.0, 255 / (high - low))
+        a, b = low * scale, high * scale
+        zero = torch.where((-128 + a) + (127 + b) > 0, -128 - a, 127 - b)
+        # Rows that clamping has made symmetric are so exactly: both ends are ties.
+        inner = torch.where((x == low) | (x == high), 0, x)
+        self._ties.note(inner, 1 / scale, APART, high - low)
+        self._ties.note(torch.where(low == -high, 0, zero), 1.0, APART, 255.0)
+        zero = zero.clamp(-128, 127).round()
+        return ((x * scale).round() + zero).clamp(-128, 127), scale, zero
+
+    def _exact(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the product of bfloat16 numbers before it is rounded."""
+        return _product(self._round_bfloat16(x), weight.bfloat16())
+
+    def _round_bfloat16(self, x: Tensor) -> Tensor:
+        self._ties.note_float(x, 8, 1e-5)
+        return x.bfloat16().float()
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product of rows x [..., in] and a weight [out, in], or one for each of many.
+
+    With `is_table` it is a look-up of rows x of the weight.
+    """
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+    is_table: bool = False
+
+
+_ADDED = (Tensor.add, Tensor.__add__)
+_MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
+
+
+def _product_of(
+    function: Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> _Product | None:
+    """Return the product with a matrix, or matrices, that a call is."""
+    if function is torch.nn.functional.linear:
+        bias = args[2] if len(args) > 2 else kwargs.get("bias")
+        return _Product(args[0], args[1], bias)
+    if function is torch.nn.functional.embedding:
+        return _Product(args[0], args[1], is_table=True)
+    if function is torch.addmm:
+        return _Product(args[1], args[2].t(), args[0])
+    if function is torch.bmm or (function in _MATMUL and args[1].dim() == 2):
+        return _Product(args[0], args[1].transpose(-1, -2))
+    return None
+
+
+def _forms(model: PreTrainedModel, names: Iterable[str]) -> dict[int, str]:
+    """Return the form of each weight's memory, by its address."""
+    found: dict[str, str] = {}
+    for stored in names:
+        name, _, form = stored.rpartition(".")
+        if form in FORMS:
+            found[name.removesuffix(".transposed").removesuffix(".divided")] = form
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    unknown = found.keys() - weights.keys()
+    assert not unknown, unknown
+    return {
+        weights[name].untyped_storage().data_ptr(): form for name, form in found.items()
+    }
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x [..., in] times the weight [out, in] transposed, exact till the end."""
+    return (x.double() @ weight.double().t()).float()
+
+
+def _by_blocks(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x [..., in] times a weight [out, in] as int4 by blocks of inputs.
+
+    Which scale is the best for a block is asked of kvc: near a tie, the order of a sum
+    decides.
+    """
+    scale = quantize_blocks(weight.detach())[1].double()
+    blocks = weight.double().view(len(weight), -1, BLOCK) / scale[..., None]
+    values = blocks.round().clamp(-8, 7) * scale[..., None]
+    return (x.double() @ values.flatten(1).t()).float()
+
+
+def int8_matrix(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return int8 values [out, in], as float32, and scales float32 [out]."""
+    absmax = weight.detach().abs().amax(1)
+    scale = torch.where(absmax > 0, absmax / 127, 1.0)
+    return (weight / scale[:, None]).round().clamp(-127, 127), scale
+
+
+def stored_table(weight: Tensor, form: str) -> Tensor:
+    """Return what the rows of an embedding stand for."""
+    if form == "bfloat16":
+        return weight.bfloat16().float()
+    values, scale = int8_matrix(weight)
+    return values * scale[:, None]
+
+
+class RoundedCache(DynamicCache):
+    """A cache of one call whose layers get rows as a narrow cache holds them."""
+
+    def __init__(self, model: PreTrainedModel, dtype: str, ties: Ties) -> None:
+        super().__init__(config=model.config)
+        self._dtype, self._ties = dtype, ties
+        # Which parts of keys and values are one row, and share a scale.
+        self._latent = getattr(model.config, "kv_lora_rank", None) is not None
+        self._pairs = model.config.model_type == "diffllama"
+
+    def update(
+        self, key: Tensor, value: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        if self._dtype != "float32":
+            key, value = self._rounded(key, value)
+        return super().update(key, value, *args, **kwargs)
+
+    def _rounded(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        if self._latent:
+            both = self._rows(torch.cat([key, value], -1))
+            return both.tensor_split([key.shape[-1]], -1)
+        if not self._pairs:
+            return self._rows(key), self._rows(value)
+        halves = [torch.cat(x.chunk(2, 1), -1) for x in (key, value)]
+        return tuple(torch.cat(self._rows(x).chunk(2, -1), 1) for x in halves)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        if self._dtype == "float16":
+            self._ties.note_float(x, 11, 1e-4)
+            return x.half().float()
+        scale = x.abs().amax(-1, keepdim=True) / 127
+        scale = scale.clamp(min=torch.finfo(torch.float32).tiny)
+        self._ties.note(x, scale, APART, 127 * scale)
+        return (x / scale).round() * scale
+
+
+def rounded_logits(
+    model: PreTrainedModel, names: Iterable[str], cache: str, tokens: np.ndarray
+) -> tuple[np.ndarray, Ties]:
+    """Return float32 [seq, vocab], and how near the values were to ties.
+
+    Args:
+        model: in its own attention.
+        names: of the weights in its bundle.
+        cache: the dtype of caches.
+        tokens: int64 [1, seq].
+    """
+    ties = Ties(tokens.shape[1])
+    given: dict[str, object] = {"use_cache": False}
+    if cache != "float32":
+        given = {
+            "past_key_values": RoundedCache(model, cache, ties),
+            "use_cache": True,
+        }
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")
+    with torch.no_grad(), Rounded(model, names, ties):
+        made = model(input_ids=torch.from_numpy(tokens), **given)
+    return made.logits[0].numpy(), ties
+
+
+def text_without_ties(
+    model: PreTrainedModel, names: Iterable[str], cache: str, length: int
+) -> np.ndarray:
+    """Return int64 [1, length].
+
+    Each token is the first of a random order with which no value of its own is near a
+    tie, or the one with which none is nearest. The values before it stay what they
+    were, but for the order of sums.
+    """
+    names, random = tuple(names), np.random.default_rng(11)
+    tokens = np.zeros((1, 0), np.int64)
+    while tokens.shape[1] < length:
+        best, most = tokens, -1.0
+        for token in 3 + random.permutation(VOCAB - 3)[: TRIES[cache]]:
+            longer = np.append(tokens, [[token]], axis=1)
+            _, ties = rounded_logits(model, names, cache, longer)
+            apart = min(ties.last, 2 * ties.any)
+            if apart > most:
+                best, most = longer, apart
+            if apart > 1:
+                break
+        tokens = best
+    return tokens

@@ -1,0 +1,184 @@
+# ruff: noqa: E501  a table reads best with one line a model
+"""Tiny random models with an encoder, and how far a bundle is from one.
+
+Weights are drawn as in `hf_models`, norms and biases too. The reference is the model
+itself in its eager attention, without a cache.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from hf_models import VOCAB, rescale
+from hf_parity import zero_row
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+    PreTrainedModel,
+)
+
+from kvc.compiler import CacheConfig, export_hf
+from kvc.recipes import Recipe
+from kvc.runtime import Session, load
+
+STEPS = 40
+FRAMES = 6  # positions of an encoder of sounds
+# T5 does not scale its scores, so that sums in another order show more.
+TOLERANCE = 3e-4
+NOTICED = 1.5e-3
+HEARD = (1, 2, 17)
+CHUNKS = (5, 1, 6)
+CAPACITY = 64
+
+_T5: dict[str, object] = {
+    "vocab_size": VOCAB, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2,
+    "num_heads": 4, "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20, "decoder_start_token_id": 0,
+}  # fmt: skip
+_BART: dict[str, object] = {
+    "vocab_size": VOCAB, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "max_position_embeddings": 64,
+    "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
+    "forced_eos_token_id": 2,
+}  # fmt: skip
+
+SEQ2SEQ: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "t5": ("t5", _T5),
+    "t5, gated": ("t5", _T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_layers": 3, "num_decoder_layers": 2}),
+    "mt5": ("mt5", _T5 | {"feed_forward_proj": "gated-gelu"}),
+    "bart": ("bart", _BART),
+    "mbart": ("mbart", _BART | {"scale_embedding": True}),
+    "marian": ("marian", _BART | {"pad_token_id": 96, "decoder_start_token_id": 96, "scale_embedding": True}),
+    "m2m_100": ("m2m_100", _BART | {"scale_embedding": True}),
+    "pegasus": ("pegasus", _BART | {"pad_token_id": 0, "decoder_start_token_id": 0}),
+    "whisper": ("whisper", _BART | {"num_mel_bins": 8, "max_source_positions": FRAMES, "max_target_positions": 64, "pad_token_id": 96, "decoder_start_token_id": 95, "forced_eos_token_id": None, "begin_suppress_tokens": [4], "suppress_tokens": [5]}),
+}  # fmt: skip
+
+
+def build(name: str, **changes: object) -> PreTrainedModel:
+    """Return a model with weights that matter, in its eager attention."""
+    kind, settings = SEQ2SEQ[name]
+    config = AutoConfig.for_model(kind, **settings | changes)
+    speaks = type(config) in AutoModelForSpeechSeq2Seq._model_mapping
+    maker = AutoModelForSpeechSeq2Seq if speaks else AutoModelForSeq2SeqLM
+    model = maker.from_config(config, attn_implementation="eager")
+    computed = [p for p in model.parameters() if not p.requires_grad]  # of positions
+    before = [parameter.clone() for parameter in computed]
+    rescale(model, seed=0)
+    with torch.no_grad():
+        for parameter, values in zip(computed, before, strict=True):
+            parameter.copy_(values)
+        if "final_logits_bias" in model._buffers:
+            model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
+    return model.eval()
+
+
+def text(length: int, seed: int = 7) -> np.ndarray:
+    """Return tokens int64 [1, length], none of them special."""
+    return np.random.default_rng(seed).integers(3, VOCAB - 1, (1, 4096))[:, :length]
+
+
+def eager_logits(
+    model: PreTrainedModel, heard: np.ndarray, tokens: np.ndarray
+) -> np.ndarray:
+    """Return float32 [seq, vocab] of the decoder's tokens, of a run without a cache."""
+    name = model.main_input_name
+    given = {
+        name: torch.from_numpy(heard),
+        "decoder_input_ids": torch.from_numpy(tokens),
+    }
+    with torch.no_grad():
+        return model(**given, use_cache=False).logits[0].numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far a bundle is from its model, in standard deviations of logits.
+
+    Attributes:
+        prefill: the largest difference of a prefill, after encodings of each length.
+        decode: that of 40 steps after prefills in chunks.
+        agreement: share of steps with the same best token.
+        own, cross: the least difference that a wrong row of one layer's cache makes, of
+            the decoder's own caches and of the cross caches.
+    """
+
+    prefill: float
+    decode: float
+    agreement: float
+    own: float
+    cross: float
+
+
+def compare(
+    name: str, folder: Path, recipe: str | Recipe = "fp32", heard: Sequence[int] = HEARD
+) -> Parity:
+    """Export a model, run it and its control, and compare."""
+    model, path = build(name), folder / "model.kvc"
+    inputs = [text(length, 3) for length in heard]
+    longest: int | None = max(heard)
+    if model.main_input_name == "input_features":
+        longest, shape = None, (3, 1, model.config.num_mel_bins, 2 * FRAMES)
+        inputs = list(np.random.default_rng(3).normal(size=shape).astype(np.float32))
+    cache = CacheConfig(CAPACITY, encoder_length=longest)
+    export_hf(model, recipe=recipe, cache=cache, prefill_chunk=12).save(path)
+    with load(path) as program, program.session() as session:
+        return measure(model, session, inputs)
+
+
+def measure(
+    model: PreTrainedModel, session: Session, inputs: Sequence[np.ndarray]
+) -> Parity:
+    """Compare a session with its model, given each of some inputs of the encoder."""
+    held = sum(CHUNKS)
+    tokens = text(held + STEPS)
+    prefills, steps, best = [], [], []
+    for given in inputs:
+        wanted = eager_logits(model, given, tokens)
+        found = _run(session, given, tokens, CHUNKS)
+        ends = [*(np.cumsum(CHUNKS) - 1), *range(held, held + STEPS)]
+        differences = np.abs(np.stack(found) - wanted[ends]).max(1) / wanted.std()
+        prefills += list(differences[: len(CHUNKS)])
+        steps += list(differences[len(CHUNKS) :])
+        best.append(np.mean(np.argmax(found, 1) == wanted[ends].argmax(1)))
+    given = inputs[1]  # few enough that each of them matters
+    wrong = list(_controls(session, given, tokens, eager_logits(model, given, tokens)))
+    return Parity(
+        prefill=float(max(prefills)),
+        decode=float(max(steps)),
+        agreement=float(np.mean(best)),
+        own=min(w for name, w in wrong if "cross" not in name),
+        cross=min(w for name, w in wrong if "cross" in name),
+    )
+
+
+def _run(
+    session: Session, given: np.ndarray, tokens: np.ndarray, chunks: Sequence[int]
+) -> list[np.ndarray]:
+    """Return the logits after each chunk, and after each token that follows."""
+    session.encode(given)
+    ends = np.cumsum(chunks)
+    pieces = [tokens[:, e - n : e] for e, n in zip(ends, chunks, strict=True)]
+    found = [session.prefill(piece)[0].copy() for piece in pieces]
+    rest = range(ends[-1], ends[-1] + STEPS)
+    return found + [session.decode(tokens[:, i : i + 1])[0].copy() for i in rest]
+
+
+def _controls(
+    session: Session, given: np.ndarray, tokens: np.ndarray, wanted: np.ndarray
+) -> Iterator[tuple[str, float]]:
+    """Yield the difference that a zeroed row of each cache makes three steps later."""
+    held = sum(CHUNKS)
+    caches = [name for name in session.state if name.endswith(("keys", "values"))]
+    for name in caches:
+        session.encode(given)
+        session.prefill(tokens[:, :held])
+        zero_row(session.state[name], 0 if "cross" in name else held - 2)
+        steps = range(held, held + 3)
+        found = [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
+        wrong = np.abs(np.stack(found) - wanted[held : held + 3]).max()
+        yield name, float(wrong) / float(wanted.std())
