@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kvc.runtime.sessions.sizes import position_limit
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.schema.model import (
-    CursorKind,
     Graph,
     MemoryKind,
     Program,
@@ -23,7 +23,7 @@ from kvc.schema.model import (
     State,
     StateKind,
 )
-from kvc.schema.types import bounds, only_symbol, symbols_in
+from kvc.schema.types import only_symbol, symbols_in
 from kvc.schema.uses import is_packed, methods_of_blobs
 from kvc.tools.reports.methods import left_of
 from kvc.tools.text import columns, escape, plural, size
@@ -137,7 +137,7 @@ def largest_footprint(
 
     def room(capacity: int) -> int:
         sizes = _sizes(program, {**wanted, name: capacity})
-        return min(_rooms(program, sizes), default=0)
+        return position_limit(program, sizes) or 0
 
     high = symbol.upper
     capacities = range(symbol.lower, high)
@@ -175,26 +175,21 @@ def _tokens(
             expected = "nothing: nothing in this program counts tokens"
             raise BadSetting(name=TOKENS, expected=expected, found=wanted[TOKENS])
         return 0
-    grown = position.kind is CursorKind.LENGTH and position.capacity is None
-    rooms = _rooms(program, sizes)
-    most = 1 << 62 if grown or not rooms else min(rooms)
-    found = wanted.get(TOKENS, min(rooms, default=0))
-    _check_inside(TOKENS, found, 0, most)
+    limit = position_limit(program, sizes)
+    slots = [
+        state.type.shape(sizes)[state.axis]
+        for state in program.states
+        if state.axis is not None and _follows_position(state)
+    ]
+    usual = max(slots, default=0) if limit is None else limit
+    found = wanted.get(TOKENS, usual)
+    _check_inside(TOKENS, found, 0, 1 << 62 if limit is None else limit)
     return found
 
 
-def _rooms(program: Program, sizes: Mapping[str, int]) -> list[int]:
-    """Return how many tokens each part of a session has room for that limits them."""
-    position = program.position
-    rooms = [
-        state.type.shape(sizes)[state.axis]
-        for state in program.states
-        if state.axis is not None and state.kind is not StateKind.RING
-    ]
-    if position is None or position.capacity is None:
-        return rooms
-    symbols = {symbol.name: symbol for symbol in program.symbols}
-    return [min(bounds(position.capacity, symbols)[1], max(rooms, default=1 << 62))]
+def _follows_position(state: State) -> bool:
+    """Tell whether a state has a slot for each token, or each of the last ones."""
+    return state.kind is not StateKind.PLAIN and state.cursor in (None, 0)
 
 
 def _check_inside(name: str, found: int, least: int, most: int) -> None:
@@ -203,13 +198,16 @@ def _check_inside(name: str, found: int, least: int, most: int) -> None:
 
 
 def _state(state: State, sizes: Mapping[str, int], tokens: int) -> int:
-    """Return the bytes of a state whose slots hold so many tokens."""
+    """Return the bytes of a state whose slots hold so many tokens.
+
+    One that other calls fill, as the cross caches of an encoder, is full.
+    """
     shape = state.type.shape(sizes)
     whole = state.type.nbytes(sizes)
-    counts = state.axis is not None and state.kind is not StateKind.PLAIN
-    if not counts or state.axis is None or not shape[state.axis]:
+    axis = state.axis if _follows_position(state) else None
+    if axis is None or not shape[axis]:
         return whole
-    return whole // shape[state.axis] * min(tokens, shape[state.axis])
+    return whole // shape[axis] * min(tokens, shape[axis])
 
 
 def _scratch(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:

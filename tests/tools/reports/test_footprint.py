@@ -7,7 +7,7 @@ import pytest
 import torch
 from model_a import random_decoder
 
-from kvc.compiler import Method, compile_program
+from kvc.compiler import Dim, Method, StateSpec, compile_program
 from kvc.compiler.models.decoder import DecoderConfig
 from kvc.runtime import load
 from kvc.schema.container import BundleFile
@@ -97,6 +97,48 @@ def test_sizes_out_of_bounds_are_refused(program):
         describe_footprint(program, {"capacity": 8193})
     with pytest.raises(BadSetting, match="tokens: expected 0 to 100, got 101"):
         describe_footprint(program, {"capacity": 100, "tokens": 101})
+
+
+class Translator(torch.nn.Module):
+    """An encoder with a cache of its own, and a decoder that sees it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(8, 4)
+        for name in ("heard", "said"):
+            self.register_buffer(name, torch.zeros(1, 1, 64, 4))
+            self.register_buffer(f"{name}_position", torch.zeros(1, dtype=torch.int64))
+
+    def take(self, name, tokens):
+        rows = self.embed(tokens)[:, None]
+        cache, position = getattr(self, name), getattr(self, f"{name}_position")
+        cache.copy_(torch.ops.kvc.cache_update(cache, rows, position.clone()))
+        position.add_(tokens.shape[1])
+        return cache.sum((1, 2))
+
+    def encode(self, tokens):
+        return self.take("heard", tokens)
+
+    def decode(self, token):
+        return self.take("said", token) + self.heard.sum((1, 2))
+
+
+def test_the_cache_of_an_encoder_is_full_at_its_own_size(tmp_path):
+    token = torch.zeros(1, 1, dtype=torch.int64)
+    methods = [Method(name, (token,), role=name) for name in ("encode", "decode")]
+    states = [
+        StateSpec("heard", axis=2, capacity=Dim("encoder", 1, 64)),
+        StateSpec("said", axis=2, capacity=Dim("decoder", 1, 64)),
+    ]
+    bundle = compile_program(Translator(), methods, "fp32", states=states)
+    bundle.save(tmp_path / "translator.kvc")
+    with BundleFile.open(tmp_path / "translator.kvc") as file:
+        sizes = {"encoder": 40, "decoder": 20}
+        found = describe_footprint(file.program, sizes | {"tokens": 5})
+        assert (found.states, found.token) == ((40 + 5) * 16 + 2 * 8, 16)
+        assert describe_footprint(file.program, sizes).tokens == 20
+        with pytest.raises(BadSetting, match="tokens: expected 0 to 20, got 21"):
+            describe_footprint(file.program, sizes | {"tokens": 21})
 
 
 class Doubling(torch.nn.Module):
