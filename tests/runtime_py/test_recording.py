@@ -12,7 +12,7 @@ from tiny_decoder import factory
 
 from kvc.compiler import Method, compile_program
 from kvc.runtime import load, record
-from kvc.schema.errors import CacheOverflow
+from kvc.schema.errors import IndexOutOfRange, KernelFailed
 
 TOKEN = np.array([[7]])
 
@@ -72,14 +72,30 @@ def test_nothing_is_recorded_outside_or_in_other_threads(bundles):
     assert recorder.spans == ()
 
 
-def test_the_step_that_fails_is_not_recorded_and_the_session_is_as_it_was(bundles):
-    with load(bundles["fp32"]) as program, program.session(capacity=2) as session:
-        session.call("decode", TOKEN)
-        session.call("decode", TOKEN)
-        with record() as recorder, pytest.raises(CacheOverflow):
-            session.call("decode", TOKEN)
-        assert int(session.position.item()) == 2
-    assert "kvc::attention" not in {span.op for span in recorder.spans}
+class Picking(torch.nn.Module):
+    """One of some numbers, made before the index is looked at."""
+
+    def forward(self, x, index):
+        return x.sin()[index].cos()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kind", "recorded"),
+    [
+        ("fp32", KernelFailed, {"aten::sin"}),
+        ("cpu_fp32", IndexOutOfRange, set()),  # one step of native code, which fails
+    ],
+)
+def test_a_step_that_fails_is_not_recorded(recipe, kind, recorded, tmp_path):
+    method = Method("forward", (torch.ones(4), torch.tensor([0])))
+    compile_program(Picking(), [method], recipe).save(tmp_path / "picking.kvc")
+    with load(tmp_path / "picking.kvc") as program:
+        with record() as recorder:
+            with pytest.raises(kind):
+                program.call("forward", np.ones(4, np.float32), np.array([4]))
+            assert {span.op for span in recorder.spans} == recorded
+            program.call("forward", np.ones(4, np.float32), np.array([3]))
+    assert recorder.spans[-1].op == "aten::cos"
 
 
 def test_blocks_within_one_another_all_record(bundles):
