@@ -89,12 +89,11 @@ class Picking(torch.nn.Module):
 def test_a_step_that_fails_is_not_recorded(recipe, kind, recorded, tmp_path):
     method = Method("forward", (torch.ones(4), torch.tensor([0])))
     compile_program(Picking(), [method], recipe).save(tmp_path / "picking.kvc")
-    with load(tmp_path / "picking.kvc") as program:
-        with record() as recorder:
-            with pytest.raises(kind):
-                program.call("forward", np.ones(4, np.float32), np.array([4]))
-            assert {span.op for span in recorder.spans} == recorded
-            program.call("forward", np.ones(4, np.float32), np.array([3]))
+    with load(tmp_path / "picking.kvc") as program, record() as recorder:
+        with pytest.raises(kind):
+            program.call("forward", np.ones(4, np.float32), np.array([4]))
+        assert {span.op for span in recorder.spans} == recorded
+        program.call("forward", np.ones(4, np.float32), np.array([3]))
     assert recorder.spans[-1].op == "aten::cos"
 
 
