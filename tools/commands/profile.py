@@ -142,9 +142,9 @@ def _lines(found: Sequence["Profile"], by: str) -> list[str]:
     for one in found:
         lines += [
             "",
-            f"{one.test.name}: {plural(len(one.calls), 'call')}, "
-            f"{median_ms(one.calls):.2f} ms each, {median_ms(one.plain):.2f} ms "
-            f"without recording (medians); steps: means, {mean_ms(one.calls):.2f} ms",
+            f"{one.test.name}: {plural(len(one.calls), 'call')}; median "
+            f"{median_ms(one.calls):.2f} ms, {median_ms(one.plain):.2f} ms without "
+            f"recording; mean {mean_ms(one.calls):.2f} ms",
         ]
         rows = [("ms", "share", "steps", by, "run by")]
         rows += [

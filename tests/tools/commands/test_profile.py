@@ -70,7 +70,7 @@ def test_a_call_is_taken_apart(kvc, fast):
         assert rows["kvc::attention"]["backends"] == ["cpu"]
         assert rows[OUTSIDE]["milliseconds"] > 0
     text = kvc("profile", fast, "-p", 0, "-n", 2, "--by", "line").stdout
-    assert text.startswith("tg2: 2 calls, ")
+    assert text.startswith("tg2: 2 calls; ")
     assert "kvc.compiler.models.decoder:" in text
 
 
