@@ -80,13 +80,14 @@ def dump(
     """
     from kvc.schema.container import BundleFile, is_session
     from kvc.tools.reports.files import describe_file
+    from kvc.tools.text import escape
 
     places = _sizes_of(at)
     most = None if max_ram is None else _nbytes_of(max_ram)
     if is_session(bundle):
         if ops or at is not None or most is not None or any(sections.values()):
             raise click.UsageError(
-                f"{bundle} is a saved session, which has no such tables"
+                f"{escape(bundle)} is a saved session, which has no such tables"
             )
         _print_session(bundle, as_json)
         return
@@ -150,7 +151,7 @@ def _print_footprint(
         footprint_lines,
         largest_footprint,
     )
-    from kvc.tools.text import size
+    from kvc.tools.text import escape, size
 
     with BundleFile.open(bundle) as file:
         program = file.program
@@ -161,13 +162,13 @@ def _print_footprint(
         )
     if found is None:
         raise click.ClickException(
-            f"{bundle} does not fit into {size(most or 0)} at its least capacity"
+            f"{escape(bundle)} does not fit into {size(most or 0)} at its least capacity"
         )
     if as_json:
         fields = asdict(found) | {"total": found.total}
         click.echo(json.dumps({"footprint": fields}, indent=2))
     else:
-        click.echo("\n".join(footprint_lines(found, program)))
+        click.echo("\n".join(footprint_lines(found)))
 
 
 def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:

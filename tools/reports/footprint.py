@@ -23,7 +23,7 @@ from kvc.schema.model import (
     State,
     StateKind,
 )
-from kvc.schema.types import only_symbol, symbols_in
+from kvc.schema.types import only_symbol
 from kvc.schema.uses import is_packed, methods_of_blobs
 from kvc.tools.reports.methods import left_of
 from kvc.tools.text import columns, escape, plural, size
@@ -241,14 +241,14 @@ def _needs_torch(program: Program) -> bool:
     return any(map(left_of, program.methods))
 
 
-def footprint_lines(found: Footprint, program: Program) -> list[str]:
+def footprint_lines(found: Footprint) -> list[str]:
     """Lay a footprint out."""
-    held = symbols_in(state.type for state in program.states)
     told = ", ".join(
         f"{escape(name)} = {number:,}" for name, number in found.sizes.items()
     )
-    each = f", {size(found.token)} each" if found.token else ""
-    tokens = f"with {plural(found.tokens, 'token')}{each}" if held else "of a session"
+    tokens = "of a session"
+    if found.token:
+        tokens = f"with {plural(found.tokens, 'token')}, {size(found.token)} each"
     torch = found.process > PROCESS_NBYTES
     process = "Python, PyTorch, numpy and kvc" if torch else "Python, numpy and kvc"
     rows = [

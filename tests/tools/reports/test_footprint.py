@@ -141,6 +141,28 @@ def test_the_cache_of_an_encoder_is_full_at_its_own_size(tmp_path):
             describe_footprint(file.program, sizes | {"tokens": 21})
 
 
+class Appending(torch.nn.Module):
+    def forward(self, rows, past):
+        present = torch.cat([past, rows], 1)
+        return {"sum": present.sum(1), "present": present}
+
+
+def test_a_cache_that_grows_holds_the_tokens_asked_for(kvc, tmp_path):
+    past = torch.zeros(1, 3, 4)
+    seq, longest = Dim("seq", 1, 8), Dim("longest", 0, 64)
+    method = Method(
+        "forward",
+        (torch.zeros(1, 2, 4), past),
+        dynamic={"rows": {1: seq}, "past": {1: longest}},
+        carry={"past": "present"},
+    )
+    compile_program(Appending(), [method], "fp32").save(tmp_path / "growing.kvc")
+    told = kvc("dump", tmp_path / "growing.kvc", "--at", "tokens=10").stdout
+    assert "160 B  states with 10 tokens, 16 B each" in told
+    whole = kvc("dump", tmp_path / "growing.kvc", "--at", "seq=1").stdout
+    assert "1.02 kB  states with 64 tokens, 16 B each" in whole
+
+
 class Doubling(torch.nn.Module):
     def forward(self, x):
         return x + x
