@@ -136,7 +136,8 @@ class Placer:
                 ways = self._candidates(node, result)
                 return any(self._reaches(block, v, root) for _, v in ways)
             else:
-                return _fills_itself(node, root)
+                # The library of a backend may write before it has read everything.
+                return block.in_place and _fills_itself(node, root)
         return True
 
     def _reaches(self, block: Method, value: Value, root: Value) -> bool:

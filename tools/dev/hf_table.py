@@ -55,6 +55,7 @@ deviation of the logits.
 - *int8*: how many of {positions} positions have the same best token with the recipe
   `cpu_q8`. [QUALITY.md](QUALITY.md) has the other recipes.
 
+A dash is what has not been measured; the command with `--new` measures it.
 """
 WITH_ENCODER = """\
 In the next table a decoder attends to what an encoder made. Its logits are compared
@@ -132,8 +133,8 @@ architecture with another; they do not tell what a trained model loses.
 The first table compares with the model in float32: the mean cosine of logits, and at
 how many of {positions} positions of a text, in prefills and steps, the best token is
 the same. Caches are float32, but in the last two columns; "none" is a model that has no
-cache of keys and values.
-
+cache of keys and values. The command with `--new` measures architectures that have no
+line yet.
 """
 ROUNDED = """\
 In the second table the model runs in its own attention and in float32, but rounds what
@@ -147,7 +148,6 @@ are too rare.
 The second number is the control, the same difference when one row of one layer's cache
 is one step off (a recurrent layer's states by 1/127 of their largest number): the
 smallest of the layers'. Such a row hides in the first table.
-
 """
 # Of each family one; variants and relatives lose what these lose.
 FAMILIES = hf_models.NAMED | hf_models.RECURRENT | hf_models.LATENT

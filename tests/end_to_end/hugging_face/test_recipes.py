@@ -32,6 +32,11 @@ def test_a_recipe_equals_a_model_that_rounds(recipe, tmp_path):
     check("qwen3", tmp_path, Way(recipe), shallow=True)
 
 
+# Its body carries a state that XNNPACK would have to write while it reads it.
+def test_a_scan_whose_body_xnnpack_runs_keeps_the_state_that_it_reads(tmp_path):
+    check("olmo_hybrid", tmp_path, Way("xnnpack_q8"))
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMED | RECURRENT | LATENT)
 def test_every_recipe_equals_a_model_that_rounds(name, tmp_path):
