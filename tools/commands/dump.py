@@ -161,9 +161,8 @@ def _print_footprint(
             else largest_footprint(program, sizes, most)
         )
     if found is None:
-        raise click.ClickException(
-            f"{escape(bundle)} does not fit into {size(most or 0)} at its least capacity"
-        )
+        reason = f"does not fit into {size(most or 0)} at its least capacity"
+        raise click.ClickException(f"{escape(bundle)} {reason}")
     if as_json:
         fields = asdict(found) | {"total": found.total}
         click.echo(json.dumps({"footprint": fields}, indent=2))
