@@ -49,10 +49,16 @@ class Recorder:
 
     def __init__(self) -> None:
         self._notes: list[Note] = []
+        self._ended = False
 
     def add(self, note: "Note") -> None:
-        """Keep what a step took."""
-        self._notes.append(note)
+        """Keep what a step took, until recording ends."""
+        if not self._ended:
+            self._notes.append(note)
+
+    def end(self) -> None:
+        """Keep nothing more: tasks that began meanwhile may still run."""
+        self._ended = True
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -168,4 +174,5 @@ def record() -> Iterator[Recorder]:
     try:
         yield recorder
     finally:
+        recorder.end()
         RECORDERS.set(tuple(one for one in RECORDERS.get() if one is not recorder))

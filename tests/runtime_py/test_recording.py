@@ -1,5 +1,6 @@
 """`record`: a span for each step of each call of this thread, while asked for."""
 
+import contextvars
 import gc
 import threading
 import time
@@ -120,6 +121,16 @@ def test_blocks_may_end_in_any_order(bundles):
         session.call("decode", TOKEN)
     assert one.spans == ()
     assert len({span.began for span in other.spans if span.op == "kvc::attention"}) == 1
+
+
+def test_a_task_that_outlives_the_block_is_recorded_no_more(bundles):
+    with load(bundles["cpu_q8"]) as program, program.session() as session:
+        with record() as recorder:
+            task = contextvars.copy_context()  # as asyncio makes it for each
+            task.run(session.call, "decode", TOKEN)
+            whole = recorder.spans
+        task.run(session.call, "decode", TOKEN)
+    assert recorder.spans == whole != ()
 
 
 @pytest.mark.linux
