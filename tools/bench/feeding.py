@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvc.runtime import Session
+from kvc.runtime.generation.encoding import find_encode
 from kvc.runtime.generation.feeding import Feeder
+from kvc.schema.errors import BadSetting
 
 
 def random_prompts(feeder: Feeder, rows: int, count: int) -> Sequence[Sequence[int]]:
@@ -22,9 +24,13 @@ def feeder_at(session: Session, rows: int, depth: int) -> Feeder:
     """Return what feeds a session that holds `depth` random tokens in each row.
 
     Raises:
+        BadSetting: its program has an encoder, which takes no random tokens.
         PromptTooLong: it has no room for them.
         KvcError: as `generate`.
     """
+    if find_encode(session) is not None:
+        expected = "one without an encoder: nothing says what to give that"
+        raise BadSetting(name="bundle", expected=expected, found="one with an encoder")
     session.reset()
     feeder = Feeder(session, rows)
     if not depth:

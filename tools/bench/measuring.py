@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from kvc.runtime import Program, Session
-from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.threads import settle_threads
 from kvc.schema.errors import KvcError
 from kvc.tools.bench.feeding import feeder_at, random_prompts
@@ -36,7 +35,7 @@ def measure(plan: Plan) -> Figures:
     with open_program(plan.bundle, loading) as program:
         load_s = time.perf_counter() - began
         with _open_session(program, plan.rows) as session:
-            feeder = Feeder(session, plan.rows)
+            feeder = feeder_at(session, plan.rows, 0)
             feeder.feed_prompts(random_prompts(feeder, plan.rows, 1))
             first_token_s = time.monotonic() - plan.began
             seconds = tuple(_time(session, plan.rows, test) for test in plan.tests)

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_decoder import factory
 
-from kvc.compiler import compile_program
+from kvc.compiler import Method, compile_program
 from kvc.tools.bench.plan import SpeedTest, plan_tests
 from kvc.tools.bench.rounds import Measured
 
@@ -166,6 +167,35 @@ def test_a_peer_s_file_that_is_missing_is_told_first(kvc, fast):
     done = kvc("bench", fast, "-p", 2, "-n", 0, "-r", 1, *peer)
     assert (done.exit_code, "cannot read no.gguf" in done.stderr) == (1, True)
     assert "measuring" not in done.stderr
+
+
+class Translator(torch.nn.Module):
+    """An encoder that counts, and a decoder that knows how much it heard."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("heard", torch.zeros(1))
+
+    def encode(self, tokens):
+        self.heard.add_(tokens.shape[1])
+
+    def prefill(self, tokens):
+        return self.heard * torch.ones(tokens.shape[0], 8)
+
+    def decode(self, token):
+        return self.prefill(token)
+
+
+@pytest.mark.parametrize("command", ["bench", "profile"])
+def test_a_bundle_with_an_encoder_is_refused(kvc, tmp_path, command):
+    tokens = torch.zeros(1, 1, dtype=torch.int64)
+    roles = ("encode", "prefill", "decode")
+    methods = [Method(name, (tokens,), role=name) for name in roles]
+    path = tmp_path / "translator.kvc"
+    compile_program(Translator(), methods, "cpu_fp32").save(path)
+    done = kvc(command, path, "-p", 1, "-n", 1)
+    assert done.exit_code == 1
+    assert "bundle: expected one without an encoder" in done.stderr
 
 
 def test_what_is_no_bundle(kvc, tmp_path, sample):
