@@ -57,9 +57,9 @@ def load(
         threads: how many threads to compute with, the same for all programs of a
             process. Left out, what was asked for before, or one for each physical core
             that the process may use, but no more than OMP_NUM_THREADS.
-        max_turns: the most turns that a `while_loop` of a method may run, for bundles
-            of strangers; more are `TooManyTurns`. Left out, no limit: Ctrl-C ends one
-            that never ends.
+        max_turns: the most turns that a `while_loop` of a method may run each time that
+            it is reached, for bundles of strangers; more are `TooManyTurns`. Loops in
+            one another multiply. Left out, no limit: Ctrl-C ends one that never ends.
 
     Raises:
         BadSetting: `path` is no path, there is no such mode, the folders are not a

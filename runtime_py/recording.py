@@ -1,8 +1,8 @@
 """Record when each step of calls began and ended: `record`.
 
 In: calls of methods within a `with` block, in its thread. Out: a `Span` for each step
-of each call. The instruction loop asks here whether anybody records; native code writes
-down when each of its steps has ended, in nanoseconds of the same clock.
+of each call. The instruction loop asks here who records; native code writes down when
+each of its steps has ended, in nanoseconds of the same clock.
 """
 
 import time
@@ -48,31 +48,11 @@ class Recorder:
     """What calls have run since recording began."""
 
     def __init__(self) -> None:
-        self._notes: list[_Note | _NativeNote] = []
+        self._notes: list[Note] = []
 
-    def watch(
-        self,
-        method: str,
-        steps: Sequence[Step],
-        instructions: Sequence[Sequence[Instruction]],
-    ) -> Iterator[Step]:
-        """Yield the steps of a frame, which run in between, and note what they take.
-
-        Args:
-            method: that is called.
-            steps: functions and their arguments.
-            instructions: that each step runs; of native calls one for each partition.
-        """
-        for (function, arguments), told in zip(steps, instructions, strict=True):
-            began = time.perf_counter_ns()
-            if isinstance(function, NativeCall):
-                ended = np.zeros(len(function), np.int64)
-                yield function, (address_of(ended),)
-                self._notes.append(_NativeNote(method, function, told, began, ended))
-            else:
-                yield function, arguments
-                now = time.perf_counter_ns()
-                self._notes.append(_Note(method, told[0], began, now))
+    def add(self, note: "Note") -> None:
+        """Keep what a step took."""
+        self._notes.append(note)
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -95,30 +75,84 @@ class _Note:
 
 
 @frozen
+class _Told:
+    """What a partition that native code ran says of its steps.
+
+    Not the partition itself, which holds memory of its program.
+
+    Attributes:
+        backend: whose partition it is.
+        steps: how many it has.
+        whole: the instruction that calls it.
+        instructions: that each step runs; none where the library does not tell.
+    """
+
+    backend: str
+    steps: int
+    whole: Instruction
+    instructions: Sequence[Instruction]
+
+
+@frozen
 class _NativeNote:
     """Steps that native code ran; `ended` is int64 [steps]."""
 
     method: str
-    call: NativeCall
-    delegates: Sequence[Instruction]
+    partitions: Sequence[_Told]
     began: int
     ended: Array
 
     def spans(self) -> Iterator[Span]:
         began, at = self.began, 0
-        for partition, whole in zip(self.call.partitions, self.delegates, strict=True):
-            times: Sequence[int] = self.ended[at : at + len(partition.steps)].tolist()
+        for partition in self.partitions:
+            times: Sequence[int] = self.ended[at : at + partition.steps].tolist()
             at += len(times)
             steps = partition.instructions
-            if not steps:  # the library does not tell
-                steps, times = [whole], times[-1:]
+            if not steps:
+                steps, times = [partition.whole], times[-1:]
             for told, last in zip(steps, times, strict=True):
                 backend = partition.backend
                 yield Span(self.method, told.op, backend, told.source, began, last)
                 began = last
 
 
-RECORDER: Final[ContextVar[Recorder | None]] = ContextVar("recorder", default=None)
+Note = _Note | _NativeNote
+RECORDERS: Final[ContextVar[tuple[Recorder, ...]]] = ContextVar("recorders", default=())
+
+
+def watch(
+    recorders: Sequence[Recorder],
+    method: str,
+    steps: Sequence[Step],
+    instructions: Sequence[Sequence[Instruction]],
+) -> Iterator[Step]:
+    """Yield the steps of a frame, which run in between, and note what they take.
+
+    Args:
+        recorders: that are told.
+        method: that is called.
+        steps: functions and their arguments.
+        instructions: that each step runs; of native calls one for each partition.
+    """
+    for (function, arguments), told in zip(steps, instructions, strict=True):
+        note: Note
+        began = time.perf_counter_ns()
+        if isinstance(function, NativeCall):
+            ended = np.zeros(len(function), np.int64)
+            yield function, (address_of(ended),)
+            note = _NativeNote(method, _told(function, told), began, ended)
+        else:
+            yield function, arguments
+            note = _Note(method, told[0], began, time.perf_counter_ns())
+        for recorder in recorders:
+            recorder.add(note)
+
+
+def _told(call: NativeCall, delegates: Sequence[Instruction]) -> list[_Told]:
+    return [
+        _Told(one.backend, len(one.steps), whole, one.instructions)
+        for one, whole in zip(call.partitions, delegates, strict=True)
+    ]
 
 
 @contextmanager
@@ -126,11 +160,12 @@ def record() -> Iterator[Recorder]:
     """Record the calls of this thread within the `with` block.
 
     Recording takes some 30 ns for a step that native code runs, and 1 us for one that
-    Python runs. Calls within a call, as of loops, are recorded too.
+    Python runs. Calls within a call, as of loops, are recorded too. Blocks may lie in
+    one another, or end in any order: each records what is called until it ends.
     """
     recorder = Recorder()
-    token = RECORDER.set(recorder)
+    RECORDERS.set((*RECORDERS.get(), recorder))
     try:
         yield recorder
     finally:
-        RECORDER.reset(token)
+        RECORDERS.set(tuple(one for one in RECORDERS.get() if one is not recorder))

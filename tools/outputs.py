@@ -19,6 +19,19 @@ def check_output(name: str) -> Path:
     return _checked(name, lambda path: "")
 
 
+def check_plain_output(name: str) -> Path:
+    """Return the path of a file of text that can be written, in no bundle's place.
+
+    Args:
+        name: as the user gave it.
+
+    Raises:
+        CannotWrite: as `check_output`; or a bundle is there.
+    """
+    reason = "a bundle is there; give another name"
+    return _checked(name, lambda path: reason if _is_bundle(path) else "")
+
+
 def check_bundle_output(name: str, source: Path | None = None) -> Path:
     """Return the path of a bundle that can be written, where nothing else is lost.
 
@@ -71,16 +84,24 @@ def _why_kept(path: Path, source: Path | None) -> str:
     Raises:
         OSError: the system does not let anyone look.
     """
-    from kvc.schema.container.kinds import BUNDLE_MAGIC
-
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        head = file.read(len(BUNDLE_MAGIC))
-    if head == BUNDLE_MAGIC:
+    if not path.is_file() or _is_bundle(path):
         return ""
     if source is not None and path.resolve().parent == source.resolve():
         return "it is a file of the model; give another name"
-    if head and path.suffix != ".kvc":
+    if path.stat().st_size and path.suffix != ".kvc":
         return "another file is there; give another name, or remove it"
     return ""
+
+
+def _is_bundle(path: Path) -> bool:
+    """Tell whether a file is a bundle.
+
+    Raises:
+        OSError: the system does not let anyone look.
+    """
+    from kvc.schema.container.kinds import BUNDLE_MAGIC
+
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(BUNDLE_MAGIC)) == BUNDLE_MAGIC

@@ -14,7 +14,7 @@ import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.native import NativeCall
-from kvc.runtime.recording import RECORDER, Recorder, Step
+from kvc.runtime.recording import RECORDERS, Recorder, Step, watch
 from kvc.runtime.states.kind import Demand
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import (
@@ -114,10 +114,10 @@ class Frame:
         self._run(Progress())
 
     def _run(self, progress: Progress) -> None:
-        index, recorder = 0, RECORDER.get()
+        index, recorders = 0, RECORDERS.get()
         steps: Iterable[Step] = self.steps
-        if recorder is not None:
-            steps = self._watched(recorder)
+        if recorders:
+            steps = self._watched(recorders)
         try:
             for index, (function, arguments) in enumerate(steps):  # noqa: B007
                 function(*arguments)
@@ -129,9 +129,9 @@ class Frame:
                 fail(self.method, place, self.instructions[place], error)
             raise
 
-    def _watched(self, recorder: Recorder) -> Iterator[Step]:
+    def _watched(self, recorders: Sequence[Recorder]) -> Iterator[Step]:
         told = [[self.instructions[i] for i in places] for places in self.places]
-        return recorder.watch(self.method, self.steps, told)
+        return watch(recorders, self.method, self.steps, told)
 
     def _tell(self, progress: Progress, index: int, unbegun: bool) -> int:
         """Say where a step broke off, and return the index of the instruction."""

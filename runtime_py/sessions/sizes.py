@@ -148,7 +148,7 @@ def choose_capacity(
             known = tuple(sizes)
             raise UnknownName(kind="session size", name=_CAPACITY, known=known)
         return sizes.get(_CAPACITY)
-    limit = _limit(program, sizes)
+    limit = position_limit(program, sizes)
     if capacity is None or sized:
         return limit if limit is not None else capacity
     if whole_number(_CAPACITY, capacity) < 1 or (
@@ -159,8 +159,11 @@ def choose_capacity(
     return capacity
 
 
-def _limit(program: Program, sizes: Mapping[str, int]) -> int | None:
-    """Return the greatest position: of several caches, the smallest one's slots."""
+def position_limit(program: Program, sizes: Mapping[str, int]) -> int | None:
+    """Return the greatest position: of several caches, the smallest one's slots.
+
+    None where nothing limits it.
+    """
     slots = {
         state.type.dims[state.axis]
         for state in program.states

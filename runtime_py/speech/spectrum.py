@@ -102,13 +102,18 @@ def spectrum_of(metadata: Mapping[str, str]) -> Spectrum:
         raise BadSetting(name=f"the bundle's {KEY}", expected=expected, found="nothing")
     try:
         found: object = json.loads(text)
-        names = Spectrum.__annotations__
-        assert isinstance(found, dict)
-        assert all(type(found[n]) is int and 0 < found[n] < 1 << 20 for n in names)
-        return Spectrum(**{name: found[name] for name in names})
-    except (ValueError, KeyError, AssertionError, RecursionError) as error:
+        return Spectrum(**{n: _number(found, n) for n in Spectrum.__annotations__})
+    except (ValueError, RecursionError) as error:
         name = f"the bundle's {KEY}"
         raise BadSetting(name=name, expected=expected, found=repr(text)) from error
+
+
+def _number(settings: object, name: str) -> int:
+    """Return one of the settings; raises ValueError where it is impossible."""
+    found = settings.get(name) if isinstance(settings, dict) else None
+    if type(found) is not int or not 0 < found < 1 << 20:
+        raise ValueError(name)
+    return found
 
 
 def _mel(hertz: float) -> float:

@@ -16,6 +16,7 @@ from kvc.schema.errors import BadSound, FileProblem, reason_of
 Samples = npt.NDArray[np.float32]
 
 _MOST_SECONDS: Final = 24 * 60 * 60
+_WIDTHS: Final = (1, 2, 3, 4)
 
 
 def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
@@ -23,8 +24,8 @@ def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
 
     Raises:
         FileProblem: the system cannot read it.
-        BadSound: it is no wav file of plain samples, is cut off, holds nothing or more
-            than a day, or has another rate.
+        BadSound: it is no wav file of plain samples, has wider ones, is cut off, holds
+            nothing or more than a day, or has another rate.
     """
     place = os.fspath(path)
     try:
@@ -37,13 +38,15 @@ def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
             if count > rate * _MOST_SECONDS:
                 raise _bad(place, "it is longer than a day", rate)
             content, width = file.readframes(count), file.getsampwidth()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter of a name with a zero
         raise FileProblem(path=place, reason=reason_of(error)) from error
     except (wave.Error, EOFError) as error:
         reason = (
             f"it is no wav file of plain samples ({str(error) or 'it ends too early'})"
         )
         raise _bad(place, reason, rate) from error
+    if width not in _WIDTHS:
+        raise _bad(place, f"its samples have {8 * width} bits", rate)
     if not content or len(content) != count * channels * width:
         raise _bad(place, "it is empty" if not content else "it is cut off", rate)
     samples: Samples = _numbers(content, width).reshape(-1, channels).mean(axis=1)

@@ -126,6 +126,8 @@ def _library_errors(what: str = "") -> Iterator[None]:
     """
     try:
         yield
+    except MemoryError:
+        raise  # the machine's, not the tokenizer's
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise

@@ -81,11 +81,11 @@ def names_of(word):
     return sorted(map(str, Path().glob(word))) if "*" in word else [word]
 
 
-def page(folder, name):
-    """Return what the first example of a page prints."""
+def page(folder, name, number=0):
+    """Return what an example of a page prints, the first one or another."""
     text = (ROOT / name / "README.md").read_text()
-    example = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0]
-    return run(folder, example)
+    examples = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return run(folder, examples[number])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -155,6 +155,13 @@ def test_the_page_of_forks_shares_a_prefix(first):
 
 def test_the_page_of_the_tools_talks(first):
     assert page(first.folder, "tools").endswith(" of 1024\n")
+
+
+def test_the_page_of_the_tools_records(first):
+    told = page(first.folder, "tools", 1)
+    assert re.search(
+        r"^ +\d+\.\d us  kvc::attention  kvc\.compiler", told, re.MULTILINE
+    )
 
 
 def test_a_small_model_drafts_for_a_large_one(first):

@@ -1,7 +1,9 @@
 """`record`: a span for each step of each call of this thread, while asked for."""
 
+import gc
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from tiny_decoder import factory
 
 from kvc.compiler import Method, compile_program
 from kvc.runtime import load, record
-from kvc.schema.errors import CacheOverflow
+from kvc.schema.errors import IndexOutOfRange, KernelFailed
 
 TOKEN = np.array([[7]])
 
@@ -70,14 +72,66 @@ def test_nothing_is_recorded_outside_or_in_other_threads(bundles):
     assert recorder.spans == ()
 
 
-def test_the_step_that_fails_is_not_recorded_and_the_session_is_as_it_was(bundles):
-    with load(bundles["fp32"]) as program, program.session(capacity=2) as session:
-        session.call("decode", TOKEN)
-        session.call("decode", TOKEN)
-        with record() as recorder, pytest.raises(CacheOverflow):
+class Picking(torch.nn.Module):
+    """One of some numbers, made before the index is looked at."""
+
+    def forward(self, x, index):
+        return x.sin()[index].cos()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kind", "recorded"),
+    [
+        ("fp32", KernelFailed, {"aten::sin"}),
+        ("cpu_fp32", IndexOutOfRange, set()),  # one step of native code, which fails
+    ],
+)
+def test_a_step_that_fails_is_not_recorded(recipe, kind, recorded, tmp_path):
+    method = Method("forward", (torch.ones(4), torch.tensor([0])))
+    compile_program(Picking(), [method], recipe).save(tmp_path / "picking.kvc")
+    with load(tmp_path / "picking.kvc") as program, record() as recorder:
+        with pytest.raises(kind):
+            program.call("forward", np.ones(4, np.float32), np.array([4]))
+        assert {span.op for span in recorder.spans} == recorded
+        program.call("forward", np.ones(4, np.float32), np.array([3]))
+    assert recorder.spans[-1].op == "aten::cos"
+
+
+def test_blocks_within_one_another_all_record(bundles):
+    with (
+        load(bundles["cpu_q8"]) as program,
+        program.session() as session,
+        record() as outer,
+    ):
+        with record() as inner:
             session.call("decode", TOKEN)
-        assert int(session.position.item()) == 2
-    assert "kvc::attention" not in {span.op for span in recorder.spans}
+        assert outer.spans == inner.spans != ()
+        session.call("decode", TOKEN)
+        assert len(outer.spans) == 2 * len(inner.spans)
+
+
+def test_blocks_may_end_in_any_order(bundles):
+    with load(bundles["cpu_q8"]) as program, program.session() as session:
+        first, second = record(), record()
+        one, other = first.__enter__(), second.__enter__()
+        first.__exit__(None, None, None)
+        session.call("decode", TOKEN)
+        second.__exit__(None, None, None)
+        session.call("decode", TOKEN)
+    assert one.spans == ()
+    assert len({span.began for span in other.spans if span.op == "kvc::attention"}) == 1
+
+
+@pytest.mark.linux
+def test_a_recorder_holds_no_memory_of_a_program(bundles):
+    path = bundles["cpu_q8"]
+    with load(path) as program, program.session() as session, record() as recorder:
+        session.call("decode", TOKEN)
+        assert path.name in Path("/proc/self/maps").read_text()
+    del program, session
+    gc.collect()
+    assert path.name not in Path("/proc/self/maps").read_text()
+    assert recorder.spans
 
 
 class Branching(torch.nn.Module):

@@ -48,9 +48,7 @@ def run_llama_bench(
 def _run(program: str, model: str, test: SpeedTest, threads: int) -> float:
     asked = ("-p", test.prompt, "-n", test.steps, "-d", test.depth)
     command = [program, "-m", model, *asked, "-t", threads, "-r", 1, "-o", "json"]
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True
-    )
+    done = _output_of([str(part) for part in command])
     try:
         if done.returncode:
             raise ValueError(f"exit code {done.returncode}")
@@ -60,6 +58,16 @@ def _run(program: str, model: str, test: SpeedTest, threads: int) -> float:
         said = done.stderr.strip().splitlines()
         reason = escape(said[-1]) if said else repr(error)
         raise click.ClickException(f"llama-bench fails on {model}: {reason}") from error
+
+
+def _output_of(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="backslashreplace"
+        )
+    except OSError as error:  # no program of this machine, though marked as one
+        reason = f"cannot run {escape(command[0])}: {error.strerror}"
+        raise click.ClickException(reason) from error
 
 
 def nbytes_of(model: str) -> int:

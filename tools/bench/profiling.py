@@ -19,7 +19,6 @@ from kvc.tools.bench.plan import SpeedTest
 from kvc.tools.reports.families import families
 
 OUTSIDE: Final = "outside the steps"
-_UNKNOWN: Final = "(no source)"
 _SOURCE: Final = re.compile(r"(?P<line>[^ ]*)(?: \((?P<module>.*)\))?")
 
 
@@ -135,17 +134,17 @@ def by_operator(span: Span) -> str:
 
 def by_module(span: Span) -> str:
     """Return the module of a step, where the model has them."""
-    return _part(span, "module")
+    return _part(span, "module") or "(no module)"
 
 
 def by_line(span: Span) -> str:
     """Return the user's line of a step."""
-    return _part(span, "line")
+    return _part(span, "line") or "(no source)"
 
 
 def _part(span: Span, part: str) -> str:
     found = _SOURCE.fullmatch(span.source)
-    return (found and found[part]) or _UNKNOWN
+    return (found and found[part]) or ""
 
 
 GROUPINGS: Final[Mapping[str, Callable[[Span], str]]] = MappingProxyType(
@@ -204,6 +203,11 @@ def own_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:
         open_spans.append((span.began, whole))
         found.append((span, whole - inside))
     return found
+
+
+def mean_ms(calls: Sequence[Call]) -> float:
+    """Return the mean of what calls took."""
+    return statistics.fmean(call.milliseconds for call in calls)
 
 
 def median_ms(calls: Sequence[Call]) -> float:

@@ -19,6 +19,7 @@ import click
 from kvc.tools.bench.llama_bench import NAME, nbytes_of, run_llama_bench
 from kvc.tools.bench.plan import Figures, Plan, SpeedTest, figures_of
 from kvc.tools.loading import Loading
+from kvc.tools.text import escape
 
 Progress = Callable[[str, int, int], None]  # what runs, processes done, of how many
 
@@ -102,6 +103,7 @@ def run_rounds(
     Raises:
         ClickException: a process fails; the message says why.
     """
+    sizes = [nbytes_of(peer) for peer in peers]
     report = progress or (lambda what, done, total: None)
     in_all, done = rounds * (len(bundles) + len(peers)), 0
     figures: list[list[Figures]] = [[] for _ in bundles]
@@ -123,8 +125,8 @@ def run_rounds(
             for bundle, kept in zip(bundles, figures, strict=True)
         ),
         *(
-            Measured(peer, NAME, nbytes_of(peer), threads, 1, tests, tuple(times))
-            for peer, times in zip(peers, others, strict=True)
+            Measured(peer, NAME, nbytes, threads, 1, tests, tuple(times))
+            for peer, nbytes, times in zip(peers, sizes, others, strict=True)
         ),
     ]
 
@@ -160,10 +162,17 @@ def _measure(
         threads=loading.threads,
         residency=loading.residency,
     )
-    command = [sys.executable, "-m", _PROCESS, json.dumps(plan.as_json())]
+    # -P: a folder that somebody runs kvc in may have a numpy.py.
+    command = [sys.executable, "-P", "-m", _PROCESS, json.dumps(plan.as_json())]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise click.ClickException(done.stderr.strip() or f"{bundle}: no figures came")
+        raise click.ClickException(_reason(bundle, done.stderr.strip()))
     if done.stderr:
         click.echo(done.stderr, err=True, nl=False)
     return figures_of(json.loads(done.stdout))
+
+
+def _reason(bundle: str, said: str) -> str:
+    """Return what a process said, with the bundle if that does not name it."""
+    name = escape(bundle)
+    return said if name in said else f"{name}: {said or 'no figures came'}"

@@ -90,9 +90,10 @@ def bench(
 
     Tests are named as llama-bench names them: pp512 reads a prompt of 512 tokens, and
     tg32 @ d1024 makes 32 tokens after 1,024. Each bundle runs in a process of its own
-    in every round, and bundles take turns. Every test runs once uncounted. Tokens are
-    random. Prints medians of the rounds, with the least and the most; of several
-    bundles also their speed as a multiple of the first one's, the median of the rounds.
+    in every round, and bundles take turns. Before a test is timed, its prompt or one of
+    its tokens runs once in an empty session. Tokens are random. Prints medians of the
+    rounds, with the least and the most; of several bundles also their speed as a
+    multiple of the first one's, the median of the rounds.
 
     load is the load call; first token, all from the start of the process to the logits
     of one token.

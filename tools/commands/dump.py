@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 @click.option(
     "--at",
     metavar="NAME=N,...",
-    help="What memory it takes at these sizes, and with tokens=N held; others as "
-    "planned.",
+    help="What memory it takes at these sizes, and with tokens=N held in each row; "
+    "others as planned.",
 )
 @click.option(
     "--max-ram",
@@ -80,17 +80,20 @@ def dump(
     """
     from kvc.schema.container import BundleFile, is_session
     from kvc.tools.reports.files import describe_file
+    from kvc.tools.text import escape
 
     places = _sizes_of(at)
     most = None if max_ram is None else _nbytes_of(max_ram)
     if is_session(bundle):
         if ops or at is not None or most is not None or any(sections.values()):
             raise click.UsageError(
-                f"{bundle} is a saved session, which has no such tables"
+                f"{escape(bundle)} is a saved session, which has no such tables"
             )
         _print_session(bundle, as_json)
         return
     if at is not None or most is not None:
+        if ops or any(sections.values()):
+            raise click.UsageError("--at and --max-ram print no other table beside")
         _print_footprint(bundle, places, most, as_json)
         return
     asked = [name for name, wanted in sections.items() if wanted]
@@ -148,7 +151,7 @@ def _print_footprint(
         footprint_lines,
         largest_footprint,
     )
-    from kvc.tools.text import size
+    from kvc.tools.text import escape, size
 
     with BundleFile.open(bundle) as file:
         program = file.program
@@ -158,14 +161,13 @@ def _print_footprint(
             else largest_footprint(program, sizes, most)
         )
     if found is None:
-        raise click.ClickException(
-            f"{bundle} does not fit into {size(most or 0)} at its least capacity"
-        )
+        reason = f"does not fit into {size(most or 0)} at its least capacity"
+        raise click.ClickException(f"{escape(bundle)} {reason}")
     if as_json:
         fields = asdict(found) | {"total": found.total}
         click.echo(json.dumps({"footprint": fields}, indent=2))
     else:
-        click.echo("\n".join(footprint_lines(found, program)))
+        click.echo("\n".join(footprint_lines(found)))
 
 
 def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:

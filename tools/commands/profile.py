@@ -84,20 +84,21 @@ def profile_command(
 ) -> None:
     """Say where the time of BUNDLE's calls goes.
 
-    Reads a prompt, makes tokens, and prints for each what the steps of a call take: the
-    mean of all calls, first unrecorded, then recorded. Steps of the backend cpu, and
-    those of XNNPACK as a whole, are timed inside the native loop.
+    Reads a prompt, makes tokens, and prints for each what a call takes, recorded and
+    not, as medians, and below what its steps take, as means of the recorded calls.
+    Steps of the backend cpu are timed inside the native loop; a partition of XNNPACK is
+    one step, with the module and line of one of its operators.
 
     Example: kvc profile q8.kvc -n 64 -d 512 --by module --trace trace.json
     """
     from kvc.tools.bench.plan import plan_tests
     from kvc.tools.bench.profiling import profile
-    from kvc.tools.outputs import check_output
+    from kvc.tools.outputs import check_plain_output
 
     tests = plan_tests((prompt,), (steps,), (depth,))
     if not tests:
         raise click.UsageError("nothing to run: -p and -n are both 0")
-    path = None if trace is None else check_output(trace)
+    path = None if trace is None else check_plain_output(trace)
     with open_program(bundle, loading) as program:
         found = [profile(program, test, repeats) for test in tests]
     if path is not None:
@@ -134,16 +135,16 @@ def _fields(found: Sequence["Profile"], by: str) -> list[dict[str, object]]:
 
 
 def _lines(found: Sequence["Profile"], by: str) -> list[str]:
-    from kvc.tools.bench.profiling import GROUPINGS, median_ms, rows_of
+    from kvc.tools.bench.profiling import GROUPINGS, mean_ms, median_ms, rows_of
     from kvc.tools.text import columns, escape, plural
 
     lines: list[str] = []
     for one in found:
         lines += [
             "",
-            f"{one.test.name}: {plural(len(one.calls), 'call')}, "
-            f"{median_ms(one.calls):.2f} ms each, {median_ms(one.plain):.2f} ms "
-            "without recording (medians)",
+            f"{one.test.name}: {plural(len(one.calls), 'call')}; median "
+            f"{median_ms(one.calls):.2f} ms, {median_ms(one.plain):.2f} ms without "
+            f"recording; mean {mean_ms(one.calls):.2f} ms",
         ]
         rows = [("ms", "share", "steps", by, "run by")]
         rows += [

@@ -11,6 +11,7 @@ import click
 
 from kvc.tools.loading import Loading, loading_options, open_program
 from kvc.tools.sampling import generation_options, telling_what_is_ignored
+from kvc.tools.text import escape
 
 if TYPE_CHECKING:
     from kvc.runtime.generation import Arguments
@@ -69,10 +70,10 @@ def transcribe(
                 )
             seconds = time.perf_counter() - began
             if len(sounds) > 1:
-                click.echo(f"{sound}:")
+                click.echo(f"{escape(sound)}:")
             click.echo(_timed(made) if timestamps else made.text)
             heard = len(samples) / spectrum.rate
-            spoken = f"; language {made.language}" if made.language else ""
+            spoken = f"; language {escape(made.language)}" if made.language else ""
             figures = f"{heard:.1f} s of sound in {seconds:.1f} s{spoken}"
             click.echo(figures, err=True)
 

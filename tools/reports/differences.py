@@ -287,13 +287,13 @@ def _weights(
 ) -> tuple[tuple[Item, ...], list[int]]:
     """Return the weights that differ, and the bytes of each that does not."""
     before, after = _by_source(old), _by_source(new)
-    gone = {one.digests: name for name, one in before.items() if name not in after}
-    came = {one.digests for name, one in after.items() if name not in before}
+    old_names = _renamed(before, after)
+    kept = set(old_names.values())
     items, same = [], []
     for name in dict.fromkeys((*before, *after)):
         first, second = before.get(name), after.get(name)
         if first is None and second is not None:
-            was = gone.get(second.digests)
+            was = old_names.get(name)
             if was is None:
                 items.append(Item(name, "only in the second", (), 0, second.nbytes))
             else:
@@ -301,7 +301,7 @@ def _weights(
                 nbytes = second.nbytes
                 items.append(Item(name, "renamed", renamed, nbytes, nbytes))
         elif first is not None and second is None:
-            if first.digests not in came:
+            if name not in kept:
                 items.append(Item(name, "only in the first", (), first.nbytes, 0))
         elif first is not None and second is not None:
             if change := _compare(first, second):
@@ -309,6 +309,20 @@ def _weights(
             else:
                 same.append(first.nbytes)
     return tuple(items), same
+
+
+def _renamed(
+    before: Mapping[str, _Weight], after: Mapping[str, _Weight]
+) -> dict[str, str]:
+    """Return new name -> old name of the same bytes, each name once."""
+    gone: dict[tuple[str, ...], list[str]] = {}
+    for name in reversed([name for name in before if name not in after]):
+        gone.setdefault(before[name].digests, []).append(name)
+    return {
+        name: gone[one.digests].pop()
+        for name, one in after.items()
+        if name not in before and gone.get(one.digests)
+    }
 
 
 def _compare(first: _Weight, second: _Weight) -> tuple[str, tuple[Change, ...]] | None:

@@ -8,13 +8,14 @@ places in the plan, of states the slots that hold tokens. One session is open, a
 methods take turns.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kvc.runtime.sessions.sizes import position_limit
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.schema.model import (
-    CursorKind,
     Graph,
     MemoryKind,
     Program,
@@ -22,12 +23,14 @@ from kvc.schema.model import (
     State,
     StateKind,
 )
-from kvc.schema.types import bounds, only_symbol, symbols_in
+from kvc.schema.types import only_symbol
 from kvc.schema.uses import is_packed, methods_of_blobs
+from kvc.tools.reports.methods import left_of
 from kvc.tools.text import columns, escape, plural, size
 
 TOKENS: Final = "tokens"
 PROCESS_NBYTES: Final = 42_000_000  # Python 3.11, numpy and kvc, a bundle loaded
+TORCH_NBYTES: Final = 205_000_000  # PyTorch 2.13 for CPUs beside these (2026-11)
 _PAGE: Final = 4096
 
 
@@ -46,7 +49,8 @@ class Footprint:
         scratch: of the method that takes the most.
         backends: what kvc has planned inside partitions, and bounds of what libraries
             lay out themselves, with every size at its upper bound.
-        process: about what Python, numpy and kvc take.
+        process: about what Python, numpy and kvc take; and PyTorch, where no backend
+            runs some instruction.
     """
 
     sizes: Mapping[str, int]
@@ -56,7 +60,7 @@ class Footprint:
     token: int
     scratch: int
     backends: int
-    process: int = PROCESS_NBYTES
+    process: int
 
     @property
     def total(self) -> int:
@@ -105,6 +109,7 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
         token=sum(each),
         scratch=_scratch(graphs, sizes),
         backends=planned + max(opaque, default=0),
+        process=PROCESS_NBYTES + (TORCH_NBYTES if _needs_torch(program) else 0),
     )
 
 
@@ -113,7 +118,8 @@ def largest_footprint(
 ) -> Footprint | None:
     """Return the footprint with the greatest capacity that fits into some bytes.
 
-    None where none does.
+    None where none does. Capacities that do not hold the tokens asked for do not
+    count.
 
     Raises:
         BadSetting: the program has no capacity that a session chooses.
@@ -123,13 +129,20 @@ def largest_footprint(
     name = position and position.capacity and only_symbol(position.capacity)
     if not name or name in wanted:
         expected = "a program whose sessions choose a capacity, which --at leaves out"
-        raise BadSetting(name="--max-ram", expected=expected, found=str(name))
+        raise BadSetting(name="--max-ram", expected=expected, found=name or "another")
     (symbol,) = (s for s in program.symbols if s.name == name)
 
     def at(capacity: int) -> Footprint:
         return describe_footprint(program, {**wanted, name: capacity})
 
-    low, high = symbol.lower, symbol.upper
+    def room(capacity: int) -> int:
+        sizes = _sizes(program, {**wanted, name: capacity})
+        return position_limit(program, sizes) or 0
+
+    high = symbol.upper
+    capacities = range(symbol.lower, high)
+    first = bisect_left(capacities, wanted.get(TOKENS, 0), key=room)
+    low = symbol.lower + first
     if at(low).total > most:
         return None
     while low < high:
@@ -145,7 +158,7 @@ def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
         if name == TOKENS:
             continue
         if name not in symbols:
-            known = (*symbols, TOKENS)
+            known = (*symbols, TOKENS) if program.position else tuple(symbols)
             raise UnknownName(kind="size", name=name, known=known)
         _check_inside(name, found, symbols[name].lower, symbols[name].upper)
         sizes[name] = found
@@ -162,19 +175,21 @@ def _tokens(
             expected = "nothing: nothing in this program counts tokens"
             raise BadSetting(name=TOKENS, expected=expected, found=wanted[TOKENS])
         return 0
-    grown = position.kind is CursorKind.LENGTH and position.capacity is None
-    room = [
+    limit = position_limit(program, sizes)
+    slots = [
         state.type.shape(sizes)[state.axis]
         for state in program.states
-        if state.axis is not None and state.kind is not StateKind.RING
+        if state.axis is not None and _follows_position(state)
     ]
-    if position.capacity is not None:
-        symbols = {symbol.name: symbol for symbol in program.symbols}
-        room = [min(bounds(position.capacity, symbols)[1], max(room, default=1 << 62))]
-    most = 1 << 62 if grown or not room else min(room)
-    found = wanted.get(TOKENS, min(room, default=0))
-    _check_inside(TOKENS, found, 0, most)
+    usual = max(slots, default=0) if limit is None else limit
+    found = wanted.get(TOKENS, usual)
+    _check_inside(TOKENS, found, 0, 1 << 62 if limit is None else limit)
     return found
+
+
+def _follows_position(state: State) -> bool:
+    """Tell whether a state has a slot for each token, or each of the last ones."""
+    return state.kind is not StateKind.PLAIN and state.cursor in (None, 0)
 
 
 def _check_inside(name: str, found: int, least: int, most: int) -> None:
@@ -183,13 +198,16 @@ def _check_inside(name: str, found: int, least: int, most: int) -> None:
 
 
 def _state(state: State, sizes: Mapping[str, int], tokens: int) -> int:
-    """Return the bytes of a state whose slots hold so many tokens."""
+    """Return the bytes of a state whose slots hold so many tokens.
+
+    One that other calls fill, as the cross caches of an encoder, is full.
+    """
     shape = state.type.shape(sizes)
     whole = state.type.nbytes(sizes)
-    counts = state.axis is not None and state.kind is not StateKind.PLAIN
-    if not counts or state.axis is None or not shape[state.axis]:
+    axis = state.axis if _follows_position(state) else None
+    if axis is None or not shape[axis]:
         return whole
-    return whole // shape[state.axis] * min(tokens, shape[state.axis])
+    return whole // shape[axis] * min(tokens, shape[axis])
 
 
 def _scratch(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:
@@ -219,20 +237,26 @@ def _weights(program: Program) -> int:
     )
 
 
-def footprint_lines(found: Footprint, program: Program) -> list[str]:
+def _needs_torch(program: Program) -> bool:
+    return any(map(left_of, program.methods))
+
+
+def footprint_lines(found: Footprint) -> list[str]:
     """Lay a footprint out."""
-    held = symbols_in(state.type for state in program.states)
     told = ", ".join(
         f"{escape(name)} = {number:,}" for name, number in found.sizes.items()
     )
-    each = f", {size(found.token)} each" if found.token else ""
-    tokens = f"with {plural(found.tokens, 'token')}{each}" if held else "of a session"
+    tokens = "of a session"
+    if found.token:
+        tokens = f"with {plural(found.tokens, 'token')}, {size(found.token)} each"
+    torch = found.process > PROCESS_NBYTES
+    process = "Python, PyTorch, numpy and kvc" if torch else "Python, numpy and kvc"
     rows = [
         (size(found.weights), "weights: pages of files, shared between processes"),
         (size(found.states), f"states {tokens}"),
         (size(found.scratch), "scratch while a method runs"),
         (size(found.backends), "inside partitions that backends run"),
-        (size(found.process), "about: Python, numpy and kvc"),
+        (size(found.process), f"about: {process}"),
     ]
     return [
         f"MEMORY AT {told or 'fixed sizes'}: {size(found.total)}",

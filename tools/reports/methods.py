@@ -84,11 +84,11 @@ def _describe(program: Program, method: Method) -> MethodReport:
         row_lengths=""
         if method.row_lengths is None
         else method.input_names[method.row_lengths],
-        left=_left(method),
+        left=left_of(method),
     )
 
 
-def _left(method: Method) -> dict[str, int]:
+def left_of(method: Method) -> dict[str, int]:
     """Count the instructions that are in no delegate, by op."""
     graphs = [method.graph]
     for graph in graphs:

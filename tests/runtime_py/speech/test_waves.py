@@ -52,7 +52,16 @@ def test_another_rate_is_refused_with_the_way_to_change_it(tmp_path):
 
 def floats(samples: bytes) -> bytes:
     """Return a wav file of floats, which are no plain samples."""
-    form = struct.pack("<HHIIHH", 3, 1, RATE, 4 * RATE, 4, 32)
+    return of_form(struct.pack("<HHIIHH", 3, 1, RATE, 4 * RATE, 4, 32), samples)
+
+
+def wide(samples: bytes) -> bytes:
+    """Return a wav file of integers of 64 bits."""
+    return of_form(struct.pack("<HHIIHH", 1, 1, RATE, 8 * RATE, 8, 64), samples)
+
+
+def of_form(form: bytes, samples: bytes) -> bytes:
+    """Return a wav file."""
     chunks = b"fmt " + struct.pack("<I", len(form)) + form
     chunks += b"data" + struct.pack("<I", len(samples)) + samples
     return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
@@ -64,6 +73,7 @@ def floats(samples: bytes) -> bytes:
         (lambda _: b"", "it ends too early"),
         (lambda _: b"ID3 an mp3, say, whatever it holds", "no wav file"),
         (lambda _: floats(bytes(16)), "no wav file of plain samples"),
+        (lambda _: wide(bytes(16)), "its samples have 64 bits"),
         (lambda content: content[:-3], "it is cut off"),
         (lambda content: content[: -2 * len(VALUES)], "it is empty"),
         (lambda content: content[:30], "no wav file"),
@@ -79,3 +89,8 @@ def test_what_is_no_whole_wav_file_is_refused(change, says, tmp_path):
 def test_a_file_that_is_not_there_is_a_problem_of_the_file(tmp_path):
     with pytest.raises(FileProblem, match="No such file"):
         read_wave(tmp_path / "a.wav", RATE)
+
+
+def test_a_name_that_no_file_can_have_is_a_problem_of_the_file():
+    with pytest.raises(FileProblem, match="null byte"):
+        read_wave("a\0.wav", RATE)

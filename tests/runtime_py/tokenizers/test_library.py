@@ -232,13 +232,14 @@ def test_a_tokenizer_that_fails_while_it_encodes_is_an_error_of_kvc(kind):
     assert refused.value.file == "tokenizer.json"
 
 
-def test_ctrl_c_in_the_library_is_no_error_of_the_tokenizer(monkeypatch):
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError])
+def test_what_is_not_the_tokenizer_s_doing_is_no_error_of_it(monkeypatch, kind):
     tokenizer = JsonTokenizer(faulty())
 
     class Interrupted:
         def encode(self, *_, **__):
-            raise KeyboardInterrupt
+            raise kind
 
     monkeypatch.setattr(tokenizer, "_library", Interrupted())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(kind):
         tokenizer.encode("a")

@@ -2,6 +2,9 @@
 
 import json
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from tiny_decoder import factory
@@ -10,6 +13,7 @@ from kvc.compiler import compile_program
 from kvc.tools.bench.plan import SpeedTest, plan_tests
 from kvc.tools.bench.rounds import Measured
 
+KVC = Path(sys.executable).parent / "kvc"
 FAKE = """#!/usr/bin/env python3
 import json, sys
 options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
@@ -117,6 +121,12 @@ def test_llama_bench_takes_its_turn(kvc, fast, tmp_path):
     done = kvc("bench", fast, "-p", 4, "-n", 0, "-r", 1, *peer)
     assert done.exit_code == 1
     assert f"llama-bench fails on {model}: no such model" in done.output
+    program.write_text("#!/bin/sh\nprintf '\\377' >&2; exit 1\n")
+    done = kvc("bench", fast, "-p", 4, "-n", 0, "-r", 1, *peer)
+    assert rf"llama-bench fails on {model}: \xff" in done.output
+    program.write_text("no program")
+    done = kvc("bench", fast, "-p", 4, "-n", 0, "-r", 1, *peer)
+    assert (done.exit_code, f"cannot run {program}: " in done.output) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +144,28 @@ def test_what_cannot_be_measured(kvc, fast, options, message):
     done = kvc("bench", fast, "-r", 1, *options)
     assert done.exit_code != 0
     assert message in done.output
+
+
+def test_what_lies_in_the_folder_is_not_imported(fast, tmp_path):
+    for name in ("numpy", "json", "click"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    command = [KVC, "bench", fast, "-p", "2", "-n", "0", "-r", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "imported" in done.stderr) == (0, False), done.stderr
+
+
+def test_the_bundle_that_fails_is_named_once(kvc, fast, tmp_path):
+    done = kvc("bench", fast, "-p", 100, "-n", 0, "-r", 1)
+    assert f"Error: {fast}: the prompt has 100 tokens" in done.stderr
+    done = kvc("bench", tmp_path / "missing.kvc", "-r", 1)
+    assert f"Error: cannot read {tmp_path}" in done.stderr
+
+
+def test_a_peer_s_file_that_is_missing_is_told_first(kvc, fast):
+    peer = ("--against", "no.gguf", "--llama-bench", "true")
+    done = kvc("bench", fast, "-p", 2, "-n", 0, "-r", 1, *peer)
+    assert (done.exit_code, "cannot read no.gguf" in done.stderr) == (1, True)
+    assert "measuring" not in done.stderr
 
 
 def test_what_is_no_bundle(kvc, tmp_path, sample):

@@ -101,6 +101,17 @@ def test_renamed_bytes_are_no_new_ones(kvc, tmp_path):
     assert weight["changes"][0]["old"] == "a"
 
 
+def test_of_equal_bytes_each_is_renamed_once_and_the_rest_is_gone(kvc, tmp_path):
+    raw = SMALL["a"]
+    save_data(tmp_path / "old.kvc", {"a": raw, "b": raw, "c": raw})
+    save_data(tmp_path / "new.kvc", {"x": raw, "y": raw})
+    _, found = differences(kvc, tmp_path / "old.kvc", tmp_path / "new.kvc")
+    kinds = {one["name"]: one["kind"] for one in found["weights"]}
+    assert kinds == {"c": "only in the first", "x": "renamed", "y": "renamed"}
+    renamed = [c["old"] for one in found["weights"] for c in one["changes"]]
+    assert renamed == ["a", "b"]
+
+
 def test_what_cannot_be_read_is_trouble(kvc, tmp_path, sample):
     done = kvc("diff", sample, tmp_path / "missing.kvc")
     assert done.exit_code == 2

@@ -52,7 +52,9 @@ def test_modules_that_differ_in_numbers_are_one_row():
     assert modules[0].what == "layers.{0..2}.ffn"
     assert (modules[0].count, modules[0].backends) == (3, ("cpu",))
     assert rows_of([Call(0, 3, spans)], by_line)[0].what == "model:7"
-    assert rows_of([Call(0, 1, (span("a", 0, 1),))], by_module)[0].what == "(no source)"
+    bare = [Call(0, 1, (span("a", 0, 1, "model:7"),))]
+    assert rows_of(bare, by_module)[0].what == "(no module)"
+    assert rows_of([Call(0, 1, (span("a", 0, 1),))], by_line)[0].what == "(no source)"
 
 
 def test_a_call_is_taken_apart(kvc, fast):
@@ -68,7 +70,7 @@ def test_a_call_is_taken_apart(kvc, fast):
         assert rows["kvc::attention"]["backends"] == ["cpu"]
         assert rows[OUTSIDE]["milliseconds"] > 0
     text = kvc("profile", fast, "-p", 0, "-n", 2, "--by", "line").stdout
-    assert text.startswith("tg2: 2 calls, ")
+    assert text.startswith("tg2: 2 calls; ")
     assert "kvc.compiler.models.decoder:" in text
 
 
@@ -89,6 +91,21 @@ def test_a_trace_has_every_step(kvc, fast, tmp_path):
     inside = [e for e in steps if first["ts"] <= e["ts"] < first["ts"] + first["dur"]]
     assert len(inside) == len(steps) // 2
     assert all(event["args"]["method"] == "decode" for event in steps)
+
+
+def test_a_trace_takes_no_bundle_s_place(kvc, fast):
+    before = fast.read_bytes()
+    done = kvc("profile", fast, "-p", 1, "-n", 0, "--trace", fast)
+    assert done.exit_code == 1
+    assert "a bundle is there" in done.stderr
+    assert fast.read_bytes() == before
+
+
+def test_the_mean_that_rows_add_up_to_stands_above_them(kvc, fast):
+    text = kvc("profile", fast, "-p", 0, "-n", 3).stdout
+    title, _, *rows = text.splitlines()
+    mean = float(title.removesuffix(" ms").rpartition(" ")[2])
+    assert sum(float(row.split()[0]) for row in rows) == pytest.approx(mean, abs=0.02)
 
 
 @pytest.mark.parametrize(

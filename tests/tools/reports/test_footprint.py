@@ -7,13 +7,14 @@ import pytest
 import torch
 from model_a import random_decoder
 
-from kvc.compiler import Method, compile_program
+from kvc.compiler import Dim, Method, StateSpec, compile_program
 from kvc.compiler.models.decoder import DecoderConfig
 from kvc.runtime import load
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.tools.reports.footprint import (
     PROCESS_NBYTES,
+    TORCH_NBYTES,
     describe_footprint,
     largest_footprint,
 )
@@ -79,6 +80,16 @@ def test_the_largest_capacity_is_the_last_that_fits(program):
     assert largest_footprint(program, {}, PROCESS_NBYTES) is None
 
 
+def test_the_largest_capacity_holds_the_tokens_asked_for(program):
+    most = describe_footprint(program, {"capacity": 5000, "tokens": 300}).total
+    found = largest_footprint(program, {"tokens": 300}, most)
+    assert (found.sizes["capacity"], found.tokens) == (8192, 300)
+    few = describe_footprint(program, {"capacity": 300}).total
+    assert largest_footprint(program, {"tokens": 300}, few - 1) is None
+    with pytest.raises(BadSetting, match="tokens: expected 0 to 8192, got 8193"):
+        largest_footprint(program, {"tokens": 8193}, most)
+
+
 def test_sizes_out_of_bounds_are_refused(program):
     with pytest.raises(UnknownName, match=r"size 'width'.*capacity, seq, tokens"):
         describe_footprint(program, {"width": 3})
@@ -86,6 +97,70 @@ def test_sizes_out_of_bounds_are_refused(program):
         describe_footprint(program, {"capacity": 8193})
     with pytest.raises(BadSetting, match="tokens: expected 0 to 100, got 101"):
         describe_footprint(program, {"capacity": 100, "tokens": 101})
+
+
+class Translator(torch.nn.Module):
+    """An encoder with a cache of its own, and a decoder that sees it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(8, 4)
+        for name in ("heard", "said"):
+            self.register_buffer(name, torch.zeros(1, 1, 64, 4))
+            self.register_buffer(f"{name}_position", torch.zeros(1, dtype=torch.int64))
+
+    def take(self, name, tokens):
+        rows = self.embed(tokens)[:, None]
+        cache, position = getattr(self, name), getattr(self, f"{name}_position")
+        cache.copy_(torch.ops.kvc.cache_update(cache, rows, position.clone()))
+        position.add_(tokens.shape[1])
+        return cache.sum((1, 2))
+
+    def encode(self, tokens):
+        return self.take("heard", tokens)
+
+    def decode(self, token):
+        return self.take("said", token) + self.heard.sum((1, 2))
+
+
+def test_the_cache_of_an_encoder_is_full_at_its_own_size(tmp_path):
+    token = torch.zeros(1, 1, dtype=torch.int64)
+    methods = [Method(name, (token,), role=name) for name in ("encode", "decode")]
+    states = [
+        StateSpec("heard", axis=2, capacity=Dim("encoder", 1, 64)),
+        StateSpec("said", axis=2, capacity=Dim("decoder", 1, 64)),
+    ]
+    bundle = compile_program(Translator(), methods, "fp32", states=states)
+    bundle.save(tmp_path / "translator.kvc")
+    with BundleFile.open(tmp_path / "translator.kvc") as file:
+        sizes = {"encoder": 40, "decoder": 20}
+        found = describe_footprint(file.program, sizes | {"tokens": 5})
+        assert (found.states, found.token) == ((40 + 5) * 16 + 2 * 8, 16)
+        assert describe_footprint(file.program, sizes).tokens == 20
+        with pytest.raises(BadSetting, match="tokens: expected 0 to 20, got 21"):
+            describe_footprint(file.program, sizes | {"tokens": 21})
+
+
+class Appending(torch.nn.Module):
+    def forward(self, rows, past):
+        present = torch.cat([past, rows], 1)
+        return {"sum": present.sum(1), "present": present}
+
+
+def test_a_cache_that_grows_holds_the_tokens_asked_for(kvc, tmp_path):
+    past = torch.zeros(1, 3, 4)
+    seq, longest = Dim("seq", 1, 8), Dim("longest", 0, 64)
+    method = Method(
+        "forward",
+        (torch.zeros(1, 2, 4), past),
+        dynamic={"rows": {1: seq}, "past": {1: longest}},
+        carry={"past": "present"},
+    )
+    compile_program(Appending(), [method], "fp32").save(tmp_path / "growing.kvc")
+    told = kvc("dump", tmp_path / "growing.kvc", "--at", "tokens=10").stdout
+    assert "160 B  states with 10 tokens, 16 B each" in told
+    whole = kvc("dump", tmp_path / "growing.kvc", "--at", "seq=1").stdout
+    assert "1.02 kB  states with 64 tokens, 16 B each" in whole
 
 
 class Doubling(torch.nn.Module):
@@ -99,6 +174,9 @@ def test_without_a_position_nothing_is_held(tmp_path):
     with BundleFile.open(tmp_path / "plain.kvc") as file:
         found = describe_footprint(file.program, {})
         assert (found.states, found.tokens, found.token) == (0, 0, 0)
+        assert found.process == PROCESS_NBYTES + TORCH_NBYTES  # the recipe is fp32
+        with pytest.raises(UnknownName, match="no size 'width'; it has: none"):
+            describe_footprint(file.program, {"width": 3})
         with pytest.raises(BadSetting, match="nothing in this program counts tokens"):
             describe_footprint(file.program, {"tokens": 3})
         with pytest.raises(BadSetting, match="sessions choose a capacity"):
@@ -115,3 +193,7 @@ def test_on_the_command_line(kvc, path):
     assert kvc("dump", path, "--max-ram", "1k").exit_code == 1
     for wrong in (("--at", "capacity"), ("--at", "a=b"), ("--max-ram", "1X")):
         assert kvc("dump", path, *wrong).exit_code == 2
+    for other in (("--memory",), ("--ops", "decode")):
+        done = kvc("dump", path, "--at", "seq=1", *other)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "no other table" in done.stderr
