@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from eight_rows import one_by_one
 from hf_models import VOCAB
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -222,7 +223,7 @@ def _by_blocks(x: Tensor, weight: Tensor) -> Tensor:
     Which scale is the best for a block is asked of kvc: near a tie, the order of a sum
     decides.
     """
-    scale = quantize_blocks(weight.detach())[1].double()
+    scale = one_by_one(quantize_blocks(weight.detach())[1]).double()
     blocks = weight.double().view(len(weight), -1, BLOCK) / scale[..., None]
     values = blocks.round().clamp(-8, 7) * scale[..., None]
     return (x.double() @ values.flatten(1).t()).float()
