@@ -197,7 +197,8 @@ def linear_qb4(
     require(weight_scale.dtype is DType.BFLOAT16, f"scales {weight_scale}")
     whole, scales = shape_of(weight), shape_of(weight_scale)
     side_by_side = len(whole) == 4 and whole[2:] == (QB4_ROWS, QB4_BYTES)
-    require(side_by_side, f"{weight} is not [out / 8, in / 8, 8, 4]")
+    older = "; compile the model again" if len(whole) == 2 else ""
+    require(side_by_side, f"{weight} is not [out / 8, in / 8, 8, 4]{older}")
     require(len(scales) == 3, f"{weight_scale} is not [out / 8, in / block, 8]")
     rows, columns, blocks = QB4_ROWS * whole[0], 2 * QB4_BYTES * whole[1], scales[1]
     of_rows = scales[::2] == (whole[0], QB4_ROWS)

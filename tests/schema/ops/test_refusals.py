@@ -376,6 +376,12 @@ SCALES = tensor(1, 2, 8, dtype=DType.BFLOAT16)
 QB4 = (Q, STEPS, ZERO, INT4, SCALES, None)
 
 
+def test_int4_weights_of_an_older_bundle_say_what_to_do():
+    rows = tensor(8, 32, dtype=UINT8)
+    with pytest.raises(ShapeMismatch, match="compile the model again"):
+        OPS["kvc::linear_qb4"].rule(*QB4[:3], rows, *QB4[4:])
+
+
 def test_an_int4_linear_has_the_shape_of_its_rows_and_channels():
     rule = OPS["kvc::linear_qb4"].rule
     assert rule(*QB4) == ((DType.FLOAT32, (2, 8)),)
