@@ -16,7 +16,7 @@ from kvc.runtime.threads import settle_threads
 from kvc.schema.errors import KvcError
 from kvc.tools.bench.feeding import feeder_at, random_prompts
 from kvc.tools.bench.plan import Figures, Memory, Plan, SpeedTest, plan_of
-from kvc.tools.loading import Loading, open_program
+from kvc.tools.loading import open_program
 from kvc.tools.text import escape
 
 _STATUS: Final = Path("/proc/self/status")
@@ -28,11 +28,8 @@ def measure(plan: Plan) -> Figures:
     Raises:
         KvcError: as `load`, `Program.session` and `generate`.
     """
-    loading = Loading(
-        plan.mode, plan.data_folders, plan.reference, plan.threads, plan.residency
-    )
     began = time.perf_counter()
-    with open_program(plan.bundle, loading) as program:
+    with open_program(plan.bundle, plan.loading) as program:
         load_s = time.perf_counter() - began
         with _open_session(program, plan.rows) as session:
             feeder = feeder_at(session, plan.rows, 0)

@@ -8,6 +8,8 @@ Tests are named as llama-bench names its own: `pp128` reads a prompt of 128 toke
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from kvc.tools.loading import Loading
+
 
 @dataclass(frozen=True, slots=True)
 class SpeedTest:
@@ -59,19 +61,14 @@ class Plan:
         tests: in this order.
         rows: of the session; all take the same number of tokens.
         began: `time.monotonic()` when the process was started.
-        mode, data_folders, reference, threads: as `kvc.runtime.load` has them.
-        residency: whether to print what memory the weights take.
+        loading: how to load the bundle.
     """
 
     bundle: str
     tests: tuple[SpeedTest, ...]
     rows: int
     began: float
-    mode: str
-    data_folders: tuple[str, ...]
-    reference: bool | None
-    threads: int | None
-    residency: bool
+    loading: Loading
 
     def as_json(self) -> dict[str, object]:
         """Return the fields."""
@@ -80,9 +77,13 @@ class Plan:
 
 def plan_of(fields: dict[str, object]) -> Plan:
     """Return the plan of such fields, as `Plan.as_json` gave them."""
-    tests = fields["tests"]
+    tests, loading = fields["tests"], fields["loading"]
     assert isinstance(tests, list)
-    found = fields | {"tests": tuple(SpeedTest(**test) for test in tests)}
+    assert isinstance(loading, dict)
+    found = fields | {
+        "tests": tuple(SpeedTest(**test) for test in tests),
+        "loading": Loading(**loading),
+    }
     return Plan(**found)  # type: ignore[arg-type]  # as `as_json` wrote them
 
 

@@ -151,17 +151,7 @@ def _measure(
     bundle: str, tests: tuple[SpeedTest, ...], rows: int, loading: Loading
 ) -> Figures:
     """Return what a process of its own measures."""
-    plan = Plan(
-        bundle=bundle,
-        tests=tests,
-        rows=rows,
-        began=time.monotonic(),
-        mode=loading.mode,
-        data_folders=loading.data_folders,
-        reference=loading.reference,
-        threads=loading.threads,
-        residency=loading.residency,
-    )
+    plan = Plan(bundle, tests, rows, time.monotonic(), loading)
     # -P: a folder that somebody runs kvc in may have a numpy.py.
     command = [sys.executable, "-P", "-m", _PROCESS, json.dumps(plan.as_json())]
     done = subprocess.run(command, capture_output=True, text=True)
