@@ -24,6 +24,7 @@ from kvc.schema.errors import (
 )
 from kvc.schema.generation_config import read_settings
 from kvc.schema.model import Program
+from kvc.schema.panics import is_failure
 from kvc.schema.uses import is_plain_name
 
 Files = Mapping[str, bytes | Path]
@@ -186,8 +187,7 @@ def _try_encoding(parsed: Mapping[str, object]) -> None:
     try:
         Tokenizer.from_str(json.dumps(parsed)).encode(_TRIAL)
     except BaseException as error:
-        # The package raises Exception itself, and no Exception where it panics.
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+        if not is_failure(error):
             raise
         reason = f"it cannot encode {_TRIAL!r}: {error}"
         raise BadFile(file=TOKENIZER, reason=reason) from error

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from kvc.runtime.tokenizers.stages import Decoder, NewStage, Stage, stages_of
 from kvc.schema.errors import BadTokenizer, MissingPackage
+from kvc.schema.panics import is_failure
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
 FILE: Final = "tokenizer.json"
 INSTALL: Final = "pip install 'tokenizers>=0.23'"
-_PANIC: Final = "PanicException"  # which no module exports
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _MOST: Final = 2**32  # ids of the library are below
 
@@ -119,17 +119,13 @@ def _read(raw: bytes) -> "Library":
 def _library_errors(what: str = "") -> Iterator[None]:
     """Turn what the library raises into an error of kvc's.
 
-    It raises `Exception` itself, and what is no Exception where its Rust code panics.
-
     Raises:
         BadTokenizer: it did.
     """
     try:
         yield
-    except MemoryError:
-        raise  # the machine's, not the tokenizer's
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+        if not is_failure(error):
             raise
         raise BadTokenizer(file=FILE, reason=what + _reason(error)) from error
 
