@@ -41,7 +41,8 @@ def diff(
     Example: kvc diff fp32.kvc q8.kvc
     """
     from kvc.schema.errors import KvcError
-    from kvc.tools.reports.differences import describe_differences, difference_lines
+    from kvc.tools.reports.difference_lines import difference_lines
+    from kvc.tools.reports.differences import describe_differences
     from kvc.tools.text import escape
 
     try:
