@@ -60,6 +60,12 @@ if TYPE_CHECKING:
     metavar="N",
     help="The largest capacity that fits into N bytes, as 512M or 2G, at --at.",
 )
+@click.option(
+    "--html",
+    "page",
+    metavar="FILE",
+    help="Write one page that shows all of it, for a browser, without a network.",
+)
 @data_folders_option
 def dump(
     bundle: str,
@@ -67,12 +73,14 @@ def dump(
     ops: Sequence[str],
     at: str | None,
     max_ram: str | None,
+    page: str | None,
     data_folders: Sequence[str],
     **sections: bool,
 ) -> None:
     """Describe BUNDLE: methods, states, weights, memory, size.
 
     Without options, prints an overview; each option prints one table in full instead.
+    --html writes a page with pictures of the memory plan and of the file.
 
     BUNDLE may also be a saved session: then its program, position and capacity.
 
@@ -84,15 +92,22 @@ def dump(
 
     places = _sizes_of(at)
     most = None if max_ram is None else _nbytes_of(max_ram)
+    footprint = at is not None or most is not None
+    tables = ops or any(sections.values())
     if is_session(bundle):
-        if ops or at is not None or most is not None or any(sections.values()):
+        if tables or footprint or page is not None:
             raise click.UsageError(
                 f"{escape(bundle)} is a saved session, which has no such tables"
             )
         _print_session(bundle, as_json)
         return
-    if at is not None or most is not None:
-        if ops or any(sections.values()):
+    if page is not None:
+        if tables or footprint or as_json:
+            raise click.UsageError("--html has everything; leave other options out")
+        _write_page(bundle, page, data_folders)
+        return
+    if footprint:
+        if tables:
             raise click.UsageError("--at and --max-ram print no other table beside")
         _print_footprint(bundle, places, most, as_json)
         return
@@ -113,6 +128,20 @@ def _print_session(path: str, as_json: bool) -> None:
     report = describe_session(path)
     shown = json.dumps({"session": asdict(report)}, indent=2) if as_json else None
     click.echo(shown or "\n".join(session_lines(report)))
+
+
+def _write_page(bundle: str, name: str, data_folders: Sequence[str]) -> None:
+    from kvc.schema.container import BundleFile
+    from kvc.tools.outputs import check_plain_output
+    from kvc.tools.page.content import describe_page
+    from kvc.tools.page.writing import write_page
+    from kvc.tools.reports.files import describe_file
+
+    path = check_plain_output(name)
+    with BundleFile.open(bundle) as file:
+        report = describe_file(file, data_folders, by_method=True)
+        content = describe_page(report, file.program)
+    write_page(path, content)
 
 
 def _sizes_of(text: str | None) -> dict[str, int]:
