@@ -20,6 +20,7 @@ from kvc.compiler.constants import (
 from kvc.compiler.emit.program import PLACELESS
 from kvc.schema import model
 from kvc.schema.container import (
+    Accept,
     Content,
     Progress,
     SavedBundle,
@@ -87,6 +88,7 @@ class Bundle:
         progress: Progress | None = None,
         data: Placement = "internal",
         reuse: Sequence[str | os.PathLike[str]] = (),
+        accept: Accept | None = None,
     ) -> SaveReport:
         """Write the bundle, whole or not at all.
 
@@ -97,6 +99,8 @@ class Bundle:
                 NAME-<digest>.kvd, that bundles with the same weights share.
             reuse: data files of other bundles. The bundle refers to the weights that
                 these hold, and only the others are written.
+            accept: told of the bundle before it gets its name; if it raises, nothing
+                is written.
 
         Raises:
             CannotWrite: a file cannot be written; what was there is untouched.
@@ -116,6 +120,7 @@ class Bundle:
                 external=data == "external",
                 reuse=tuple(reuse),
                 progress=progress,
+                accept=accept,
             )
         return _report(saved)
 

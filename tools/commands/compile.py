@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from kvc.tools.amounts import nbytes_of, sizes_of
 from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
 
 if TYPE_CHECKING:
@@ -44,10 +45,27 @@ _WHY = ", as no --recipe was given"
 )
 @click.option(
     "--max-copy-bytes",
-    "budgets",
+    "copies",
     multiple=True,
     metavar="METHOD=N",
     help="Fail if a call of METHOD would copy more than N bytes of state. Repeatable.",
+)
+@click.option(
+    "--max-file", metavar="N", help="Fail if the bundle takes more bytes, as 150M."
+)
+@click.option(
+    "--max-ram",
+    metavar="N",
+    help="Fail if a process with one session takes more bytes of memory.",
+)
+@click.option(
+    "--max-state", metavar="N", help="Fail if a session's states take more bytes."
+)
+@click.option(
+    "--at",
+    metavar="NAME=N,...",
+    help="The sizes that --max-ram and --max-state count at, as capacity=4096,"
+    "tokens=512.  [default: the greatest]",
 )
 @click.option(
     "--data",
@@ -77,7 +95,11 @@ def compile_command(
     recipe: str | None,
     cache_dtype: str | None,
     output: str | None,
-    budgets: tuple[str, ...],
+    copies: tuple[str, ...],
+    max_file: str | None,
+    max_ram: str | None,
+    max_state: str | None,
+    at: str | None,
     data: "Placement",
     reuse: tuple[str, ...],
     pack: str | None,
@@ -99,12 +121,19 @@ def compile_command(
     without this file, weights are packed at load as usual.
     """
     from kvc.recipes import load_recipe
+    from kvc.tools.budgets import Budgets
     from kvc.tools.outputs import check_bundle_output
 
     if not model:
         raise click.UsageError("MODEL is empty; give a folder, a factory or a name")
     start = time.perf_counter()
-    allowed = dict(_budget(text) for text in budgets)
+    allowed = dict(_budget(text) for text in copies)
+    budgets = Budgets(
+        file=None if max_file is None else nbytes_of(max_file, "--max-file"),
+        ram=None if max_ram is None else nbytes_of(max_ram, "--max-ram"),
+        state=None if max_state is None else nbytes_of(max_state, "--max-state"),
+        sizes=sizes_of(at),
+    )
     source = Path(model) if Path(model).is_dir() else None
     default = _RECIPE if source is None else _FOLDERS_RECIPE
     loaded = load_recipe(recipe or default, cache_dtype)
@@ -127,7 +156,13 @@ def compile_command(
         else:
             refuse_options(options, model)
             bundle = compile_model(model, loaded, stages.show, allowed)
-        report = bundle.save(path, progress=stages.show, data=data, reuse=reuse)
+        report = bundle.save(
+            path,
+            progress=stages.show,
+            data=data,
+            reuse=reuse,
+            accept=budgets.check,
+        )
         packed = None
         if packed_form:
             stages.show("packing weights", 0, 0)
