@@ -18,6 +18,7 @@ from kvc.compiler.constants import (
     nbytes_of,
 )
 from kvc.compiler.emit.program import PLACELESS
+from kvc.compiler.files import Files, take_files
 from kvc.schema import model
 from kvc.schema.container import (
     Accept,
@@ -77,6 +78,7 @@ class Bundle:
         sources: Mapping[str, Source],
         files: Mapping[str, Content],
     ) -> None:
+        self._bare = program
         self.program = _with_files(program, files)
         self._sources = sources
         self._files = files
@@ -123,6 +125,17 @@ class Bundle:
                 accept=accept,
             )
         return _report(saved)
+
+    def with_files(self, files: Files) -> "Bundle":
+        """Return a bundle that carries more files; this one stays as it is.
+
+        Raises:
+            BadFile: a name is not a plain one or taken, or a file cannot be read.
+        """
+        added = take_files(files)
+        for name in added.keys() & self._files.keys():
+            raise BadFile(file=name, reason="the bundle has a file of this name")
+        return Bundle(self._bare, self._sources, {**self._files, **added})
 
     def __repr__(self) -> str:
         methods = ", ".join(method.name for method in self.program.methods)

@@ -12,7 +12,7 @@ from kvc.tools.amounts import nbytes_of, sizes_of
 from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
 
 if TYPE_CHECKING:
-    from kvc.compiler.bundle import Placement, SaveReport
+    from kvc.compiler.bundle import Bundle, Placement, SaveReport
     from kvc.schema.container import SavedBundle
     from kvc.schema.model import Program
     from kvc.tools.progress import Stages
@@ -86,6 +86,11 @@ _WHY = ", as no --recipe was given"
     help="Also store the weights as the backend's library packs them on this machine. "
     "The error for a wrong name tells the right one.",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Keep results of sample calls in the bundle, which kvc check compares with.",
+)
 @folder_options
 @click.option(
     "-q", "--quiet", is_flag=True, help="Print neither progress nor the summary."
@@ -103,6 +108,7 @@ def compile_command(
     data: "Placement",
     reuse: tuple[str, ...],
     pack: str | None,
+    check: bool,
     quiet: bool,
     **options: Unpack[FolderOptions],
 ) -> None:
@@ -156,6 +162,8 @@ def compile_command(
         else:
             refuse_options(options, model)
             bundle = compile_model(model, loaded, stages.show, allowed)
+        if check:
+            bundle = _with_results(bundle, stages)
         report = bundle.save(
             path,
             progress=stages.show,
@@ -174,6 +182,18 @@ def compile_command(
     if not quiet:
         seconds = time.perf_counter() - start
         _print_table(path, bundle.model_nbytes, report, packed, seconds, recipe is None)
+
+
+def _with_results(bundle: "Bundle", stages: "Stages") -> "Bundle":
+    """Return a bundle that holds results of sample calls.
+
+    Raises:
+        CheckFailed: a backend's library and its reference do not agree.
+        KvcError: a session cannot be opened.
+    """
+    from kvc.tools.checks.made import with_results
+
+    return with_results(bundle, stages.show)
 
 
 def _default_output(model: str) -> str:
