@@ -46,6 +46,13 @@ _MODERNBERT = _BASE | {
     "local_attention": 8, "global_attn_every_n_layers": 2, "num_hidden_layers": 3,
     "bos_token_id": 3, "eos_token_id": 2, "cls_token_id": 3, "sep_token_id": 2,
 }  # fmt: skip
+_DEBERTA = _BASE | {
+    "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8,
+    "max_relative_positions": 16, "norm_rel_ebd": "layer_norm",
+}  # fmt: skip
+_DEBERTA_V3 = _DEBERTA | {
+    "share_att_key": True, "position_biased_input": False, "type_vocab_size": 0,
+}  # fmt: skip
 
 Models = dict[str, tuple[str, Mapping[str, object]]]
 TEXTS: Models = {
@@ -59,6 +66,9 @@ TEXTS: Models = {
     "modernbert": ("modernbert", _MODERNBERT),
     "nomic_bert": ("nomic_bert", _BASE),
     "esm": ("esm", _ROBERTA | {"mask_token_id": 4}),
+    "mpnet": ("mpnet", _ROBERTA),
+    "deberta-v2": ("deberta-v2", _DEBERTA),
+    "deberta-v2, third version": ("deberta-v2", _DEBERTA_V3),
     "llama": ("llama", _BASE | {"num_key_value_heads": 2}),
 }  # fmt: skip
 
@@ -137,6 +147,24 @@ def eager_pictures(model: PreTrainedModel, given: Floats) -> Floats:
         made = model(pixel_values=torch.from_numpy(given))
     found = made.logits if hasattr(made, "logits") else made.last_hidden_state[:, 0]
     return found.numpy()
+
+
+def compare_pictures(name: str, folder: Path) -> tuple[float, float]:
+    """Export a model of pictures and return how far it is, and the control.
+
+    That is the difference from what the model makes of the pictures in another order,
+    in standard deviations.
+    """
+    model, given, path = build(name), pixels(3), folder / "model.kvc"
+    export_hf(model).save(path)
+    with load(path) as program:
+        found = program.call("embed_image", given)
+    wanted = eager_pictures(model, given)
+    far, changed = (
+        float(np.abs(found - other).max() / wanted.std())
+        for other in (wanted, wanted[[1, 2, 0]])
+    )
+    return far, changed
 
 
 def write(folder: Path, name: str, content: object) -> None:

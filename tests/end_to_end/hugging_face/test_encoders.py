@@ -19,7 +19,7 @@ from kvc.runtime import load
 from kvc.schema.errors import BadModelSetting
 from kvc.tools.reports.methods import describe_methods
 
-QUICK = ("bert", "modernbert", "roberta")
+QUICK = ("bert", "modernbert", "roberta", "mpnet", "deberta-v2, third version")
 
 
 def check(found):
@@ -106,7 +106,7 @@ def test_all_positions_of_a_siglip_text_count_padding_too(tmp_path):
     assert np.abs(found - wanted).max() < TOLERANCE * wanted.std()
 
 
-@pytest.mark.parametrize("name", ["bert", "clip"])
+@pytest.mark.parametrize("name", ["bert", "deberta-v2", "clip"])
 @pytest.mark.parametrize("recipe", ["cpu_fp32", "cpu_q8", "xnnpack_q8"])
 def test_an_encoder_runs_natively_whole(name, recipe):
     bundle = export_hf(build(name), recipe=recipe)
