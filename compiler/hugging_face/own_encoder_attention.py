@@ -48,7 +48,7 @@ def mpnet(
 
 def mpnet_bias(module: "MPNetEncoder", states: Tensor, *args: object) -> Tensor:
     """Return the bias [1, heads, seq, seq], which is the same for all rows."""
-    bias: Tensor = type(module).compute_position_bias(module, states[:1], *args)
+    bias: Tensor = type(module).compute_position_bias(module, states[:1], *args)  # type: ignore[no-untyped-call]
     return bias
 
 
@@ -71,14 +71,19 @@ def deberta_v2(
     factor = 1 + sum(kind in module.pos_att_type for kind in ("c2p", "p2c"))
     bias = None
     if module.relative_attention:
-        flat = module.disentangled_attention_bias(
+        flat: Tensor = module.disentangled_attention_bias(  # type: ignore[no-untyped-call]
             query, key, relative_pos, rel_embeddings, factor
         )
-        bias = flat.unflatten(0, (-1, heads))
-    query, key = (one.unflatten(0, (-1, heads)) for one in (query, key))
+        bias = _apart(flat, heads)
+    query, key = _apart(query, heads), _apart(key, heads)
     scale = float(query.shape[3] * factor) ** -0.5
     attended = attend_among(query, key, value, scale=scale, bias=bias)
     return attended.flatten(2), None
+
+
+def _apart(tensor: Tensor, heads: int) -> Tensor:
+    """Return [batch, heads, ...] of [batch * heads, ...]."""
+    return tensor.view(-1, heads, *tensor.shape[1:])
 
 
 def deberta_distances(

@@ -109,11 +109,15 @@ def find_both_ways(mask: MaskFunction, model: str) -> Sight:
 
 
 def _find_both(mask: MaskFunction, model: str) -> Sight:
-    if _all_seen(mask):
-        return ALL
-    reach = _reach(mask)
-    if reach is not None and _is_both_sided(mask, reach):
-        return Sight(reach, whole=True)
+    try:
+        if _all_seen(mask):
+            return ALL
+        reach = _reach(mask)
+        if reach is not None and _is_both_sided(mask, reach):
+            return Sight(reach, whole=True)
+    except Exception as error:
+        reason = f"asks for more than positions ({type(error).__name__}: {error})"
+        raise _unsupported(model, reason) from error
     return _find(mask, model)
 
 
@@ -131,6 +135,9 @@ def _is_both_sided(mask: MaskFunction, reach: int) -> bool:
 
 def _all_seen(mask: MaskFunction) -> bool:
     zero = torch.zeros((), dtype=torch.int32)
+    far = torch.arange(_FAR + 1, dtype=torch.int32)
+    if not (mask(zero, zero, zero, far).all() and mask(zero, zero, far, zero).all()):
+        return False  # a wide window
     keys = torch.arange(2 * max(_NEAR), dtype=torch.int32)
     queries = [torch.tensor(query, dtype=torch.int32) for query in _NEAR]
     return all(bool(mask(zero, zero, query, keys).all()) for query in queries)

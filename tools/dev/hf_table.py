@@ -68,9 +68,9 @@ decoder's own caches, *cross* that with one of the cross caches; both must be ab
 
 """
 WITHOUT_CACHE = """\
-In the next two tables a model has no cache. Its embeddings (the mean of a text's states,
-or the features or first state of a picture) are compared with those of the model in
-eager attention, in standard deviations of what the model makes
+In the next two tables a model has no cache. Its embeddings (the mean of a text's
+states, or the features or first state of a picture) are compared with those of the
+model in eager attention, in standard deviations of what the model makes
 (`tests/support/encoder_models.py`).
 
 - *far*: the largest difference, of {calls} calls with rows of {lengths} tokens, or of

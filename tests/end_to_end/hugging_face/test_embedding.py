@@ -1,6 +1,7 @@
 """From texts and pictures to embeddings and labels: folder, bundle, command."""
 
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -47,6 +48,7 @@ TEXTS = [
     "time there was",
 ]
 VOCABULARY = 250
+ROOT = Path(__file__).parents[3]
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
@@ -112,6 +114,16 @@ def test_texts_of_any_length_give_the_mean_of_their_tokens(program, model):
         "normalized": False,
         "stated": False,
     }
+
+
+def test_the_page_finds_the_nearest_text(bundle):
+    page = (ROOT / "runtime_py/README.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (example,) = (block for block in blocks if "similarity" in block)
+    defined = {}
+    exec(example, defined)
+    for text in TEXTS:
+        assert defined["nearest"](bundle, text, TEXTS) == text
 
 
 def test_many_texts_are_those_of_each_alone(program):
