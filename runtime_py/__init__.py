@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
     from kvc.runtime.delegates.base import Packing, ReferenceUsed
     from kvc.runtime.delegates.table import register_delegate
+    from kvc.runtime.embedding import (
+        Label,
+        classify,
+        classify_images,
+        embed,
+        embed_images,
+        similarity,
+    )
     from kvc.runtime.forks.prefixes import Prefix
     from kvc.runtime.forks.residency import SessionResidency
     from kvc.runtime.generation import (
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     from kvc.schema.errors import (
         BackendTaken,
         BadChatTemplate,
+        BadPicture,
         BadSetting,
         BadSnapshot,
         BadSound,
@@ -69,6 +78,7 @@ if TYPE_CHECKING:
         RowLengthOutOfRange,
         StateMismatch,
         StateNeeded,
+        TextTooLong,
         ThreadsFixed,
         TooManyTurns,
         UnknownName,
@@ -90,6 +100,14 @@ _ON_DEMAND: Final = {
         "ReferenceUsed",
     ),
     "delegates.table": ("register_delegate",),
+    "embedding": (
+        "Label",
+        "classify",
+        "classify_images",
+        "embed",
+        "embed_images",
+        "similarity",
+    ),
     "forks.prefixes": ("Prefix",),
     "forks.residency": ("SessionResidency",),
     "generation": (
@@ -112,6 +130,7 @@ _ON_DEMAND: Final = {
 __all__ = [
     "BackendTaken",
     "BadChatTemplate",
+    "BadPicture",
     "BadSetting",
     "BadSnapshot",
     "BadSound",
@@ -144,6 +163,7 @@ __all__ = [
     "InputMismatch",
     "KernelFailed",
     "KvcError",
+    "Label",
     "LoadError",
     "MissingDelegate",
     "MissingLibrary",
@@ -168,17 +188,23 @@ __all__ = [
     "Span",
     "StateMismatch",
     "StateNeeded",
+    "TextTooLong",
     "ThreadsFixed",
     "TooManyTurns",
     "Totals",
     "UnknownName",
     "Unsynced",
     "UnusableLogits",
+    "classify",
+    "classify_images",
+    "embed",
+    "embed_images",
     "generate",
     "load",
     "record",
     "register_delegate",
     "right_padded",
+    "similarity",
 ]
 
 

@@ -26,6 +26,7 @@ from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded
 from kvc.schema.model import State
 from kvc.schema.torch_package import check_torch
+from kvc.schema.types import Symbol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,6 +154,11 @@ class Program(Callables):
         )
         self.data: Mapping[str, FreeableBuffer] = self._engine.data
         self.provenance = declared.provenance
+
+    @property
+    def symbols(self) -> Mapping[str, Symbol]:
+        """Return the program's symbolic sizes by name."""
+        return self._engine.symbols
 
     def session(
         self,

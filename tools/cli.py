@@ -21,6 +21,7 @@ from kvc.tools.commands.check import check_command
 from kvc.tools.commands.compile import compile_command
 from kvc.tools.commands.diff import diff
 from kvc.tools.commands.dump import dump
+from kvc.tools.commands.embed import classify, embed
 from kvc.tools.commands.eval import eval_command
 from kvc.tools.commands.gc import collect
 from kvc.tools.commands.generate import generate
@@ -136,6 +137,8 @@ for _command in (
     diff,
     generate,
     transcribe,
+    embed,
+    classify,
     chat,
     eval_command,
     bench,

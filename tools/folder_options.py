@@ -15,6 +15,7 @@ F = TypeVar("F", bound=Callable[..., object])
 class FolderOptions(TypedDict):
     """What was given; None, False and () are what nobody asked for."""
 
+    task: str | None
     max_length: int | None
     encoder_length: int | None
     batch: int | None
@@ -28,11 +29,18 @@ class FolderOptions(TypedDict):
 _NUMBER: Final = click.IntRange(min=1)
 _OPTIONS: Final = (
     click.option(
+        "--task",
+        type=click.Choice(
+            ["generate", "embed", "classify", "classify_tokens", "fill_mask"]
+        ),
+        help="HF folder: what the model is to do.  [default: as config.json says]",
+    ),
+    click.option(
         "--max-length",
         type=_NUMBER,
         metavar="N",
-        help="HF folder: the most tokens that a session's cache holds.  [default: as "
-        "generation_config.json or config.json says]",
+        help="HF folder: the most tokens that a session's cache holds, or that a text "
+        "has which is embedded or classified.  [default: as the folder says]",
     ),
     click.option(
         "--max-encoder-length",
@@ -47,7 +55,8 @@ _OPTIONS: Final = (
         "batch",
         type=_NUMBER,
         metavar="N",
-        help="HF folder: the most prompts in a batch.  [default: 1]",
+        help="HF folder: the most prompts in a batch.  "
+        "[default: 1; of a model without a cache 64]",
     ),
     click.option(
         "--slack",

@@ -66,11 +66,12 @@ def compile_folder(
 
     return export_hf(
         name,
+        task=options["task"],
         recipe=recipe,
         cache=CacheConfig(
             max_length=options["max_length"],
             encoder_length=options["encoder_length"],
-            batch=options["batch"] or 1,
+            batch=options["batch"],
             slack=options["slack"] or 0,
         ),
         prefill_chunk=options["prefill_chunk"] or PREFILL_CHUNK,

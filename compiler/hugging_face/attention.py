@@ -21,7 +21,13 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from kvc.compiler.hugging_face.latents import absorbed, is_latent, unabsorbed
-from kvc.compiler.hugging_face.windows import Sight, find_sight, sees_all
+from kvc.compiler.hugging_face.windows import (
+    ALL,
+    Sight,
+    find_both_ways,
+    find_sight,
+    sees_all,
+)
 from kvc.schema.errors import UnsupportedModel
 
 NAME: Final = "kvc"
@@ -74,6 +80,8 @@ class Call:
             where it adds some; None: the model has no encoder.
         encodes: whether the encoder runs.
         crossed: how often a decoder has attended over a cross cache.
+        uncached: whether there is no cache: tokens see those of the call alone.
+        among: how often attention was among these.
     """
 
     start: Tensor
@@ -87,6 +95,8 @@ class Call:
     heard: Tensor | None = None
     encodes: bool = False
     crossed: int = 0
+    uncached: bool = False
+    among: int = 0
 
     def take_recurrent(self) -> Tensor | None:
         """Return the recurrent state that a layer has asked for, to compute with it."""
@@ -131,6 +141,8 @@ def sight(*, mask_function: MaskFunction, config: object = None, **_: object) ->
             an encoder that sees all.
     """
     call = _call.get(None)
+    if call is not None and call.uncached:
+        return find_both_ways(mask_function, "the model")
     encoded = call is not None and call.heard is not None
     crossing = encoded or getattr(config, "is_decoder", None) is True
     # A decoder that could be beside an encoder makes such a mask, and uses it nowhere.
@@ -187,6 +199,11 @@ def attend(
             setting that kvc does not know.
     """
     call = current_call()
+    if call.uncached:
+        others["position_bias"] = position_bias
+        seen = _seen_among(module, attention_mask, others)
+        given = query, key, value, scaling, seen, softcap, s_aux
+        return attend_among(*given), None
     kept = _find_kept(call, module, key, value)
     whole = kept is None or kept.cross
     if call.heard is None:  # rows may be at positions of their own, a bias is of one
@@ -194,8 +211,9 @@ def attend(
     seen = _seen(module, attention_mask, whole)
     _check_others(module, others, whole)
     if whole:
-        given = query, key, value, scaling, softcap, s_aux, position_bias
-        return _attend_to_all(kept, *given), None
+        return _attend_to_all(
+            kept, query, key, value, scaling, softcap, s_aux, position_bias
+        ), None
     attended = attend_causally(
         module, query, key, value, scaling, seen.window, softcap=softcap, sinks=s_aux,
         chunk=seen.chunk, bias=position_bias,
@@ -230,6 +248,38 @@ def _attend_to_all(
     attended: Tensor = torch.ops.kvc.attention(
         query, key, value, valid, scale=scale, causal=False, softcap=softcap,
         mask=bias, sinks=sinks,
+    )  # fmt: skip
+    return attended.transpose(1, 2)
+
+
+def attend_among(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+    seen: Sight = ALL,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Attend among the tokens of a call: padding neither sees nor is seen.
+
+    Args are those of `attend` and `kvc::attention`; `bias` is added to scores, [batch
+    or 1, heads or 1, seq, seq].
+
+    Returns:
+        [batch, seq, heads, value_dim]; zeros for padding.
+    """
+    call = current_call()
+    call.among += 1
+    valid = call.row_lengths
+    if valid is None:
+        valid = torch.full((key.shape[0],), key.shape[2])
+    attended: Tensor = torch.ops.kvc.attention(
+        query, key, value, valid, scale=scale, causal=seen.ahead == 0,
+        window_left=None if seen.window is None else seen.window - 1,
+        window_right=seen.ahead if seen.ahead else None, softcap=softcap, mask=bias,
+        sinks=sinks, row_lengths=call.row_lengths,
     )  # fmt: skip
     return attended.transpose(1, 2)
 
@@ -355,6 +405,26 @@ def _seen(module: nn.Module, mask: Sight | Tensor | None, whole: bool) -> Sight:
         )
     else:
         return mask
+    raise UnsupportedModel(model=type(module).__name__, reason=f"it has {what}")
+
+
+def _seen_among(
+    module: nn.Module, mask: Sight | Tensor | None, others: dict[str, object]
+) -> Sight:
+    """Return which of a call's tokens a query sees.
+
+    Raises:
+        UnsupportedModel: it has a mask of its own, chunks of the text, or a setting
+            that kvc does not know.
+    """
+    asked = others.pop("is_causal", None)
+    _check_others(module, others, whole=True)
+    if mask is None:
+        causal = getattr(module, "is_causal", False) if asked is None else asked
+        return Sight(None, whole=not causal)
+    if isinstance(mask, Sight) and mask.chunk is None:
+        return mask
+    what = "chunks of the text" if isinstance(mask, Sight) else "a mask of its own"
     raise UnsupportedModel(model=type(module).__name__, reason=f"it has {what}")
 
 

@@ -2,11 +2,12 @@
 
 model or folder --open_model--> Opened --cached_layers--> CachedDecoder, or with an
 encoder CachedEncoderDecoder --methods_of--> methods --compile_program--> Bundle
+
+A model without a cache goes its own way from there, `export_encoders.py`.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,7 +17,6 @@ from transformers import PreTrainedModel
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import Unchanged
 from kvc.compiler.files import TOKENIZER
-from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.decoder import (
     BatchedDecoder,
     CachedDecoder,
@@ -32,19 +32,14 @@ from kvc.compiler.hugging_face.encoder_decoder import (
     encode_method,
 )
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput, encoder_input
-from kvc.compiler.hugging_face.experts import own_experts
+from kvc.compiler.hugging_face.export_encoders import check_unused, export_encoders
 from kvc.compiler.hugging_face.inputs import has_encoder
-from kvc.compiler.hugging_face.latents import unexpanded
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.opened import Opened, open_model
-from kvc.compiler.hugging_face.own_attention import (
-    adapted,
-    check_keys,
-    has_own_attention,
-)
+from kvc.compiler.hugging_face.own_attention import check_keys
 from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
-from kvc.compiler.hugging_face.recurrences import own_recurrences
+from kvc.compiler.hugging_face.replacing import using_kvc
 from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
@@ -53,21 +48,17 @@ from kvc.compiler.hugging_face.settings import (
     encoder_length,
     find_sizes,
 )
-from kvc.compiler.hugging_face.windows import unpadded_chunks
+from kvc.compiler.hugging_face.tasks import check_task
 from kvc.compiler.pipeline import compile_program
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
-from kvc.schema.errors import BadModelSetting, UnsupportedModel
-
-# What a model calls in place of transformers' own while it is traced.
-_REPLACED = (
-    adapted, unexpanded, own_experts, own_recurrences, unpadded_chunks
-)  # fmt: skip
+from kvc.schema.errors import BadModelSetting
 
 
 def export_hf(
     model: PreTrainedModel | str | os.PathLike[str],
     *,
+    task: str | None = None,
     recipe: str | Recipe = "fp32",
     cache: CacheConfig | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
@@ -77,7 +68,7 @@ def export_hf(
     progress: Progress | None = None,
     max_copy_bytes: Mapping[str, int] | None = None,
 ) -> Bundle:
-    """Compile a language model of transformers, with a cache of kvc's.
+    """Compile a model of transformers; a language model with a cache of kvc's.
 
     Methods: `prefill(tokens int64 [batch, seq])` and `decode(token int64 [batch, 1])`,
     which return the last position's logits float32 [batch, vocab]. All methods write
@@ -95,11 +86,19 @@ def export_hf(
     result; the session begins anew with it. `prefill` and `decode` take the decoder's
     tokens.
 
+    A model for another task has no cache, and methods without state: `embed(tokens
+    int64 [batch, seq], lengths int64 [batch])` returns embeddings float32 [batch, n],
+    `classify` logits [batch, labels], `classify_tokens` and `fill_mask` logits of every
+    token, `embed_image(pixels float32 [batch, channels, height, width])` and
+    `classify_image` the same of pictures.
+
     Args:
         model: a model, which is left as it was; or a folder with config.json and
             .safetensors files, of which only headers are read before the bundle is
             saved. The tokenizer's files and the generation settings of a folder go
             into the bundle.
+        task: what it is to do: "generate", "embed", "classify", "classify_tokens" or
+            "fill_mask"; None: as config.json says, or the model's class.
         recipe: a recipe, its name, or the path of a recipe file.
         cache: how large the caches of a session may be, and of which dtype.
         prefill_chunk: the most tokens of one call of `prefill`.
@@ -113,9 +112,12 @@ def export_hf(
 
     Raises:
         UnsupportedModel: the model does what kvc cannot express.
+        UnknownTask: nothing says what the model is to do.
         BadModelFolder: a file of the folder is missing, damaged, or does not fit.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
-        BadModelSetting: a size is not sensible, or `cache` is no CacheConfig.
+        BadModelSetting: a size is not sensible, `cache` is no CacheConfig, or
+            something is asked of a model without a cache that only one with a cache
+            has.
         RecipeError: the recipe is unknown or wrong, or cannot have such caches.
         CompileError: as `compile_program`.
     """
@@ -128,14 +130,19 @@ def export_hf(
             place="export_hf", setting="cache", expected=expected, found=found
         )
     settings = load_recipe(recipe, asked.dtype)
-    opened = open_model(model)
+    opened = open_model(model, check_task(task))
     decoder = opened.model
+    if opened.task != "generate":
+        check_unused(
+            opened.task, asked, prefill_chunk, prefill_sizes, all_logits, inputs_embeds
+        )
+        return export_encoders(opened, settings, asked, progress)
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with Unchanged(decoder), using_kvc(decoder):
         given = encoder_input(decoder) if has_encoder(decoder) else None
         heard = 0
         if given is not None:
-            check_rows(decoder, asked.batch)
+            check_rows(decoder, asked.batch or 1)
             heard = encoder_length(asked, decoder.config, given.positions)
         layers, first = _probed(decoder, given)
         sizes = find_sizes(
@@ -208,30 +215,3 @@ def _example_embeds(model: PreTrainedModel) -> Tensor:
     table = model.get_input_embeddings().weight
     assert isinstance(table, Tensor)
     return torch.zeros(1, 1, table.shape[1], dtype=table.dtype)
-
-
-@contextmanager
-def using_kvc(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model attend by kvc's functions, in evaluation mode.
-
-    Raises:
-        UnsupportedModel: it attends by code of its own that kvc does not know.
-    """
-    register()
-    before, training = model.config._attn_implementation, model.training
-    by_interface = not has_own_attention(model)
-    if by_interface and not model._can_set_attn_implementation():
-        reason = "it attends by code of its own, not by transformers' interface for it"
-        raise UnsupportedModel(model=type(model).__name__, reason=reason)
-    if by_interface:
-        model.set_attn_implementation(NAME)
-    model.train(False)
-    try:
-        with ExitStack() as stack:
-            for replaced in _REPLACED:
-                stack.enter_context(replaced(model))
-            yield
-    finally:
-        if by_interface:
-            model.set_attn_implementation(before)
-        model.train(training)

@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSpeechSeq2Seq,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils.chat_template_utils import (
     _compile_jinja_template as compile_template,
@@ -28,7 +21,17 @@ from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.header import Problems, parse_object
 from kvc.compiler.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hub_names import why_not_fetched
+from kvc.compiler.hugging_face.headless import POOLER, has_pooler, unused
+from kvc.compiler.hugging_face.picture_settings import read_pictures, takes_pictures
+from kvc.compiler.hugging_face.pooling import MEAN, MODULES, Pooling, read_pooling
 from kvc.compiler.hugging_face.spectrum_settings import spectrum_in
+from kvc.compiler.hugging_face.tasks import (
+    Task,
+    class_of,
+    find_task,
+    has_head,
+    maker_of,
+)
 from kvc.compiler.hugging_face.weights import load_weights
 from kvc.schema.errors import (
     BadModelFolder,
@@ -45,8 +48,6 @@ TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 PROCESSOR: Final = "processor_config.json"
 PREPROCESSOR: Final = "preprocessor_config.json"
 TEMPLATE: Final = "chat_template.jinja"
-_DECODERS: Final = (AutoModelForCausalLM,)
-_WITH_ENCODER: Final = (AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq)
 TOKENIZER_FILES: Final = (
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -64,21 +65,32 @@ class ModelFolder:
         generation: what generation_config.json says, {} where there is none.
         files: the tokenizer's files by name.
         spectrum: how a speech model hears; None where no file says it.
+        task: what it is to do.
+        pooling: how its embeddings are made.
+        pictures: how pixels are made of a picture; None where no file says it.
     """
 
     model: PreTrainedModel
     generation: Mapping[str, object]
     files: Mapping[str, Path]
     spectrum: Mapping[str, int] | None = None
+    task: Task = "generate"
+    pooling: Pooling = MEAN
+    pictures: Mapping[str, object] | None = None
 
 
-def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
+def open_folder(path: str | os.PathLike[str], asked: Task | None = None) -> ModelFolder:
     """Open a folder; only headers of weights are read.
+
+    Args:
+        path: of the folder.
+        asked: what the model is to do; None: as the folder says.
 
     Raises:
         BadModelFolder: a file is missing, damaged, or does not fit the others.
-        UnsupportedModel: transformers has no causal language model for it, or only
+        UnsupportedModel: transformers has no model for it that does this, or only
             with code from the folder; or there is an adapter.
+        UnknownTask: nothing says what it is to do.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
         TokenizerTooLarge: the tokenizer has tokens that the model does not have.
     """
@@ -98,9 +110,23 @@ def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
         if _has(folder, name):
             spectrum = spectrum_in(folder, name, _read_json(folder, name)) or spectrum
     checkpoint = Checkpoint(folder)
-    model = _build(config, folder)
-    load_weights(model, checkpoint)
-    return ModelFolder(model, generation, files, spectrum)
+    task = asked or _task(config, folder)
+    pooling = read_pooling(folder) if task == "embed" else MEAN
+    model = _build(config, folder, task)
+    headless = task == "embed" and has_head(config)
+    left_out = unused(model, checkpoint.tensors, headless) if task == "embed" else ()
+    load_weights(model, checkpoint, left_out)
+    pictures = read_pictures(folder) if takes_pictures(model) else None
+    return ModelFolder(model, generation, files, spectrum, task, pooling, pictures)
+
+
+def _task(config: PreTrainedConfig, folder: Path) -> Task:
+    """Return what a model is to do; a folder with modules.json is for embeddings.
+
+    Raises:
+        UnknownTask: nothing says it.
+    """
+    return "embed" if _has(folder, MODULES) else find_task(config, str(folder))
 
 
 def _check_no_adapter(folder: Path) -> None:
@@ -188,27 +214,30 @@ def _unsupported(
     return UnsupportedModel(model=str(folder), reason=reason)
 
 
-def _build(config: PreTrainedConfig, folder: Path) -> PreTrainedModel:
+def _build(config: PreTrainedConfig, folder: Path, task: Task) -> PreTrainedModel:
     """Return the model, float32, without memory for its parameters.
 
     Raises:
-        UnsupportedModel: transformers has no causal language model of this kind.
+        UnsupportedModel: transformers has no model of this kind for the task.
         BadModelFolder: the configuration has impossible values.
     """
-    kinds = _WITH_ENCODER if config.is_encoder_decoder else _DECODERS
-    maker = next((one for one in kinds if type(config) in one._model_mapping), None)
+    maker = maker_of(task, config)
     if maker is None:
-        reason = f"transformers has no causal language model {config.model_type!r}"
-        if config.is_encoder_decoder:
+        reason = f"transformers has no model {config.model_type!r} for the task {task}"
+        if task == "generate":
+            reason = f"transformers has no causal language model {config.model_type!r}"
+        if task == "generate" and config.is_encoder_decoder:
             reason = (
                 f"it has an encoder and a decoder, and transformers has no model "
                 f"{config.model_type!r} of both that makes text"
             )
         raise UnsupportedModel(model=str(folder), reason=reason)
+    kind = class_of(maker, config)
+    without = {POOLER: False} if task == "embed" and has_pooler(kind) else {}
     try:
         with empty_parameters():
-            model: PreTrainedModel = maker.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=torch.float32, trust_remote_code=False
+            model: PreTrainedModel = kind._from_config(  # type: ignore[no-untyped-call]
+                config, dtype=torch.float32, **without
             )
     except Exception as error:
         reason = f"{CONFIG} makes no model: {type(error).__name__}: {error}"

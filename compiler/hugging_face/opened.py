@@ -12,6 +12,8 @@ from typing import Final
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.hugging_face.folder import check_supported, open_folder
+from kvc.compiler.hugging_face.pooling import MEAN, Pooling
+from kvc.compiler.hugging_face.tasks import Task, task_of
 from kvc.schema.errors import CompileError
 
 # What generation settings hold beside settings: whoever wrote them, what is returned
@@ -36,6 +38,9 @@ class Opened:
         given: the same with what is said of caches.
         files: files for the bundle, by name.
         spectrum: how a speech model hears, None where nothing says it.
+        task: what it is to do.
+        pooling: how its embeddings are made.
+        pictures: how pixels are made of a picture; None where nothing says it.
     """
 
     model: PreTrainedModel
@@ -43,30 +48,39 @@ class Opened:
     given: Mapping[str, object]
     files: Mapping[str, Path] = field(default_factory=dict)
     spectrum: Mapping[str, int] | None = None
+    task: Task = "generate"
+    pooling: Pooling = MEAN
+    pictures: Mapping[str, object] | None = None
 
 
-def open_model(model: object) -> Opened:
+def open_model(model: object, asked: Task | None = None) -> Opened:
     """Return a model, or what is in a folder.
+
+    Args:
+        model: the model, or the path of a folder.
+        asked: what it is to do; None: as the folder says, or the model's class.
 
     Raises:
         CompileError: it is neither.
-        UnsupportedModel: it is no decoder of plain weights.
-        BadModelFolder, CheckpointError: as `open_folder`.
+        UnsupportedModel: it has no plain weights.
+        BadModelSetting: the model does something else than is asked.
+        BadModelFolder, CheckpointError, UnknownTask: as `open_folder`.
     """
     if isinstance(model, str | os.PathLike):
-        folder = open_folder(model)
+        folder = open_folder(model, asked)
         found = _settings(folder.model.config, folder.generation)
-        given = folder.generation
-        spectrum = folder.spectrum
-        return Opened(folder.model, found, given, folder.files, spectrum)
+        return Opened(
+            folder.model, found, folder.generation, folder.files, folder.spectrum,
+            folder.task, folder.pooling, folder.pictures,
+        )  # fmt: skip
     if not isinstance(model, PreTrainedModel):
         kind = type(model).__name__
         expected = "a model of transformers, or the path of its folder"
         raise CompileError(message=f"export_hf: expected {expected}, found {kind}")
     check_supported(model.config, type(model).__name__)
-    own = model.generation_config
-    given = own.to_diff_dict()
-    return Opened(model, _settings(model.config, given), given)
+    task = task_of(model, asked)
+    given = {} if task != "generate" else model.generation_config.to_diff_dict()
+    return Opened(model, _settings(model.config, given), given, task=task)
 
 
 def _settings(

@@ -24,6 +24,12 @@ from transformers.models.jetmoe import modeling_jetmoe as jetmoe
 from kvc.compiler.hugging_face.architectures import name_of
 from kvc.compiler.hugging_face.attention import attend_causally
 from kvc.compiler.hugging_face.experts import jetmoe_routed
+from kvc.compiler.hugging_face.own_encoder_attention import (
+    deberta_distances,
+    deberta_v2,
+    mpnet,
+    mpnet_bias,
+)
 from kvc.schema.errors import UnsupportedModel
 
 if TYPE_CHECKING:
@@ -315,12 +321,16 @@ _ADAPTERS: Final[Mapping[str, tuple[str, Callable[..., object]]]] = {
     "bloom.BloomAttention": ("forward", _bloom),
     "codegen.CodeGenAttention": ("_attn", _plain),
     "diffllama.DiffLlamaAttention": ("forward", _diffllama),
+    "deberta_v2.DebertaV2Encoder": ("get_rel_pos", deberta_distances),
+    "deberta_v2.DisentangledSelfAttention": ("forward", deberta_v2),
     "doge.DogeAttention": ("forward", _doge),
     "falcon.FalconAttention": ("forward", _falcon),
     "gpt_neo.GPTNeoSelfAttention": ("_attn", _gpt_neo),
     "gpt_neox_japanese.GPTNeoXJapaneseAttention": ("_attn", _plain),
     "gptj.GPTJAttention": ("_attn", _plain),
     "jetmoe.JetMoeAttention": ("forward", _jetmoe),
+    "mpnet.MPNetEncoder": ("compute_position_bias", mpnet_bias),
+    "mpnet.MPNetSelfAttention": ("forward", mpnet),
     "mpt.MptAttention": ("forward", _mpt),
     "xglm.XGLMAttention": ("forward", _xglm),
     "xglm.XGLMSinusoidalPositionalEmbedding": ("forward", _xglm_positions),

@@ -33,7 +33,7 @@ class CacheConfig:
         max_length: the most positions; None: what generation_config.json says, else
             the model's own limit.
         batch: the most rows; a session has one unless it asks for more. Above 1,
-            methods also take row lengths.
+            methods also take row lengths. None: 1, or 64 of a model without a cache.
         dtype: "float32", "float16" or "int8"; None: what the recipe says.
         slack: extra slots in the rings of sliding-window layers, by which a session
             can be rewound further, and its calls may be longer.
@@ -41,7 +41,7 @@ class CacheConfig:
     """
 
     max_length: int | None = None
-    batch: int = 1
+    batch: int | None = None
     dtype: str | None = None
     slack: int = 0
     encoder_length: int | None = None
@@ -54,7 +54,8 @@ class CacheConfig:
         """
         if self.max_length is not None:
             _check("CacheConfig", "max_length", self.max_length, LEAST_LENGTH, MAX_DIM)
-        _check("CacheConfig", "batch", self.batch, 1, MAX_DIM)
+        if self.batch is not None:
+            _check("CacheConfig", "batch", self.batch, 1, MAX_DIM)
         _check("CacheConfig", "slack", self.slack, 0, MAX_DIM)
         if self.encoder_length is not None:
             _check("CacheConfig", "encoder_length", self.encoder_length, 1, MAX_DIM)
@@ -118,7 +119,7 @@ def find_sizes(
     chunk = min(chunk, length)
     # The first token of the longest call sees its window when the last one is written.
     spare = max((chunk, *prefill_sizes)) - 1 + cache.slack
-    return Sizes(length, cache.batch, chunk, spare)
+    return Sizes(length, cache.batch or 1, chunk, spare)
 
 
 def encoder_length(
@@ -147,6 +148,26 @@ def encoder_length(
         expected = f"at most {limit}, the limit of the model's encoder"
         raise _bad("CacheConfig", "encoder_length", expected, heard)
     return heard
+
+
+def text_length(cache: CacheConfig, limit: int, usual: int | None) -> int:
+    """Return the most tokens of a text that a model without a cache takes.
+
+    Args:
+        cache: what the caller asks for.
+        limit: the model's own limit, 0 for none.
+        usual: what the folder says, None for nothing.
+
+    Raises:
+        BadModelSetting: the caller asks for more than the model can.
+    """
+    if cache.max_length is None:
+        length = usual or limit or _NO_LIMIT
+        return min(length, limit) if limit else length
+    if limit and cache.max_length > limit:
+        expected = f"at most {limit}, the model's own limit"
+        raise _bad("CacheConfig", "max_length", expected, cache.max_length)
+    return cache.max_length
 
 
 def _check_prefill_sizes(prefill_sizes: Sequence[int], length: int) -> None:

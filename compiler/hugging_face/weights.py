@@ -9,7 +9,7 @@ bounded by the largest parameter, or, for stacked experts, by the part of one ex
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import prod
@@ -175,14 +175,22 @@ class ConvertedTensor:
         return elements
 
 
-def load_weights(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
+def load_weights(
+    model: PreTrainedModel, checkpoint: Checkpoint, unused: Container[str] = ()
+) -> None:
     """Fill a model that was made without memory; nothing is read but headers.
+
+    Args:
+        model: the model.
+        checkpoint: its weights.
+        unused: names of tensors of a part that the model is without.
 
     Raises:
         CheckpointMismatch: with every tensor that does not fit.
         BadModelFolder: tensors cannot be converted to what the model has.
     """
-    tensors = match(model, checkpoint.tensors)
+    given = {n: t for n, t in checkpoint.tensors.items() if n not in unused}
+    tensors = match(model, given)
     tensors |= computed(model, tensors, checkpoint.path)
     _untie(model, tensors)
     load_model(model, checkpoint.path, tensors, None, strict=True)

@@ -2,8 +2,8 @@
 
 In: a function of (batch, head, query, key) positions that says whether the query sees
 the key. Out: what it sees: all up to itself, a window, or its chunk of the text; of an
-encoder's tokens, all. Any other mask is refused, and so is a function that asks for
-more than positions.
+encoder's tokens, all, or a window to both sides. Any other mask is refused, and so is a
+function that asks for more than positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,12 +34,20 @@ class Sight:
         window: how many keys, its own among them; None: all up to its own.
         chunk: the length of parts of the text, of which it sees none before its own
             (Llama 4); None: there are no parts.
-        whole: whether it sees all keys, later ones too.
+        whole: whether it sees all keys, later ones too, or as many after its own as a
+            window has before it.
     """
 
     window: int | None
     chunk: int | None = None
     whole: bool = False
+
+    @property
+    def ahead(self) -> int | None:
+        """How many keys it sees after its own, None: all."""
+        if not self.whole:
+            return 0
+        return None if self.window is None else self.window - 1
 
     def first(self, query: int) -> int:
         """Return the first position that the query at a position sees."""
@@ -85,8 +93,51 @@ def sees_all(mask: MaskFunction) -> bool:
         return other.submit(_all_seen, mask).result()
 
 
+ALL: Final = Sight(None, whole=True)
+
+
+def find_both_ways(mask: MaskFunction, model: str) -> Sight:
+    """Return what a query sees of the tokens of one call.
+
+    That is all, or a window to both sides, or what `find_sight` finds.
+
+    Raises:
+        UnsupportedModel: the mask is neither.
+    """
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(_find_both, mask, model).result()
+
+
+def _find_both(mask: MaskFunction, model: str) -> Sight:
+    try:
+        if _all_seen(mask):
+            return ALL
+        reach = _reach(mask)
+        if reach is not None and _is_both_sided(mask, reach):
+            return Sight(reach, whole=True)
+    except Exception as error:
+        reason = f"asks for more than positions ({type(error).__name__}: {error})"
+        raise _unsupported(model, reason) from error
+    return _find(mask, model)
+
+
+def _is_both_sided(mask: MaskFunction, reach: int) -> bool:
+    """Tell whether each query sees `reach` - 1 keys before and after its own."""
+    zero = torch.zeros((), dtype=torch.int32)
+    for query in (*_NEAR, reach - 1, reach, reach + 1, 3 * reach + 1):
+        keys = torch.arange(query + 2 * reach + 2, dtype=torch.int32)
+        seen = mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys)
+        wanted = (keys - query).abs() < reach
+        if not torch.equal(seen.expand(keys.shape), wanted):
+            return False
+    return True
+
+
 def _all_seen(mask: MaskFunction) -> bool:
     zero = torch.zeros((), dtype=torch.int32)
+    far = torch.arange(_FAR + 1, dtype=torch.int32)
+    if not (mask(zero, zero, zero, far).all() and mask(zero, zero, far, zero).all()):
+        return False  # a wide window
     keys = torch.arange(2 * max(_NEAR), dtype=torch.int32)
     queries = [torch.tensor(query, dtype=torch.int32) for query in _NEAR]
     return all(bool(mask(zero, zero, query, keys).all()) for query in queries)

@@ -67,6 +67,21 @@ class UnsupportedModel(CompileError):
     template = "{model} is not supported: {reason}"
 
 
+class UnknownTask(CompileError):
+    """Nothing says what a model is to do, or several things.
+
+    Attributes: model, kind (its model_type), named (the classes in its
+    `architectures`), tasks (those that such a model can have), possible (as text).
+    """
+
+    model: str
+    kind: str
+    named: str
+    tasks: tuple[str, ...]
+    possible: str
+    template = "{model}: config.json names {named} in `architectures`, which does not say what this {kind} is to do; say it with --task (export_hf: task=): {possible}"
+
+
 class CaptureError(CompileError):
     """A method cannot be traced."""
 

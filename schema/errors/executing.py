@@ -56,6 +56,18 @@ class PromptTooLong(CacheOverflow):
         return f"the prompt{place} has {self.count} tokens, but the session has room for {self.room}: it holds {self.start} of {self.capacity}; shorten the prompt, make room (reset or rewind the session), open the session with a larger capacity, or compile with a larger cache"
 
 
+class TextTooLong(ExecutionError):
+    """A text has more tokens than a model without a cache takes; nothing has run.
+
+    Attributes: number (which of the texts, from 0), tokens, most.
+    """
+
+    number: int
+    tokens: int
+    most: int
+    template = "texts[{number}] has {tokens} tokens, and the model takes at most {most}; shorten it, or part it into several texts"
+
+
 class NotEncoded(ExecutionError):
     """A method needs what an encoder makes, and none has run; nothing has run.
 

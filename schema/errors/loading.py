@@ -39,6 +39,15 @@ class BadSound(LoadError):
     template = "{path}: {reason}; it has to be a wav file of plain samples, {rate} a second (ffmpeg -i INPUT -ar {rate} -ac 1 -c:a pcm_s16le OUTPUT.wav makes one)"
 
 
+class BadPicture(LoadError):
+    """A file is no picture that a model can be given."""
+
+    path: str
+    reason: str
+    template = "{path}: {reason}; it has to be a picture that Pillow reads (PNG, JPEG, WebP, GIF, BMP or TIFF), of {most} pixels at most"
+    most: int
+
+
 class BadSnapshot(LoadError):
     """A saved session is damaged, or belongs to another program."""
 

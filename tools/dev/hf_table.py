@@ -19,12 +19,14 @@ import transformers
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.schema.errors import CompileError
+from kvc.tools.reports.methods import describe_methods
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "compiler" / "hugging_face"
 sys.path.insert(0, os.fspath(ROOT / "tests" / "support"))
 
-import hf_models  # noqa: E402  they lie beside the tests
+import encoder_models  # noqa: E402  they lie beside the tests
+import hf_models  # noqa: E402
 import hf_parity  # noqa: E402
 import hf_quality  # noqa: E402
 import seq2seq_models  # noqa: E402
@@ -63,6 +65,24 @@ after encodings of {heard} tokens, or three of features, chunks of {chunks}, and
 steps (`tests/support/seq2seq_models.py`). *own* is the control with a wrong row of the
 decoder's own caches, *cross* that with one of the cross caches; both must be above
 {noticed:g}.
+
+"""
+WITHOUT_CACHE = """\
+In the next two tables a model has no cache. Its embeddings (the mean of a text's
+states, or the features or first state of a picture) are compared with those of the
+model in eager attention, in standard deviations of what the model makes
+(`tests/support/encoder_models.py`).
+
+- *far*: the largest difference, of {calls} calls with rows of {lengths} tokens, or of
+  three pictures.
+- *padded*: the control: the smallest difference of such a call from the model that sees
+  padding, too; a causal model never does.
+- *changed*: the control: the smallest difference of a call from the model with another
+  first token in each row, or with the pictures in another order.
+- *left*: how many operators of all methods `cpu_fp32`, `cpu_q8` and `xnnpack_q8` leave
+  to PyTorch.
+
+Controls must be above {noticed:g}.
 
 """
 REMARKS = """\
@@ -105,7 +125,7 @@ REMARKS = """\
   mask [batch, 1, seq, capacity] that hides those before the chunk. A batch of rows of
   different lengths is refused: other layers scale queries by one position for all rows.
 - Gemma 3n's last layers attend over caches of earlier ones, which are stored once.
-- RoBERTa and its relatives run as decoders, with `is_decoder=True`. Their first
+- RoBERTa and its relatives also run as decoders, with `is_decoder=True`. Their first
   position is their padding token's number + 1, so a text has that many fewer positions;
   a padding token in a text counts as any other. Each architecture is compared with
   itself with and without what kvc passes to it: see "With and without" in
@@ -252,6 +272,31 @@ def _encoder_line(name: str) -> str:
     )
 
 
+def _text_line(name: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        found = encoder_models.compare(name, Path(folder))
+    return (
+        f"| {name} | {found.far:.1e} | {found.padded:.3f} | {found.changed:.3f} | "
+        f"{_left_by_recipes(name)} |\n"
+    )
+
+
+def _picture_line(name: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        far, changed = encoder_models.compare_pictures(name, Path(folder))
+    return f"| {name} | {far:.1e} | {changed:.3f} | {_left_by_recipes(name)} |\n"
+
+
+def _left_by_recipes(name: str) -> str:
+    """Return how many operators each recipe leaves to PyTorch."""
+    counts = []
+    for recipe in ("cpu_fp32", "cpu_q8", "xnnpack_q8"):
+        program = export_hf(encoder_models.build(name), recipe=recipe).program
+        methods = describe_methods(program)
+        counts.append(sum(sum(method.left.values()) for method in methods))
+    return ", ".join(map(str, counts))
+
+
 _qualities: dict[str, dict[hf_quality.Way, hf_quality.Quality | None]] = {}
 
 
@@ -336,6 +381,25 @@ PAGES: dict[str, tuple[str | Table, ...]] = {
             ),
             seq2seq_models.SEQ2SEQ,
             _encoder_line,
+        ),
+        WITHOUT_CACHE.format(
+            calls=len(encoder_models.LENGTHS),
+            lengths="; ".join(
+                ", ".join(map(str, lengths)) for lengths in encoder_models.LENGTHS
+            ),
+            noticed=encoder_models.NOTICED,
+        ),
+        Table(
+            "## Texts without a cache",
+            _head("architecture", "far", "padded", "changed", "left"),
+            encoder_models.TEXTS,
+            _text_line,
+        ),
+        Table(
+            "## Pictures",
+            _head("architecture", "far", "changed", "left"),
+            encoder_models.PICTURES,
+            _picture_line,
         ),
         REMARKS,
         Table(

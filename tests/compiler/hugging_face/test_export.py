@@ -7,7 +7,7 @@ import torch
 from hf_folders import eager, random_tokens, tiny_llama
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.compiler.hugging_face.export import using_kvc
+from kvc.compiler.hugging_face.replacing import using_kvc
 from kvc.runtime import load
 from kvc.schema.errors import (
     BadModelSetting,

@@ -29,6 +29,7 @@ from kvc.schema.errors import (
     CheckpointMismatch,
     PickleCheckpoint,
     TokenizerTooLarge,
+    UnknownTask,
     UnsupportedModel,
 )
 
@@ -276,7 +277,7 @@ BROKEN = [
     (unknown_type, UnsupportedModel, "transformers has no model_type 'unheard_of'"),
     (remote_code, UnsupportedModel, "needs code from the folder"),
     (other_model, CheckpointMismatch, "does not fit T5ForConditionalGeneration"),
-    (no_text_model, UnsupportedModel, "no causal language model 'vit'"),
+    (no_text_model, UnknownTask, "does not say what this vit is to do"),
     (quantized, UnsupportedModel, "quantized weights"),
     (
         adapter_beside_weights,

@@ -9,7 +9,8 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Config
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face import inputs
-from kvc.compiler.hugging_face.export import _probed, using_kvc
+from kvc.compiler.hugging_face.export import _probed
+from kvc.compiler.hugging_face.replacing import using_kvc
 from kvc.schema.errors import BadModelSetting, UnsupportedModel
 
 

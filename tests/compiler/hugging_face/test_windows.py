@@ -10,7 +10,13 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from kvc.compiler.hugging_face.windows import Sight, find_sight, sees_all
+from kvc.compiler.hugging_face.windows import (
+    ALL,
+    Sight,
+    find_both_ways,
+    find_sight,
+    sees_all,
+)
 from kvc.schema.errors import UnsupportedModel
 
 
@@ -74,3 +80,38 @@ def test_a_mask_that_asks_for_more_than_positions_is_refused():
 )
 def test_whether_an_encoders_mask_hides_nothing_is_known(mask, expected):
     assert sees_all(mask) is expected
+
+
+@pytest.mark.parametrize("distance", [1, 2, 7, 64, 4096])
+def test_of_a_call_a_query_may_see_a_window_to_both_sides(distance):
+    mask = sliding_window_bidirectional_mask_function(distance)
+    found = find_both_ways(mask, "model")
+    assert (found.window, found.ahead) == (distance + 1, distance)
+
+
+def test_of_a_call_a_query_may_see_all_or_what_comes_before_it():
+    assert find_both_ways(bidirectional_mask_function, "model") == ALL
+    assert ALL.ahead is None
+    assert find_both_ways(causal_mask_function, "model") == Sight(None)
+    window = sliding_window_causal_mask_function(5)
+    assert find_both_ways(window, "model") == Sight(5)
+    assert Sight(5).ahead == 0
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda b, h, q, k: (q - k).lt(4) & (k - q).lt(3),
+        lambda b, h, q, k: (q - k).abs().lt(4) | k.eq(0),
+        lambda b, h, q, k: torch.zeros(1, 4)[b, q] == 0,
+    ],
+    ids=["uneven sides", "a first token that all see", "more than positions"],
+)
+def test_what_is_no_even_window_is_refused_of_a_call_too(mask):
+    with pytest.raises(UnsupportedModel, match="its attention mask"):
+        find_both_ways(mask, "model")
+
+
+def test_a_window_wider_than_a_short_text_is_not_all():
+    assert sees_all(bidirectional_mask_function)
+    assert not sees_all(sliding_window_bidirectional_mask_function(100_000))

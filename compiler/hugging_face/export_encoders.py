@@ -1,0 +1,139 @@
+"""The way of a model without a cache: from an `Opened` to a bundle.
+
+Opened --read_model--> Encoders --methods_of--> methods --compile_program--> Bundle
+"""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedConfig
+
+from kvc.compiler.bundle import Bundle
+from kvc.compiler.capture import Unchanged
+from kvc.compiler.files import TOKENIZER
+from kvc.compiler.hugging_face.encoding_methods import (
+    Encoders,
+    Reading,
+    methods_of,
+    read_model,
+)
+from kvc.compiler.hugging_face.opened import Opened
+from kvc.compiler.hugging_face.patches import as_products
+from kvc.compiler.hugging_face.picture_settings import size_of
+from kvc.compiler.hugging_face.replacing import using_kvc
+from kvc.compiler.hugging_face.rotary import held_still
+from kvc.compiler.hugging_face.settings import PREFILL_CHUNK, CacheConfig, text_length
+from kvc.compiler.hugging_face.tasks import Task
+from kvc.compiler.pipeline import compile_program
+from kvc.recipes import Recipe
+from kvc.schema.container import Progress
+from kvc.schema.errors import BadModelSetting
+
+_ROWS = 64  # of a call where nobody says how many; they take memory only when used
+
+
+def export_encoders(
+    opened: Opened, recipe: Recipe, asked: CacheConfig, progress: Progress | None
+) -> Bundle:
+    """Compile a model without a cache.
+
+    Raises:
+        UnsupportedModel: it does what kvc cannot express.
+        BadModelSetting: a text is to be longer than the model allows.
+        CompileError: as `compile_program`.
+    """
+    model = opened.model
+    with Unchanged(model), using_kvc(model), as_products(model):
+        with held_still(model, 1):
+            reading = read_model(model, opened.task, size_of(opened.pictures))
+        if reading.texts:
+            length = text_length(asked, reading.length, opened.pooling.longest)
+            reading = reading.of_length(length)
+        with held_still(model, reading.length):
+            return compile_program(
+                Encoders(model, reading, opened.pooling),
+                methods_of(reading, asked.batch or _ROWS),
+                recipe=recipe,
+                metadata=_metadata(opened, reading),
+                progress=progress,
+                files=opened.files,
+            )
+
+
+def check_unused(
+    task: Task,
+    asked: CacheConfig,
+    prefill_chunk: int,
+    prefill_sizes: Sequence[int],
+    all_logits: bool,
+    inputs_embeds: bool,
+) -> None:
+    """Check that nothing is asked for that only a model with a cache has.
+
+    Raises:
+        BadModelSetting: something is.
+    """
+    usual = CacheConfig()
+    given: dict[str, object] = {
+        name: getattr(asked, name)
+        for name in ("dtype", "slack", "encoder_length")
+        if getattr(asked, name) != getattr(usual, name)
+    }
+    if prefill_chunk != PREFILL_CHUNK:
+        given["prefill_chunk"] = prefill_chunk
+    others = {
+        "prefill_sizes": tuple(prefill_sizes),
+        "all_logits": all_logits,
+        "inputs_embeds": inputs_embeds,
+    }
+    given |= {name: value for name, value in others.items() if value}
+    for name, value in given.items():
+        expected = f"nothing, as a model for the task {task} has no cache"
+        raise BadModelSetting(
+            place="export_hf", setting=name, expected=expected, found=repr(value)
+        )
+
+
+def _labels_of(config: PreTrainedConfig) -> Sequence[tuple[int, str]]:
+    """Return numbers and names of what a model tells apart."""
+    named = config.id2label or {}
+    return [(int(number), str(name)) for number, name in named.items()]
+
+
+def _scores(config: PreTrainedConfig) -> str:
+    """Return how scores are made of logits, as transformers' pipelines do."""
+    kind = getattr(config, "problem_type", None)
+    if kind == "regression":
+        return "none"
+    several = kind != "multi_label_classification" and len(_labels_of(config)) > 1
+    return "softmax" if several else "sigmoid"
+
+
+def _metadata(opened: Opened, reading: Reading) -> dict[str, object]:
+    """Return what the runtime has to know."""
+    config, pooling = opened.model.config, opened.pooling
+    metadata: dict[str, object] = {
+        "architecture": config.model_type,
+        "task": opened.task,
+    }
+    if TOKENIZER in opened.files:
+        metadata["tokenizer"] = TOKENIZER
+    if reading.texts:
+        metadata["texts"] = {
+            "method": reading.texts,
+            "padding": reading.padding,
+            "prompts": dict(pooling.prompts),
+            "prompt": pooling.prompt,
+            "lower": pooling.lower,
+        }
+    if reading.pictures:
+        metadata["pictures"] = {"method": reading.pictures, **(opened.pictures or {})}
+    if reading.pools:
+        metadata["pooling"] = {
+            "ways": list(pooling.ways),
+            "normalized": pooling.normalized,
+            "stated": pooling.stated,
+        }
+    if opened.task in ("classify", "classify_tokens"):
+        metadata["labels"] = [name for _, name in sorted(_labels_of(config))]
+        metadata["scores"] = _scores(config)
+    return metadata

@@ -1,0 +1,41 @@
+"""A model without its head: which parts transformers leaves out, and their weights.
+
+In: a class of transformers, or a model and the names in a checkpoint. Out: whether it
+can be made without a pooler; the tensors of parts that the model does not have because
+it was made without them.
+"""
+
+import inspect
+from collections.abc import Iterable
+from typing import Final
+
+from transformers import PreTrainedModel
+
+POOLER: Final = "add_pooling_layer"
+_POOLER: Final = "pooler"
+
+
+def has_pooler(kind: type[PreTrainedModel]) -> bool:
+    """Tell whether models of a class can be made without the pooler of their heads."""
+    return POOLER in inspect.signature(kind.__init__).parameters
+
+
+def unused(
+    model: PreTrainedModel, names: Iterable[str], headless: bool
+) -> frozenset[str]:
+    """Return the tensors of a checkpoint that belong to no part of a model.
+
+    Args:
+        model: without a head.
+        names: of the tensors.
+        headless: whether they are of a model with one. Its other weights have the
+            prefix of the model without it, if any have.
+    """
+    prefix, found = f"{model.base_model_prefix}.", set(names)
+    pooler = f"{_POOLER}."
+    left = set[str]()
+    if has_pooler(type(model)) and getattr(model, _POOLER, None) is None:
+        left |= {n for n in found if n.removeprefix(prefix).startswith(pooler)}
+    if headless and any(name.startswith(prefix) for name in found):
+        left |= {name for name in found if not name.startswith(prefix)}
+    return frozenset(left)

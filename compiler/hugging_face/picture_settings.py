@@ -1,0 +1,110 @@
+"""How pixels are made of a picture, by a folder's preprocessor_config.json.
+
+In: a folder. Out: settings for the runtime, as transformers' own processor completes
+them; None where the folder has no processor of pictures. A processor with steps of its
+own is refused, since kvc would make other pixels.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from transformers import PreTrainedModel
+
+from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
+
+_FILES: Final = ("preprocessor_config.json", "processor_config.json")
+# What the runtime does as `PilBackend` does it; a class with its own does otherwise.
+_STEPS: Final = (
+    "_preprocess", "resize", "rescale", "normalize", "center_crop", "process_image",
+)  # fmt: skip
+
+
+def takes_pictures(model: PreTrainedModel) -> bool:
+    """Tell whether a model takes pictures, by itself or in one of its towers."""
+    return "image" in (model.input_modalities or ())
+
+
+def read_pictures(folder: Path) -> dict[str, object] | None:
+    """Return how pixels are made, None where the folder does not say it.
+
+    Raises:
+        BadModelFolder: a file of it is wrong.
+        UnsupportedModel: they are made in another way than kvc's.
+        MissingPackage: Pillow is not installed.
+    """
+    if not any((folder / name).exists() for name in _FILES):
+        return None
+    try:
+        from transformers import AutoImageProcessor
+        from transformers.image_processing_backends import PilBackend
+    except ImportError as error:
+        what, install = "a folder of a model of pictures", "pip install 'pillow>=11'"
+        raise MissingPackage(
+            what=what, package="Pillow", reason=str(error), install=install
+        ) from error
+    try:
+        processor = AutoImageProcessor.from_pretrained(  # type: ignore[no-untyped-call]
+            folder, local_files_only=True, trust_remote_code=False, backend="pil"
+        )
+    except Exception as error:
+        reason = f"{_FILES[0]}: {type(error).__name__}: {error}"
+        raise BadModelFolder(path=str(folder), reason=reason) from error
+    kind, found = type(processor), processor.to_dict()
+    own = [s for s in _STEPS if getattr(kind, s, None) is not getattr(PilBackend, s)]
+    if own or found.get("do_pad"):
+        reason = f"its {kind.__name__} prepares pictures in steps of its own: "
+        steps = ", ".join(own) or "do_pad"
+        raise UnsupportedModel(model=str(folder), reason=reason + steps)
+    return _settings(folder, found)
+
+
+def _settings(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of a processor.
+
+    Raises:
+        UnsupportedModel: it resizes in a way that kvc does not know.
+    """
+    size, crop = _sides(found.get("size")), _sides(found.get("crop_size"))
+    resizes, normalizes = found.get("do_resize"), found.get("do_normalize")
+    square = size.keys() == {"height", "width"}
+    if resizes and not square and size.keys() != {"shortest_edge"}:
+        reason = f"its pictures are resized to {size}, not to one size or shorter side"
+        raise UnsupportedModel(model=str(folder), reason=reason)
+    return {
+        "size": [size["height"], size["width"]] if resizes and square else None,
+        "shortest": size["shortest_edge"] if resizes and not square else None,
+        "resampling": _number(found.get("resample")),
+        "crop": [crop["height"], crop["width"]]
+        if found.get("do_center_crop")
+        else None,
+        "factor": found["rescale_factor"] if found.get("do_rescale") else 1.0,
+        "mean": _channels(found["image_mean"]) if normalizes else None,
+        "deviation": _channels(found["image_std"]) if normalizes else None,
+    }
+
+
+def _number(resampling: object) -> int:
+    """Return the number of a filter, as Pillow numbers them; it is an enumeration."""
+    assert isinstance(resampling, int), "the processor has checked it"
+    return int(resampling)
+
+
+def _sides(found: object) -> Mapping[str, object]:
+    """Return the sizes that are said, by name."""
+    sides = found if isinstance(found, Mapping) else {}
+    return {name: side for name, side in sides.items() if side is not None}
+
+
+def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
+    """Return height and width of all prepared pictures, None where they differ."""
+    for name in ("crop", "size"):
+        match (settings or {}).get(name):
+            case [int(height), int(width)]:
+                return height, width
+    return None
+
+
+def _channels(found: object) -> list[object]:
+    """Return a number for each of three channels."""
+    return [*found] if isinstance(found, Sequence) else [found] * 3

@@ -1,0 +1,50 @@
+"""Let a model call kvc's functions in the place of transformers' own.
+
+In: a model. Out: inside `using_kvc`, its attention, masks, experts, latents and
+recurrences are those that kvc compiles; afterwards the model is as it was.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from transformers import PreTrainedModel
+
+from kvc.compiler.hugging_face.attention import NAME, register
+from kvc.compiler.hugging_face.experts import own_experts
+from kvc.compiler.hugging_face.latents import unexpanded
+from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
+from kvc.compiler.hugging_face.recurrences import own_recurrences
+from kvc.compiler.hugging_face.windows import unpadded_chunks
+from kvc.schema.errors import UnsupportedModel
+
+# What a model calls in place of transformers' own while it is traced.
+_REPLACED = (
+    adapted, unexpanded, own_experts, own_recurrences, unpadded_chunks
+)  # fmt: skip
+
+
+@contextmanager
+def using_kvc(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model attend by kvc's functions, in evaluation mode.
+
+    Raises:
+        UnsupportedModel: it attends by code of its own that kvc does not know.
+    """
+    register()
+    before, training = model.config._attn_implementation, model.training
+    by_interface = not has_own_attention(model)
+    if by_interface and not model._can_set_attn_implementation():
+        reason = "it attends by code of its own, not by transformers' interface for it"
+        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+    if by_interface:
+        model.set_attn_implementation(NAME)
+    model.train(False)
+    try:
+        with ExitStack() as stack:
+            for replaced in _REPLACED:
+                stack.enter_context(replaced(model))
+            yield
+    finally:
+        if by_interface:
+            model.set_attn_implementation(before)
+        model.train(training)

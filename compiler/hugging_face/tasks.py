@@ -1,0 +1,170 @@
+"""What a model is to do: make text, or say something of a text or a picture.
+
+In: a configuration, and what the caller asks for. Out: a `Task` and the class of
+transformers that makes such a model. config.json names a class in `architectures`;
+transformers' own lists say which task it is of, so there is no list of names here.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, get_args
+
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForNextSentencePrediction,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForSpeechSeq2Seq,
+    AutoModelForTokenClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.auto_factory import (
+    _BaseAutoModelClass,
+    _LazyAutoMapping,
+)
+
+from kvc.schema.errors import BadModelSetting, UnknownTask
+
+Task = Literal["generate", "embed", "classify", "classify_tokens", "fill_mask"]
+Maker = type[_BaseAutoModelClass]
+
+TASKS: Final[tuple[Task, ...]] = get_args(Task)
+MAKERS: Final[Mapping[Task, tuple[Maker, ...]]] = {
+    "generate": (
+        AutoModelForCausalLM,
+        AutoModelForSeq2SeqLM,
+        AutoModelForSpeechSeq2Seq,
+    ),
+    "embed": (AutoModel,),
+    "classify": (AutoModelForSequenceClassification, AutoModelForImageClassification),
+    "classify_tokens": (AutoModelForTokenClassification,),
+    "fill_mask": (AutoModelForMaskedLM,),
+}
+# Of which a model without a head is a part, so that it can be made of their weights.
+_WITH_HEADS: Final = (
+    *(maker for task in TASKS if task != "embed" for maker in MAKERS[task]),
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForMultipleChoice,
+    AutoModelForNextSentencePrediction,
+)
+
+
+def check_task(asked: object) -> Task | None:
+    """Return what a caller asks for.
+
+    Raises:
+        BadModelSetting: there is no such task.
+    """
+    for task in TASKS:
+        if asked == task:
+            return task
+    if asked is None:
+        return None
+    raise BadModelSetting(
+        place="export_hf",
+        setting="task",
+        expected=f"one of {', '.join(TASKS)}",
+        found=repr(asked),
+    )
+
+
+def find_task(config: PreTrainedConfig, model: str) -> Task:
+    """Return what a model is for, by the class that its configuration names.
+
+    Where it names none, it is to make text, if it can.
+
+    Args:
+        config: the configuration.
+        model: its name, for the error.
+
+    Raises:
+        UnknownTask: nothing says it.
+    """
+    named = tuple(config.architectures or ())
+    found = {task for task in TASKS if any(_makes(task, config, n) for n in named)}
+    if "generate" in found:  # BART's class for text is listed as one that fills masks
+        return "generate"
+    if len(found) == 1:
+        return found.pop()
+    if not found and _can_generate(config):
+        return "generate"
+    possible = [task for task in TASKS if maker_of(task, config) is not None]
+    raise UnknownTask(
+        model=model,
+        kind=config.model_type,
+        named=", ".join(named) or "no class",
+        tasks=tuple(possible),
+        possible=", ".join(possible) or "none of these",
+    )
+
+
+def task_of(model: PreTrainedModel, asked: Task | None) -> Task:
+    """Return what a model of transformers does, by its class.
+
+    One of a class that transformers does not list is to make text, or as is asked.
+
+    Raises:
+        BadModelSetting: something else is asked of it.
+    """
+    name = type(model).__name__
+    found = next((task for task in TASKS if _makes(task, model.config, name)), None)
+    if found is not None and asked not in (None, found):
+        expected = f"{found!r}, which a {name} does, or its folder in the model's place"
+        raise BadModelSetting(
+            place="export_hf", setting="task", expected=expected, found=repr(asked)
+        )
+    return found or asked or "generate"
+
+
+def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
+    """Return what makes a model for a task; None where transformers has none."""
+    makers = MAKERS[task]
+    if task == "generate":
+        makers = makers[1:] if config.is_encoder_decoder else makers[:1]
+    return next((one for one in makers if type(config) in _classes(one)), None)
+
+
+def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """Return the class of the models that one makes, of several the one named."""
+    listed: object = _classes(maker)[type(config)]
+    kinds = listed if isinstance(listed, tuple) else (listed,)
+    named = [kind for kind in kinds if kind.__name__ in (config.architectures or ())]
+    kind: type[PreTrainedModel] = (*named, *kinds)[0]
+    return kind
+
+
+def _classes(maker: Maker) -> _LazyAutoMapping:
+    classes: object = maker._model_mapping
+    assert isinstance(classes, _LazyAutoMapping), "a class for models has a list"
+    return classes
+
+
+def has_head(config: PreTrainedConfig) -> bool:
+    """Tell whether `architectures` names a model with a head, which another lacks."""
+    named = config.architectures or ()
+    return any(name in _names(maker, config) for name in named for maker in _WITH_HEADS)
+
+
+def _makes(task: Task, config: PreTrainedConfig, name: str) -> bool:
+    return any(name in _names(maker, config) for maker in MAKERS[task])
+
+
+def _names(maker: Maker, config: PreTrainedConfig) -> Iterable[str]:
+    """Return the classes that transformers lists for a kind of model."""
+    listed = _classes(maker)._model_mapping.get(config.model_type, ())
+    return (listed,) if isinstance(listed, str) else listed
+
+
+def _can_generate(config: PreTrainedConfig) -> bool:
+    """Tell whether a model makes text; an encoder could, if it were told to."""
+    is_encoder = getattr(config, "is_decoder", None) is False
+    return maker_of("generate", config) is not None and (
+        config.is_encoder_decoder or not is_encoder
+    )

@@ -1,0 +1,153 @@
+"""Texts as rows of tokens: which lie together in a call, and where each result goes.
+
+In: texts, settings, a method. Out: calls of it, with rows of about one length beside
+each other, so that little is padding; results in the order of the texts.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kvc.runtime.embedding.settings import TextSettings
+from kvc.runtime.program import Program
+from kvc.runtime.tokenizers import tokenizer_of
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadSetting, TextTooLong
+from kvc.schema.frozen import frozen
+from kvc.schema.model import Method
+from kvc.schema.types import bounds
+
+Floats = npt.NDArray[np.float32]
+
+_TOKENS = 1 << 13  # of a call, padding among them
+
+
+@frozen
+class Taken:
+    """How much a method takes in one call.
+
+    Attributes:
+        rows: the most rows.
+        least, most: tokens of each.
+        lengths: whether it takes the lengths of rows.
+    """
+
+    rows: int
+    least: int
+    most: int
+    lengths: bool
+
+
+def run_texts(
+    program: Program, settings: TextSettings, texts: object, prompt: str | None
+) -> Floats:
+    """Return what a method makes of each text, float32 [texts, n].
+
+    Raises:
+        BadSetting: there are no texts, one is empty, or the program does not fit.
+        TextTooLong: the model takes no text of so many tokens; nothing has run.
+        ExecutionError: as `Program.call`.
+    """
+    method = program.methods[settings.method]
+    taken = _taken(program, method)
+    rows = list(_encoded(program, settings, _checked(texts), prompt, taken.most))
+    made = list[Floats | None]([None] * len(rows))
+    for chosen in _calls(rows, taken):
+        found = _run(program, settings, taken, [rows[i] for i in chosen])
+        for i, vector in zip(chosen, found, strict=True):
+            made[i] = vector
+    return np.stack([vector for vector in made if vector is not None])
+
+
+def _checked(texts: object) -> Sequence[str]:
+    """Return texts.
+
+    Raises:
+        BadSetting: they are none.
+    """
+    if isinstance(texts, str) or not isinstance(texts, Sequence) or not len(texts):
+        found = "one text" if isinstance(texts, str) else repr(texts)[:40]
+        raise BadSetting(name="texts", expected="a list of texts", found=found)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise BadSetting(
+                name=f"texts[{i}]",
+                expected="a text with letters",
+                found=repr(text)[:40],
+            )
+    return texts
+
+
+def _encoded(
+    program: Program,
+    settings: TextSettings,
+    texts: Sequence[str],
+    prompt: str | None,
+    most: int,
+) -> Iterator[Sequence[int]]:
+    tokenizer = tokenizer_of(program)
+    for i, text in enumerate(texts):
+        tokens = tokenizer.encode(settings.prepared(text, prompt))
+        if not tokens:
+            expected = "a text of which the tokenizer makes tokens"
+            raise BadSetting(name=f"texts[{i}]", expected=expected, found=text[:40])
+        if len(tokens) > most:
+            raise TextTooLong(number=i, tokens=len(tokens), most=most)
+        yield tokens
+
+
+def _taken(program: Program, method: Method) -> Taken:
+    """Return how much a method takes.
+
+    Raises:
+        BadSetting: it takes something else than tokens, and lengths of rows.
+    """
+    types = [method.graph.values[value].type for value in method.graph.inputs]
+    ranks = [(kind.dtype, len(kind.dims)) for kind in types]
+    tokens, lengths = (DType.INT64, 2), (DType.INT64, 1)
+    if ranks not in ([tokens], [tokens, lengths]):
+        expected = "a method of tokens [batch, seq] and lengths [batch]"
+        raise BadSetting(name="the bundle", expected=expected, found=method.name)
+    rows, seq = types[0].dims
+    least, most = bounds(seq, program.symbols)
+    return Taken(bounds(rows, program.symbols)[1], least, most, len(types) == 2)
+
+
+def _calls(rows: Sequence[Sequence[int]], taken: Taken) -> Iterator[list[int]]:
+    """Yield the rows of each call, the longest first."""
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+    while order:
+        longest = max(taken.least, len(rows[order[0]]))
+        count = max(1, min(taken.rows, _TOKENS // longest))
+        yield order[:count]
+        order = order[count:]
+
+
+def _run(
+    program: Program,
+    settings: TextSettings,
+    taken: Taken,
+    rows: Sequence[Sequence[int]],
+) -> Floats:
+    """Run a method on rows that are padded on the right."""
+    longest = max(taken.least, *map(len, rows))
+    tokens = np.full((len(rows), longest), settings.padding, np.int64)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row)] = row
+    lengths = np.array([len(row) for row in rows], np.int64)
+    given = (tokens, lengths) if taken.lengths else (tokens,)
+    return vectors_of(program.call(settings.method, *given), len(rows))
+
+
+def vectors_of(made: object, rows: int) -> Floats:
+    """Return what a method has returned, float32 [rows, n].
+
+    Raises:
+        BadSetting: it is something else.
+    """
+    if isinstance(made, np.ndarray) and made.ndim == 2 and len(made) == rows:
+        return made
+    found = f"one of another shape: {getattr(made, 'shape', type(made).__name__)}"
+    expected = "a method that returns a vector for each text or picture"
+    raise BadSetting(name="the bundle", expected=expected, found=found)

@@ -1,0 +1,192 @@
+"""`kvc embed` and `kvc classify`: what a model without a cache says of inputs.
+
+Results go to stdout, a line of JSON for each input, or to a file of numpy's.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from kvc.tools.loading import Loading, loading_options, open_program
+from kvc.tools.outputs import check_plain_output
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_DIGITS = 8  # of a float32
+
+
+def _input_options(command: F) -> F:
+    """Add the inputs to a command: texts, a file of them, pictures."""
+    for option in (
+        click.option(
+            "--image",
+            "images",
+            multiple=True,
+            metavar="FILE",
+            help="A picture, in the place of a text. Repeatable.",
+        ),
+        click.option(
+            "--file",
+            metavar="FILE",
+            help="Also take each line of FILE, a text of UTF-8; - is stdin.",
+        ),
+        click.argument("texts", metavar="[TEXT]...", nargs=-1),
+        click.argument("bundle", metavar="BUNDLE"),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_input_options
+@click.option(
+    "--prompt",
+    metavar="NAME",
+    help="The bundle's text to put before each text, such as query.  [default: as the "
+    "model's folder says]",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE.npy",
+    help="Write the embeddings there, float32 [inputs, n], and print none.",
+)
+@click.option(
+    "--similarity",
+    is_flag=True,
+    help="Print how alike the inputs are: for each, the cosines with all of them.",
+)
+@loading_options
+def embed(
+    bundle: str,
+    texts: tuple[str, ...],
+    file: str | None,
+    images: tuple[str, ...],
+    prompt: str | None,
+    output: str | None,
+    similarity: bool,
+    loading: Loading,
+) -> None:
+    """Print the embedding of each TEXT, line of a file, or picture, by BUNDLE's model.
+
+    One line of JSON each, in their order, texts first: {"text": ..., "embedding":
+    [...]}, or with --similarity {"text": ..., "similarity": [...]}.
+    """
+    import numpy as np
+
+    from kvc.runtime.embedding import embed, embed_images
+    from kvc.runtime.embedding import similarity as cosines
+
+    listed = _listed(texts, file, images)
+    path = None if output is None else check_plain_output(output)
+    with open_program(bundle, loading) as program:
+        parts = [embed(program, listed, prompt)] if listed else []
+        parts += [embed_images(program, images)] if images else []
+    vectors = np.concatenate(parts)
+    if path is not None:
+        _save(path, vectors)
+    name, rows = "embedding", vectors
+    if similarity:
+        name, rows = "similarity", cosines(vectors, vectors)
+    if path is None or similarity:
+        for given, row in zip(_named(listed, images), rows, strict=True):
+            click.echo(json.dumps({**given, name: _rounded(row)}, ensure_ascii=False))
+
+
+@click.command()
+@_input_options
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Print the N likeliest labels of each.  [default: all]",
+)
+@loading_options
+def classify(
+    bundle: str,
+    texts: tuple[str, ...],
+    file: str | None,
+    images: tuple[str, ...],
+    top: int | None,
+    loading: Loading,
+) -> None:
+    """Print how likely each label is for each TEXT, line of a file, or picture.
+
+    One line of JSON each, in their order, texts first: {"text": ..., "labels": [[name,
+    score], ...]}, the likeliest first.
+    """
+    from kvc.runtime.embedding import classify, classify_images
+
+    listed = _listed(texts, file, images)
+    with open_program(bundle, loading) as program:
+        found = classify(program, listed) if listed else []
+        found += classify_images(program, images) if images else []
+    for given, labels in zip(_named(listed, images), found, strict=True):
+        named = [[label.name, round(label.score, _DIGITS)] for label in labels[:top]]
+        click.echo(json.dumps({**given, "labels": named}, ensure_ascii=False))
+
+
+def _listed(texts: Sequence[str], file: str | None, images: Sequence[str]) -> list[str]:
+    """Return all texts.
+
+    Raises:
+        click.UsageError: there is nothing to be done.
+        FileProblem: the file cannot be read, or is no text.
+    """
+    listed = [*texts, *(_lines(file) if file is not None else ())]
+    if not listed and not images:
+        raise click.UsageError("give a TEXT, --file or --image")
+    return listed
+
+
+def _lines(file: str) -> list[str]:
+    """Return the lines of a file that are not empty.
+
+    Raises:
+        FileProblem: it cannot be read, or is no text.
+    """
+    from kvc.schema.errors import FileProblem, reason_of
+
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        lines = raw.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise FileProblem(path=file, reason="it is no text of UTF-8") from error
+    except (OSError, ValueError) as error:
+        raise FileProblem(path=file, reason=reason_of(error)) from error
+    return [line for line in lines if line.strip()]
+
+
+def _named(texts: Sequence[str], images: Sequence[str]) -> Iterator[dict[str, str]]:
+    yield from ({"text": text} for text in texts)
+    yield from ({"image": image} for image in images)
+
+
+def _rounded(row: "npt.NDArray[np.float32]") -> list[float]:
+    """Return numbers with as many digits as float32 has."""
+    return [float(f"{number:.{_DIGITS}g}") for number in row]
+
+
+def _save(path: Path, vectors: "npt.NDArray[np.float32]") -> None:
+    """Write an array.
+
+    Raises:
+        CannotWrite: that is impossible.
+    """
+    import numpy as np
+
+    from kvc.schema.errors import CannotWrite, reason_of
+
+    try:
+        with path.open("wb") as file:
+            np.save(file, vectors, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise CannotWrite(path=str(path), reason=reason_of(error)) from error
