@@ -28,6 +28,8 @@ def test_help_lists_the_commands_in_the_order_of_use(kvc):
         "diff",
         "generate",
         "transcribe",
+        "embed",
+        "classify",
         "chat",
         "eval",
         "bench",
