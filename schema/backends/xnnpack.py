@@ -6,6 +6,7 @@ linears may read.
 """
 
 import math
+import operator
 from collections.abc import Iterable
 from typing import Final, TypeGuard
 
@@ -159,10 +160,26 @@ def _addmm(arguments: Arguments, results: Results) -> str:
 
 def _convolution(arguments: Arguments, results: Results) -> str:
     """Convolve along one or two axes, with a constant weight."""
+    return _reason_of_steps(arguments, arguments[3:6])
+
+
+def _transposed(arguments: Arguments, results: Results) -> str:
+    """Convolve as `_convolution` does; what is added at the end is below the stride."""
+    stride, padding, added, _, dilation = arguments[3:]
+    if reason := _reason_of_steps(arguments, (stride, padding, dilation)):
+        return reason
+    assert isinstance(stride, tuple)
+    assert isinstance(added, tuple)
+    fits = all(map(operator.lt, added, stride))
+    return "" if fits else f"{added} added to a convolution with stride {stride}"
+
+
+def _reason_of_steps(arguments: Arguments, numbers: Arguments) -> str:
+    """Return why a convolution with a stride, a padding and a dilation cannot be."""
     x = operand(arguments[0]).type
     if len(x.dims) > 4:
         return f"a convolution of {x}"
-    for steps in arguments[3:6]:  # stride, padding, dilation
+    for steps in numbers:
         assert isinstance(steps, tuple)
         if not all(isinstance(step, int) and step <= _MAX_STEP for step in steps):
             return f"a convolution with steps {steps}"
@@ -200,6 +217,8 @@ RULES: Final[dict[str, Rule]] = {
     "aten::bmm": layout.anything,
     "aten::matmul": _matmul,
     "aten::addmm": _addmm,
+    "aten::conv_transpose1d": _transposed,
+    "aten::conv_transpose2d.input": _transposed,
     "aten::convolution": _convolution,
     "aten::cat": layout.join,
     "aten::stack": layout.join,
