@@ -9,6 +9,7 @@ from functools import partial
 from kvc.schema.ops import caches as c
 from kvc.schema.ops import fused as f
 from kvc.schema.ops import indexing as i
+from kvc.schema.ops import linear_algebra as la
 from kvc.schema.ops import products as p
 from kvc.schema.ops import shapes as s
 from kvc.schema.ops import spatial
@@ -235,6 +236,17 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::_embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, int mode, Tensor? per_sample_weights, bool include_last_offset, int padding_idx) -> Tensor": i.embedding_bag,
     "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa) -> Tensor": p.attention_product,
     "aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor": p.distances,
+    "aten::linalg_inv(Tensor A) -> Tensor": la.square,
+    "aten::linalg_cholesky(Tensor self, bool upper) -> Tensor": la.square,
+    "aten::linalg_matrix_exp(Tensor self) -> Tensor": la.square,
+    "aten::linalg_det(Tensor A) -> Tensor": la.determinant,
+    "aten::linalg_slogdet(Tensor A) -> Tensor, Tensor": la.sign_and_logarithm,
+    "aten::linalg_solve(Tensor A, Tensor B, bool left) -> Tensor": la.solve,
+    "aten::linalg_solve_triangular(Tensor self, Tensor B, bool upper, bool left, bool unitriangular) -> Tensor": la.solve_triangular,
+    "aten::linalg_qr(Tensor A, str mode) -> Tensor, Tensor": la.orthogonal,
+    "aten::linalg_householder_product(Tensor input, Tensor tau) -> Tensor": la.reflections,
+    "aten::_linalg_svd(Tensor A, bool full_matrices, bool compute_uv, str? driver) -> Tensor, Tensor, Tensor": la.singular_values,
+    "aten::_linalg_eigh(Tensor A, str UPLO, bool compute_v) -> Tensor, Tensor": la.eigenvalues,
     "aten::cat(Tensor[] tensors, int dim) -> Tensor": s.cat,
     "aten::stack(Tensor[] tensors, int dim) -> Tensor": s.stack,
     "aten::repeat(Tensor self, int[] repeats) -> Tensor": s.repeat,

@@ -226,6 +226,20 @@ MOVES: dict[str, Function] = {
     "aten::scatter.value": lambda x, y, n, b: x.scatter(1, n.abs() % 3, 2.0),
     "aten::copy": lambda x, y, n, b: torch.zeros(2, 3).copy_(x) + 1,
 }  # fmt: skip
+# Of the square that x times y is, and of x itself.
+MATRICES: dict[str, Function] = {
+    "aten::linalg_inv": lambda x, y, n, b: torch.inverse(x @ y.t()),
+    "aten::linalg_cholesky": lambda x, y, n, b: torch.linalg.cholesky(x @ x.t()),
+    "aten::linalg_matrix_exp": lambda x, y, n, b: torch.matrix_exp(x @ y.t()),
+    "aten::linalg_det": lambda x, y, n, b: torch.det(x @ y.t()),
+    "aten::linalg_slogdet": lambda x, y, n, b: (*torch.slogdet(x @ y.t()), torch.logdet(x @ x.t())),
+    "aten::linalg_solve": lambda x, y, n, b: torch.linalg.solve(x @ y.t(), x),
+    "aten::linalg_solve_triangular": lambda x, y, n, b: torch.linalg.solve_triangular(x[:, :2].triu(), y, upper=True),
+    "aten::linalg_qr": lambda x, y, n, b: (*torch.linalg.qr(x), torch.linalg.qr(y, "r").R),
+    "aten::linalg_householder_product": lambda x, y, n, b: torch.linalg.householder_product(x.t(), y[0, :2]),
+    "aten::_linalg_svd": lambda x, y, n, b: (*torch.linalg.svd(x), torch.linalg.svdvals(y)),
+    "aten::_linalg_eigh": lambda x, y, n, b: (*torch.linalg.eigh(x @ x.t()), torch.linalg.eigvalsh(x @ x.t())),
+}  # fmt: skip
 # Of [2, 3] as a picture with one channel, or as one of three axes.
 SPATIAL: dict[str, Function] = {
     "aten::avg_pool2d": lambda x, y, n, b: (functional.avg_pool2d(x[None], 2, 1), functional.avg_pool1d(x, 2, padding=1)),
@@ -289,7 +303,7 @@ B = torch.tensor([[True, False, True], [False, True, True]])
 
 
 @pytest.mark.parametrize(
-    "functions", [UNARY, BINARY, REDUCTIONS, PRODUCTS, MOVES, SPATIAL]
+    "functions", [UNARY, BINARY, REDUCTIONS, PRODUCTS, MATRICES, MOVES, SPATIAL]
 )
 def test_ops_do_as_eager_does(tmp_path: Path, functions: dict[str, Function]) -> None:
     model = Calls(functions).eval()
@@ -308,5 +322,5 @@ def test_ops_do_as_eager_does(tmp_path: Path, functions: dict[str, Function]) ->
 
 
 def test_the_tables_name_every_op() -> None:
-    named = {*UNARY, *BINARY, *REDUCTIONS, *PRODUCTS, *MOVES, *SPATIAL}
+    named = {*UNARY, *BINARY, *REDUCTIONS, *PRODUCTS, *MATRICES, *MOVES, *SPATIAL}
     assert named | MADE_BY_PASSES == set(OPS) - CONTROL_OPS
