@@ -43,6 +43,7 @@ _UNARY = [
     "exp2",
     "expm1",
     "floor",
+    "i0",
     "isinf",
     "isnan",
     "lgamma",
@@ -62,10 +63,30 @@ _UNARY = [
     "silu",
     "sin",
     "sinh",
+    "special_bessel_j0",
+    "special_bessel_j1",
+    "special_bessel_y0",
+    "special_bessel_y1",
+    "special_erfcx",
+    "special_i0e",
+    "special_i1",
+    "special_i1e",
+    "special_modified_bessel_i0",
+    "special_modified_bessel_i1",
+    "special_modified_bessel_k0",
+    "special_modified_bessel_k1",
+    "special_ndtri",
     "sqrt",
     "tan",
     "tanh",
     "trunc",
+]
+# Their operand is called x.
+_UNARY_OF_X = [
+    "special_airy_ai",
+    "special_scaled_modified_bessel_k0",
+    "special_scaled_modified_bessel_k1",
+    "special_spherical_bessel_j0",
 ]
 _BINARY = [
     "atan2",
@@ -80,7 +101,11 @@ _BINARY = [
     "fmax",
     "fmin",
     "fmod.Tensor",
+    "gcd",
     "hypot",
+    "igamma",
+    "igammac",
+    "lcm",
     "ldexp.Tensor",
     "logical_and",
     "logical_or",
@@ -88,7 +113,9 @@ _BINARY = [
     "maximum",
     "minimum",
     "mul.Tensor",
+    "nextafter",
     "remainder.Tensor",
+    "special_zeta",
 ]
 _BINARY_SCALAR = [
     "bitwise_and.Scalar",
@@ -104,6 +131,7 @@ _COMPARE = ["eq", "ge", "gt", "le", "lt", "ne"]
 
 _FRESH: dict[str, ShapeRule] = {
     **{f"aten::{name}(Tensor self) -> Tensor": s.same_shape for name in _UNARY},
+    **{f"aten::{name}(Tensor x) -> Tensor": s.same_shape for name in _UNARY_OF_X},
     **{
         f"aten::{name}(Tensor self, Tensor other) -> Tensor": s.broadcast
         for name in _BINARY
@@ -130,6 +158,7 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor": s.broadcast,
     "aten::div.Tensor_mode(Tensor self, Tensor other, str? rounding_mode) -> Tensor": s.broadcast,
     "aten::div.Scalar_mode(Tensor self, Scalar other, str? rounding_mode) -> Tensor": s.broadcast,
+    "aten::polygamma(int n, Tensor self) -> Tensor": s.broadcast,
     "aten::gelu(Tensor self, str approximate) -> Tensor": s.same,
     "aten::clamp(Tensor self, Scalar? min, Scalar? max) -> Tensor": s.same_shape,
     "aten::clamp.Tensor(Tensor self, Tensor? min, Tensor? max) -> Tensor": s.broadcast,

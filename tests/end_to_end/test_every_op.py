@@ -18,13 +18,18 @@ Function = Callable[..., object]
 
 
 MATH = "abs ceil cos erf exp expm1 floor isinf isnan log log1p log2 logical_not neg reciprocal relu round rsqrt sigmoid sign sin sqrt tanh trunc"
-ANALYSIS = "acos acosh asin asinh atan atanh cosh digamma erfc exp2 lgamma log10 signbit sinh tan"
+ANALYSIS = "acos acosh asin asinh atan atanh cosh digamma erfc exp2 i0 lgamma log10 signbit sinh tan"
+SPECIAL = "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 erfcx i0e i1 i1e modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 ndtri scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0"
 LOGIC = ("and", "or", "xor")
 ORDER = ("eq", "ge", "gt", "le", "lt", "ne")
 
 
 def _of_x(name: str) -> Function:
     return lambda x, y, n, b: getattr(torch, name)(x)
+
+
+def _special(name: str) -> Function:
+    return lambda x, y, n, b: getattr(torch.special, name)(x)
 
 
 def _of_booleans(name: str) -> Function:
@@ -46,6 +51,8 @@ UNARY: dict[str, Function] = {
     **{f"aten::{name}": _of_x(name) for name in MATH.split()},
     "aten::bitwise_not": lambda x, y, n, b: torch.bitwise_not(n),
     **{f"aten::{name}": _of_x(name) for name in ANALYSIS.split()},
+    **{f"aten::special_{name}": _special(name) for name in SPECIAL.split()},
+    "aten::polygamma": lambda x, y, n, b: torch.polygamma(1, x),
     "aten::erfinv": lambda x, y, n, b: torch.erfinv(x / 9),
     "aten::round.decimals": lambda x, y, n, b: x.round(decimals=1),
     "aten::silu": lambda x, y, n, b: functional.silu(x),
@@ -97,6 +104,12 @@ BINARY: dict[str, Function] = {
     "aten::copysign.Scalar": lambda x, y, n, b: torch.copysign(x, -1),
     "aten::fmax": lambda x, y, n, b: torch.fmax(x, y),
     "aten::fmin": lambda x, y, n, b: torch.fmin(x, y),
+    "aten::gcd": lambda x, y, n, b: torch.gcd(n, n.t().reshape(2, 3)),
+    "aten::lcm": lambda x, y, n, b: torch.lcm(n, n + 3),
+    "aten::igamma": lambda x, y, n, b: torch.igamma(x.abs(), y.abs()),
+    "aten::igammac": lambda x, y, n, b: torch.igammac(x.abs(), y.abs()),
+    "aten::nextafter": lambda x, y, n, b: torch.nextafter(x, y),
+    "aten::special_zeta": lambda x, y, n, b: torch.special.zeta(x.abs() + 1, y.abs()),
     "aten::hypot": lambda x, y, n, b: torch.hypot(x, y),
     "aten::ldexp.Tensor": lambda x, y, n, b: (torch.ldexp(x, n), torch.ldexp(x, y)),
     "aten::bitwise_left_shift.Tensor": lambda x, y, n, b: (
