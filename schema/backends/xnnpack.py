@@ -27,6 +27,8 @@ MAX_RANK: Final = 6  # XNN_MAX_TENSOR_DIMS
 TAIL_NBYTES: Final = 16  # XNN_EXTRA_BYTES: read past the end of each input
 QUANTIZE: Final = "kvc::quantize_rows"
 QUANTIZED_LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
+_TRANSPOSED: Final = ("aten::conv_transpose1d", "aten::conv_transpose2d.input")
+CONVOLUTIONS: Final = ("aten::convolution", *_TRANSPOSED)
 _GREATEST: Final = 3.4028234663852886e38  # of float32
 _MAX_STEP: Final = 1 << 31  # of a convolution, between elements or places
 _EXPONENTS: Final = (-1, -0.5, 0.5, 2, 3)
@@ -217,8 +219,7 @@ RULES: Final[dict[str, Rule]] = {
     "aten::bmm": layout.anything,
     "aten::matmul": _matmul,
     "aten::addmm": _addmm,
-    "aten::conv_transpose1d": _transposed,
-    "aten::conv_transpose2d.input": _transposed,
+    **dict.fromkeys(_TRANSPOSED, _transposed),
     "aten::convolution": _convolution,
     "aten::cat": layout.join,
     "aten::stack": layout.join,
