@@ -28,9 +28,9 @@ def _dims_of(graph: Graph, step: Instruction) -> Iterator[Dim]:
     if step.op == "aten::softmax.int":
         yield from graph.values[step.results[0]].type.dims[-1:]
     elif step.op in CONVOLUTIONS:
-        x = step.arguments[0]
-        assert isinstance(x, Ref)
-        for value in (x.value, step.results[0]):
+        given = step.arguments[0]
+        assert isinstance(given, Ref)
+        for value in (given.value, step.results[0]):
             yield from graph.values[value].type.dims
     elif step.op in _PRODUCTS:
         first = _PRODUCTS[step.op]
