@@ -76,7 +76,7 @@ def _multilabel_margin_loss(
 
     torch's decomposition counts what follows the -1 as labels of class 0 (2.13).
     """
-    shape = (-1, self.shape[-1])
+    shape = (-1, self.shape[-1] if self.dim() else 1)
     x, labels = self.reshape(shape), target.reshape(shape)
     classes = x.shape[1]
     place = torch.arange(classes)

@@ -44,6 +44,7 @@ CASES = {
     ],
     "index_reduce of a number": lambda x: x[0, 0].index_reduce(0, torch.tensor(0), x[1, 1], "prod"),
     "index_reduce of integers": lambda x: (9 * x).long().index_reduce(0, torch.tensor([1, 1]), (7 * x[1:]).long(), "mean"),
+    "the label of a number": lambda x: functional.multilabel_margin_loss(x[0, 0], torch.tensor(0)),
     "labels that end": lambda x: functional.multilabel_margin_loss(
         x, torch.tensor([[0, 2, -1, 1], [-1, 0, 0, 0], [3, 2, 1, 0]]), reduction="none"
     ),
