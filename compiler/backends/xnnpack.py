@@ -13,6 +13,7 @@ from kvc.compiler.backends.base import Backend, Lowered, Partition
 from kvc.compiler.backends.operands import able_nodes
 from kvc.compiler.ir import Constant, Method, Node
 from kvc.schema.backends.xnnpack import (
+    CONVOLUTIONS,
     QUANTIZE,
     QUANTIZED_LINEARS,
     TAIL_NBYTES,
@@ -25,12 +26,12 @@ from kvc.schema.types import Symbol
 _PRODUCTS: Final = frozenset(
     [
         *QUANTIZED_LINEARS,
+        *CONVOLUTIONS,
         "aten::linear",
         "aten::mm",
         "aten::bmm",
         "aten::matmul",
         "aten::addmm",
-        "aten::convolution",
     ]
 )
 

@@ -14,6 +14,7 @@ from torch._decomp import get_decompositions
 from torch.utils._pytree import tree_map_only
 
 from kvc.compiler.capture.complex_numbers import MAKERS, with_complex
+from kvc.compiler.capture.matrix_decompositions import MATRICES
 from kvc.compiler.capture.own_decompositions import OWN
 
 Decomposition = Callable[..., object]
@@ -38,6 +39,10 @@ _KEPT_WHOLE = (
     _aten.log_softmax.int,
     _aten.split.Tensor,
     _aten.transpose.int,
+    # Their parts check what these make in operators of their own.
+    _aten.linalg_cholesky.default,
+    _aten.linalg_inv.default,
+    _aten.linalg_solve.default,
 )
 _TAKEN_APART = (
     _aten._addmm_activation,
@@ -80,7 +85,9 @@ def _table() -> dict[torch._ops.OperatorBase, Decomposition]:
         table.pop(op, None)  # type: ignore[no-untyped-call]
     kept = dict(table.items())  # type: ignore[no-untyped-call]
     more = get_decompositions(_TAKEN_APART)
-    return with_complex({**more, **dict(_copies()), **kept, **OWN, **MAKERS})
+    return with_complex(
+        {**more, **dict(_copies()), **kept, **OWN, **MATRICES, **MAKERS}
+    )
 
 
 def _copies() -> Iterator[tuple[torch._ops.OperatorBase, Decomposition]]:

@@ -1,9 +1,10 @@
 """Fourier transforms of fixed lengths as products with matrices.
 
-In: a call of `torch.fft` or `torch.stft` while it is traced. Out: the same numbers,
-computed by a product with cosines and sines, whose sums are as exact as those of a
-matrix product; None, which leaves the call, where the length is a dynamic size or more
-than `MOST_LENGTH`. Complex numbers are taken apart later (`complex_numbers`).
+In: a call of `torch.fft`, `torch.stft` or `torch.istft` while it is traced. Out: the
+same numbers, computed by a product with cosines and sines, whose sums are as exact as
+those of a matrix product; None, which leaves the call, where the length is a dynamic
+size or more than `MOST_LENGTH`. Complex numbers are taken apart later
+(`complex_numbers`).
 """
 
 import math
@@ -218,9 +219,7 @@ def _stft(
         lines = functional.pad(lines.unsqueeze(0), around, pad_mode).squeeze(0)
     frames = lines.unfold(-1, n_fft, hop)
     if window is not None or width < n_fft:
-        shape = torch.ones(width, dtype=x.dtype) if window is None else window
-        left = (n_fft - width) // 2
-        frames = frames * functional.pad(shape, (left, n_fft - width - left))
+        frames = frames * _window(window, width, n_fft, x.dtype)
     made = _fft(
         frames,
         norm="ortho" if normalized else None,
@@ -230,6 +229,82 @@ def _stft(
     made = made.transpose(-1, -2)
     made = made if x.dim() == 2 else made.squeeze(0)
     return made if return_complex else torch.view_as_real(made)
+
+
+def _window(
+    window: Tensor | None, width: int, length: int, dtype: torch.dtype
+) -> Tensor:
+    """Return a window in the middle of zeros [length]; ones where none is given."""
+    shape = torch.ones(width, dtype=dtype) if window is None else window
+    left = (length - width) // 2
+    return functional.pad(shape, (left, length - width - left))
+
+
+def _istft(
+    x: Tensor,
+    n_fft: int | torch.SymInt,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | torch.SymInt | None = None,
+    return_complex: bool = False,
+) -> Tensor | None:
+    """Return the samples of which x [..., bins, windows] is the transform."""
+    if not isinstance(n_fft, int) or not 0 < n_fft <= MOST_LENGTH:
+        return None
+    half = n_fft // 2 + 1
+    whole = x.shape[-2] == n_fft if onesided is None else not onesided
+    plain = window is None or not window.is_complex()
+    usual = x.is_complex() and x.dim() in (2, 3) and not return_complex
+    if not (usual and plain and x.shape[-2] == (n_fft if whole else half)):
+        return None
+    width = n_fft if win_length is None else win_length
+    hop = n_fft // 4 if hop_length is None else hop_length
+    if not 0 < hop <= width <= n_fft:
+        return None
+    bins = x.transpose(-1, -2)[..., :half]
+    lines = _irfft(bins, n_fft, norm="ortho" if normalized else None)
+    assert lines is not None, "a length that fits"
+    lines = lines if x.dim() == 3 else lines.unsqueeze(0)
+    shape = _window(window, width, n_fft, lines.dtype)
+    squares = (shape * shape).expand(1, *lines.shape[1:])
+    begin = n_fft // 2 if center else 0
+    made = _added_up(lines * shape, hop, begin, length)
+    made = made / _not_zero(_added_up(squares, hop, begin, length))
+    missing = 0 if length is None else length - made.shape[-1]
+    if missing > 0:
+        made = functional.pad(made, (0, missing))  # type: ignore[arg-type]  # torch takes both
+    return made if x.dim() == 3 else made.squeeze(0)
+
+
+def _added_up(
+    lines: Tensor, hop: int, begin: int, length: int | torch.SymInt | None
+) -> Tensor:
+    """Add up windows [batch, windows, samples], each `hop` samples after the last.
+
+    Cut off is what lies before `begin`, and as much at the end, or what is after
+    `length`.
+    """
+    _, count, width = lines.shape
+    total = (count - 1) * hop + width
+    made = functional.fold(
+        lines.transpose(1, 2), (1, total), (1, width), stride=(1, hop)
+    )
+    end = total - begin if length is None else begin + length
+    return made[:, 0, 0, begin:end]
+
+
+def _not_zero(sums: Tensor) -> Tensor:
+    """Return sums of squares [1, samples], by which samples are divided.
+
+    Where one is 0, the samples cannot be told; torch refuses the windows, and here an
+    index is out of range.
+    """
+    lacking = (sums.amin() <= 1e-11).to(torch.int64).reshape(1)
+    return sums.index_select(0, lacking)
 
 
 _rfft = partial(_fft, onesided=True)
@@ -242,6 +317,10 @@ FOURIER: Mapping[Callable[..., object], Callable[..., object]] = {
     torch.fft.irfft: _irfft,
     torch.fft.hfft: _hfft,
     torch.fft.ihfft: _ihfft,
+    torch.fft.hfft2: partial(_several, _hfft, _fft, False, _PLANE),
+    torch.fft.ihfft2: partial(_several, _ihfft, _ifft, True, _PLANE),
+    torch.fft.hfftn: partial(_several, _hfft, _fft, False, None),
+    torch.fft.ihfftn: partial(_several, _ihfft, _ifft, True, None),
     torch.fft.fft2: partial(_several, _fft, _fft, False, _PLANE),
     torch.fft.ifft2: partial(_several, _ifft, _ifft, False, _PLANE),
     torch.fft.rfft2: partial(_several, _rfft, _fft, True, _PLANE),
@@ -252,4 +331,6 @@ FOURIER: Mapping[Callable[..., object], Callable[..., object]] = {
     torch.fft.irfftn: partial(_several, _irfft, _ifft, False, None),
     torch.stft: _stft,
     Tensor.stft: _stft,
+    torch.istft: _istft,
+    Tensor.istft: _istft,
 }

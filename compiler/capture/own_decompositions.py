@@ -76,7 +76,7 @@ def _multilabel_margin_loss(
 
     torch's decomposition counts what follows the -1 as labels of class 0 (2.13).
     """
-    shape = (-1, self.shape[-1])
+    shape = (-1, self.shape[-1] if self.dim() else 1)
     x, labels = self.reshape(shape), target.reshape(shape)
     classes = x.shape[1]
     place = torch.arange(classes)
@@ -190,6 +190,77 @@ def _as_strided(
     return self.reshape(-1)[places]
 
 
+def _batch_statistics(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> object:
+    """Normalise channels by the statistics of a batch, where a module keeps none.
+
+    Left alone is a batch of one, as which torch traces the norms of single channels.
+    """
+    batch: int | torch.SymInt = input.shape[0]
+    if isinstance(batch, int) and batch == 1:
+        return _LEFT
+    axes = [0, *range(2, input.dim())]
+    variance, mean = torch.var_mean(input, axes, correction=0, keepdim=True)
+    factor = (variance + eps).rsqrt()
+    made = (input - mean) * factor
+    shape = (-1, *[1] * (input.dim() - 2))
+    made = made if weight is None else made * weight.reshape(shape)
+    made = made if bias is None else made + bias.reshape(shape)
+    return made, mean.reshape(-1), factor.reshape(-1)
+
+
+def _diagonal_scatter(
+    self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> object:
+    """Write a diagonal of two axes."""
+    sizes: Sequence[int | torch.SymInt] = self.shape
+    rows, columns = sizes[dim1], sizes[dim2]
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        return _LEFT
+    first, other = max(-offset, 0), max(offset, 0)
+    count = max(min(rows - first, columns - other), 0)
+    places = torch.arange(first, first + count), torch.arange(other, other + count)
+    planes = self.movedim((dim1, dim2), (0, 1))
+    made = planes.index_put(places, src.movedim(-1, 0))
+    return made.movedim((0, 1), (dim1, dim2))
+
+
+def _put(
+    self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False
+) -> Tensor:
+    """Write at places of a tensor's elements, counted in their order."""
+    places, values = index.reshape(-1), source.reshape(-1)
+    made = self.reshape(-1).index_put((places,), values, accumulate)
+    return made.reshape(self.shape)
+
+
+def _index_reduce(
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    """Reduce slices at the places of an axis."""
+    if not self.dim():
+        made = _index_reduce(
+            self[None], 0, index.reshape(-1), source.reshape(-1), reduce,
+            include_self=include_self,
+        )  # fmt: skip
+        return made[0]
+    shape = [-1 if i == dim % self.dim() else 1 for i in range(self.dim())]
+    places = index.reshape(shape).expand(source.shape)
+    return self.scatter_reduce(dim, places, source, reduce, include_self=include_self)
+
+
 OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.copy.default: explicit_copy,
     _aten.addbmm.default: _addbmm,
@@ -197,9 +268,13 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.adaptive_avg_pool3d.default: _average_volumes,
     _aten.as_strided.default: _as_strided,
     _aten.as_strided_copy.default: _as_strided,
+    _aten._native_batch_norm_legit.no_stats: _batch_statistics,
     _aten.bilinear.default: _bilinear,
+    _aten.diagonal_scatter.default: _diagonal_scatter,
+    _aten.index_reduce.default: _index_reduce,
     _aten.masked_scatter.default: _masked_scatter,
     _aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    _aten.put.default: _put,
     _aten._pdist_forward.default: _pairwise_distances,
     _aten.repeat_interleave.Tensor: _repeat_interleave,
     _aten.rrelu.default: _rrelu,

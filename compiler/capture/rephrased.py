@@ -1,9 +1,10 @@
 """Replace functions that torch traces for one size only, or by operators kvc has not.
 
 torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
-(`recurrent`) in code that turns a dynamic size into a number; Fourier transforms are
-products with matrices here (`fourier`). In: a call of such a
-function. Out: its result, computed by functions that torch traces for all sizes.
+(`recurrent`) in code that turns a dynamic size into a number; Fourier transforms
+are products with matrices here (`fourier`), windows of signals are constants
+(`signal_windows`). In: a call of such a function. Out: its result, computed by
+functions that torch traces for all sizes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from torch.nn import functional
 from kvc.compiler.capture.fourier import FOURIER
 from kvc.compiler.capture.questions import claim
 from kvc.compiler.capture.recurrent import RECURRENT
+from kvc.compiler.capture.signal_windows import WINDOWS
 
 Size = int | SymInt
 Pieces = Sequence[Tensor]
@@ -112,4 +114,5 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     functional.max_pool1d: _max_pool1d,
     **RECURRENT,
     **FOURIER,
+    **WINDOWS,
 }

@@ -30,12 +30,9 @@ _IGNORED = {
 }  # fmt: skip
 # What to write instead of ops that have no kernel.
 _INSTEAD = {
-    "aten::diagonal_scatter": "index_put_ at torch.arange for both axes",
     "aten::as_strided": "slices, .view() and .transpose()",
     "aten::as_strided_scatter": "slices, .view() and .transpose()",
-    "aten::put": "index_put_ on .view(-1)",
     "aten::embedding_renorm": "weights that are normalised once, before compiling",
-    "aten::index_reduce": "index_add_, or index_copy_ of values reduced before",
 }
 _TRAINING_ONLY = {
     "aten::native_dropout", "aten::bernoulli.p", "aten::rrelu_with_noise_functional",
@@ -244,6 +241,15 @@ _RULES: dict[str, Rule] = {
     },
     "aten::_native_batch_norm_legit_no_training": norms.batch_norm,
     "aten::_native_batch_norm_legit.no_stats": norms.instance_norm,
+    "aten::_linalg_det": norms.first_results("aten::linalg_det", 1),
+    "aten::_linalg_slogdet": norms.first_results("aten::linalg_slogdet", 2),
+    "aten::_linalg_solve_ex": norms.first_results(
+        "aten::linalg_solve", 1, "check_errors"
+    ),
+    "aten::linalg_cholesky_ex": norms.first_results(
+        "aten::linalg_cholesky", 1, "check_errors"
+    ),
+    "aten::linalg_inv_ex": norms.first_results("aten::linalg_inv", 1, "check_errors"),
     "aten::native_group_norm": norms.group_norm,
     "aten::convolution": norms.convolution,
     "aten::roll": reads.roll,

@@ -4,7 +4,7 @@ A traced norm also returns the statistics needed for training; only the first re
 made here.
 """
 
-from kvc.compiler.import_fx.calls import Call, Named, Rule, Unsupported, given
+from kvc.compiler.import_fx.calls import Call, Named, Rule, given
 from kvc.compiler.ir import Value
 from kvc.schema.types import TensorType
 
@@ -23,13 +23,25 @@ def group_norm(named: Named, _: TensorType | None) -> Call:
 
 def instance_norm(named: Named, _: TensorType | None) -> Call:
     """Normalise each channel of a batch of one, as torch traces InstanceNorm."""
-    batch, channels, *_rest = given(named, "input", Value).type.dims
-    if batch != 1:
-        raise Unsupported(
-            "statistics over a batch; call model.eval(), keep running statistics"
-        )
+    channels = given(named, "input", Value).type.dims[1]
     values = {name: named[name] for name in ("input", "weight", "bias", "eps")}
     return Call("aten::group_norm", {**values, "num_groups": channels}, results=1)
+
+
+def first_results(op: str, count: int, *left: str) -> Rule:
+    """Return the rule for an op of which only the first results are made.
+
+    Args:
+        op: that makes no others.
+        count: of the results.
+        left: parameters that concern the others.
+    """
+
+    def rule(named: Named, _: TensorType | None) -> Call:
+        kept = {name: value for name, value in named.items() if name not in left}
+        return Call(op, kept, results=count)
+
+    return rule
 
 
 def embedding_bag(named: Named, _: TensorType | None) -> Call:

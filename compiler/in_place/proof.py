@@ -8,7 +8,7 @@ of what they read, made just before the write; that copy is the verdict's cost. 
 emitted program is checked again by `kvc.schema.verify`, which shares nothing with this.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvc.compiler.in_place.index_checks import add_index_checks
@@ -93,11 +93,8 @@ def prove(method: Method, program: Program) -> Proof:
     verdicts = [
         (order[write.key], _verdict(schedule, name, write, saved, symbols))
         for name, write, saved in costs
-    ] + [
-        (i, _grown(node, method))
-        for i, node in enumerate(final.nodes)
-        if _grows_input(node, method)
     ]
+    verdicts += _grown(final, method)
     verdicts.sort(key=lambda pair: pair[0])
     return Proof(final, tuple(verdict for _, verdict in verdicts))
 
@@ -190,18 +187,19 @@ def _with_placed(final: Method, block: Method) -> Method:
     return replace(final, outputs=outputs)
 
 
-def _grows_input(node: Node, method: Method) -> bool:
-    """Tell whether a node grows an input of the method in the caller's array."""
-    if node.op != "kvc::append" or node.inputs[0] not in method.inputs:
-        return False
-    name = method.input_names[method.inputs.index(node.inputs[0])]
-    return name not in {name for _, name in method.input_out}
+def _grown(final: Method, method: Method) -> Iterator[tuple[int, Verdict]]:
+    """Yield verdicts on nodes that grow inputs of the method in the caller's array.
 
-
-def _grown(node: Node, method: Method) -> Verdict:
-    index = method.inputs.index(node.inputs[0])
-    name, result = method.input_names[index], node.outputs[0].id
-    return Verdict(name, result, "", (), 0, node.source)
+    One that grows what another has grown does so, too.
+    """
+    changed = {name for _, name in method.input_out}
+    named = zip(method.inputs, method.input_names, strict=True)
+    arrays = {value.id: name for value, name in named if name not in changed}
+    for i, node in enumerate(final.nodes):
+        if node.op == "kvc::append" and node.inputs[0].id in arrays:
+            name, result = arrays[node.inputs[0].id], node.outputs[0].id
+            arrays[result] = name
+            yield i, Verdict(name, result, "", (), 0, node.source)
 
 
 @dataclass(frozen=True, slots=True)

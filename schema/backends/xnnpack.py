@@ -6,6 +6,7 @@ linears may read.
 """
 
 import math
+import operator
 from collections.abc import Iterable
 from typing import Final, TypeGuard
 
@@ -26,6 +27,8 @@ MAX_RANK: Final = 6  # XNN_MAX_TENSOR_DIMS
 TAIL_NBYTES: Final = 16  # XNN_EXTRA_BYTES: read past the end of each input
 QUANTIZE: Final = "kvc::quantize_rows"
 QUANTIZED_LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
+_TRANSPOSED: Final = ("aten::conv_transpose1d", "aten::conv_transpose2d.input")
+CONVOLUTIONS: Final = ("aten::convolution", *_TRANSPOSED)
 _GREATEST: Final = 3.4028234663852886e38  # of float32
 _MAX_STEP: Final = 1 << 31  # of a convolution, between elements or places
 _EXPONENTS: Final = (-1, -0.5, 0.5, 2, 3)
@@ -159,10 +162,26 @@ def _addmm(arguments: Arguments, results: Results) -> str:
 
 def _convolution(arguments: Arguments, results: Results) -> str:
     """Convolve along one or two axes, with a constant weight."""
+    return _reason_of_steps(arguments, arguments[3:6])
+
+
+def _transposed(arguments: Arguments, results: Results) -> str:
+    """Convolve as `_convolution` does; what is added at the end is below the stride."""
+    stride, padding, added, _, dilation = arguments[3:]
+    if reason := _reason_of_steps(arguments, (stride, padding, dilation)):
+        return reason
+    assert isinstance(stride, tuple)
+    assert isinstance(added, tuple)
+    fits = all(map(operator.lt, added, stride))
+    return "" if fits else f"{added} added to a convolution with stride {stride}"
+
+
+def _reason_of_steps(arguments: Arguments, numbers: Arguments) -> str:
+    """Return why a convolution with a stride, a padding and a dilation cannot be."""
     x = operand(arguments[0]).type
     if len(x.dims) > 4:
         return f"a convolution of {x}"
-    for steps in arguments[3:6]:  # stride, padding, dilation
+    for steps in numbers:
         assert isinstance(steps, tuple)
         if not all(isinstance(step, int) and step <= _MAX_STEP for step in steps):
             return f"a convolution with steps {steps}"
@@ -200,6 +219,7 @@ RULES: Final[dict[str, Rule]] = {
     "aten::bmm": layout.anything,
     "aten::matmul": _matmul,
     "aten::addmm": _addmm,
+    **dict.fromkeys(_TRANSPOSED, _transposed),
     "aten::convolution": _convolution,
     "aten::cat": layout.join,
     "aten::stack": layout.join,

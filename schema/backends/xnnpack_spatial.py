@@ -1,36 +1,94 @@
 """What XNNPACK supports of norms over channels, pools, resizing: rules on arguments.
 
 The library's own pooling loses NaN, so windows that neither overlap nor reach into
-padding are reduced as axes, and others are left to other kernels.
+padding are reduced as axes, and others are put together from slices.
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kvc.schema.backends.operands import Arguments, Results, operand
+from kvc.schema.frozen import frozen
 from kvc.schema.types import Dim, TensorType
 
+_MOST_SLICES: Final = 32  # along an axis, of a pool whose windows overlap
 # Ops whose second result is of integers, which nothing may read.
 INDEXED: Final = ("aten::max_pool2d_with_indices", "aten::adaptive_max_pool2d")
 
 
+@frozen
+class Line:
+    """Windows along one axis.
+
+    Attributes:
+        size: of the axis.
+        count: of the windows.
+        kernel: how many elements a window has.
+        step: from one window to the next; 1 where there is one window.
+        apart: from one element of a window to the next.
+        before: elements around the axis, at either end, that are in windows.
+    """
+
+    size: int
+    count: int
+    kernel: int
+    step: int
+    apart: int
+    before: int
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Return where the elements of the first window lie, after `before` others."""
+        return tuple(i * self.apart for i in range(self.kernel))
+
+    def counts(self, around: bool) -> tuple[int, ...]:
+        """Return how many elements each window has, with those around or without."""
+        first, end = (-self.before, self.size + self.before)
+        least, most = (first, end) if around else (0, self.size)
+        starts = (first + i * self.step for i in range(self.count))
+        ends = ((start, min(start + self.kernel, end)) for start in starts)
+        return tuple(min(stop, most) - max(start, least) for start, stop in ends)
+
+
+def lines_of(
+    given: tuple[Dim, ...],
+    made: tuple[Dim, ...],
+    kernel: tuple[int, ...],
+    stride: Sequence[int],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[Line, ...]:
+    """Return height and width of a pool of planes of whole sizes."""
+    steps = tuple(stride) or kernel
+    each = (given[-2:], made[-2:], kernel, steps, dilation, padding)
+    return tuple(
+        Line(size, count, high, step if count > 1 else 1, apart, before)
+        for size, count, high, step, apart, before in zip(*each, strict=True)
+    )
+
+
+def side_by_side(lines: Iterable[Line]) -> bool:
+    """Tell whether windows neither overlap, nor leave elements out, nor reach out."""
+    return all(
+        line.before == 0
+        and (line.apart == 1 or line.kernel == 1)
+        and (line.step == line.kernel or line.count == 1)
+        and line.kernel * line.count <= line.size
+        for line in lines
+    )
+
+
 def pool(arguments: Arguments, results: Results) -> str:
-    """Reduce windows that lie side by side."""
+    """Reduce windows of a plane of a fixed size."""
     x, kernel, stride, padding, *rest = arguments
-    given = operand(x).type
+    given, made = operand(x).type, results[0]
     dilation = rest[0] if isinstance(rest[0], tuple) else (1, 1)
-    assert isinstance(kernel, tuple)
-    assert isinstance(padding, tuple)
-    spread = any(d != 1 and k != 1 for d, k in zip(dilation, kernel, strict=True))
-    divisor = rest[2] if len(rest) > 2 else None
-    if any(step != 0 for step in padding) or spread or divisor is not None:
-        return "a pool with padding, dilation or a divisor"
-    if not _whole(given.dims[-2:]) or not _whole(results[0].dims[-2:]):
+    if not _whole(given.dims[-2:]) or not _whole(made.dims[-2:]):
         return f"a pool of {given}"
-    apart = tuple(stride) if isinstance(stride, tuple) and stride else kernel
-    lines = zip(given.dims[-2:], results[0].dims[-2:], kernel, apart, strict=True)
-    if any((step != k and n != 1) or k * n > size for size, n, k, step in lines):
-        return f"pooling windows {kernel} at steps {apart}"
+    lines = lines_of(given.dims, made.dims, kernel, stride, padding, dilation)  # type: ignore[arg-type]  # as the op has them
+    if not side_by_side(lines) and any(line.kernel > _MOST_SLICES for line in lines):
+        return f"pooling windows {kernel} at steps {stride}"
     return _reason_of_rank(given)
 
 

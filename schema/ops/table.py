@@ -9,6 +9,7 @@ from functools import partial
 from kvc.schema.ops import caches as c
 from kvc.schema.ops import fused as f
 from kvc.schema.ops import indexing as i
+from kvc.schema.ops import linear_algebra as la
 from kvc.schema.ops import products as p
 from kvc.schema.ops import shapes as s
 from kvc.schema.ops import spatial
@@ -42,6 +43,7 @@ _UNARY = [
     "exp2",
     "expm1",
     "floor",
+    "i0",
     "isinf",
     "isnan",
     "lgamma",
@@ -61,10 +63,30 @@ _UNARY = [
     "silu",
     "sin",
     "sinh",
+    "special_bessel_j0",
+    "special_bessel_j1",
+    "special_bessel_y0",
+    "special_bessel_y1",
+    "special_erfcx",
+    "special_i0e",
+    "special_i1",
+    "special_i1e",
+    "special_modified_bessel_i0",
+    "special_modified_bessel_i1",
+    "special_modified_bessel_k0",
+    "special_modified_bessel_k1",
+    "special_ndtri",
     "sqrt",
     "tan",
     "tanh",
     "trunc",
+]
+# Their operand is called x.
+_UNARY_OF_X = [
+    "special_airy_ai",
+    "special_scaled_modified_bessel_k0",
+    "special_scaled_modified_bessel_k1",
+    "special_spherical_bessel_j0",
 ]
 _BINARY = [
     "atan2",
@@ -79,7 +101,11 @@ _BINARY = [
     "fmax",
     "fmin",
     "fmod.Tensor",
+    "gcd",
     "hypot",
+    "igamma",
+    "igammac",
+    "lcm",
     "ldexp.Tensor",
     "logical_and",
     "logical_or",
@@ -87,7 +113,9 @@ _BINARY = [
     "maximum",
     "minimum",
     "mul.Tensor",
+    "nextafter",
     "remainder.Tensor",
+    "special_zeta",
 ]
 _BINARY_SCALAR = [
     "bitwise_and.Scalar",
@@ -103,6 +131,7 @@ _COMPARE = ["eq", "ge", "gt", "le", "lt", "ne"]
 
 _FRESH: dict[str, ShapeRule] = {
     **{f"aten::{name}(Tensor self) -> Tensor": s.same_shape for name in _UNARY},
+    **{f"aten::{name}(Tensor x) -> Tensor": s.same_shape for name in _UNARY_OF_X},
     **{
         f"aten::{name}(Tensor self, Tensor other) -> Tensor": s.broadcast
         for name in _BINARY
@@ -129,6 +158,7 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor": s.broadcast,
     "aten::div.Tensor_mode(Tensor self, Tensor other, str? rounding_mode) -> Tensor": s.broadcast,
     "aten::div.Scalar_mode(Tensor self, Scalar other, str? rounding_mode) -> Tensor": s.broadcast,
+    "aten::polygamma(int n, Tensor self) -> Tensor": s.broadcast,
     "aten::gelu(Tensor self, str approximate) -> Tensor": s.same,
     "aten::clamp(Tensor self, Scalar? min, Scalar? max) -> Tensor": s.same_shape,
     "aten::clamp.Tensor(Tensor self, Tensor? min, Tensor? max) -> Tensor": s.broadcast,
@@ -235,6 +265,17 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::_embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, int mode, Tensor? per_sample_weights, bool include_last_offset, int padding_idx) -> Tensor": i.embedding_bag,
     "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa) -> Tensor": p.attention_product,
     "aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor": p.distances,
+    "aten::linalg_inv(Tensor A) -> Tensor": la.square,
+    "aten::linalg_cholesky(Tensor self, bool upper) -> Tensor": la.square,
+    "aten::linalg_matrix_exp(Tensor self) -> Tensor": la.square,
+    "aten::linalg_det(Tensor A) -> Tensor": la.determinant,
+    "aten::linalg_slogdet(Tensor A) -> Tensor, Tensor": la.sign_and_logarithm,
+    "aten::linalg_solve(Tensor A, Tensor B, bool left) -> Tensor": la.solve,
+    "aten::linalg_solve_triangular(Tensor self, Tensor B, bool upper, bool left, bool unitriangular) -> Tensor": la.solve_triangular,
+    "aten::linalg_qr(Tensor A, str mode) -> Tensor, Tensor": la.orthogonal,
+    "aten::linalg_householder_product(Tensor input, Tensor tau) -> Tensor": la.reflections,
+    "aten::_linalg_svd(Tensor A, bool full_matrices, bool compute_uv, str? driver) -> Tensor, Tensor, Tensor": la.singular_values,
+    "aten::_linalg_eigh(Tensor A, str UPLO, bool compute_v) -> Tensor, Tensor": la.eigenvalues,
     "aten::cat(Tensor[] tensors, int dim) -> Tensor": s.cat,
     "aten::stack(Tensor[] tensors, int dim) -> Tensor": s.stack,
     "aten::repeat(Tensor self, int[] repeats) -> Tensor": s.repeat,

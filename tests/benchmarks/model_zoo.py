@@ -33,7 +33,9 @@ from kvc.runtime import load
 from kvc.schema.errors import KvcError
 
 PAGE = Path(__file__).parents[2] / "compiler" / "VISION_MODELS.md"
-MOST_ERROR, MOST_OVER, MOST_SECONDS = 1e-4, 0.05, 900
+MOST_ERROR, MOST_OVER, MOST_SECONDS = 1e-4, 0.05, 180
+
+OUTCOMES = ("right", "refused", "wrong", "error", "slow", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Row:
     """What came of a model.
 
     Attributes:
-        outcome: right, wrong, refused (with a `KvcError`), error (any other), skipped.
+        outcome: right, wrong, refused (with a `KvcError`), error (any other), slow (no
+            answer in time), skipped (eager refuses it).
         error: the largest difference over the spread of eager's results.
         planned: bytes of scratch memory.
         peak: the most bytes alive at one time; no plan can be smaller.
@@ -67,7 +70,7 @@ class Row:
     @property
     def good(self) -> bool:
         """Tell whether nothing speaks against it."""
-        return self.outcome in ("right", "refused") and self.over <= MOST_OVER
+        return self.outcome not in ("wrong", "error") and self.over <= MOST_OVER
 
 
 def measure(case: Zoo, path: Path) -> Row:
@@ -144,14 +147,14 @@ def alone(case: Zoo) -> Row:
     try:
         if answers.poll(MOST_SECONDS):
             return answers.recv()
-        why = f"no answer after {MOST_SECONDS} s"
+        outcome, why = "slow", f"no answer after {MOST_SECONDS} s"
     except EOFError:
         process.join()
-        why = f"the process ended with {process.exitcode}"
+        outcome, why = "error", f"the process ended with {process.exitcode}"
     finally:
         process.kill()
         process.join()
-    return Row(case.group, case.name, "error", why)
+    return Row(case.group, case.name, outcome, why)
 
 
 def run(cases: Iterable[Zoo], results: Path | None) -> list[Row]:
@@ -206,6 +209,8 @@ tried yet. Scales and statistics are moved away from 0 and 1, so that no layer i
 
 - *error*: the largest difference over the spread of eager's results; right is up to
   {error:g}.
+- *too slow*: no answer within {seconds} s on the machine that wrote this; *skipped*: eager
+  itself refuses the model or its input.
 - *scratch*: planned bytes, and how far that is above the most bytes alive at one time,
   which no plan can do without.
 
@@ -219,19 +224,20 @@ def page(rows: list[Row]) -> str:
     text = HEAD.format(
         **VERSIONS,
         error=MOST_ERROR,
+        seconds=MOST_SECONDS,
         vision=len(known) - families,
         families=families,
         tried=len(rows),
     )
-    text += "| group | right | refused | wrong | other errors |\n"
-    text += "| --- | --- | --- | --- | --- |\n"
+    text += "| group | right | refused | wrong | other errors | too slow | skipped |\n"
+    text += "| --- | --- | --- | --- | --- | --- | --- |\n"
     for group, found in counts(rows).items():
-        numbers = [found.get(k, 0) for k in ("right", "refused", "wrong", "error")]
+        numbers = [found.get(kind, 0) for kind in OUTCOMES]
         text += f"| {group} | {' | '.join(map(str, numbers))} |\n"
     for group in [*GROUPS, "timm"]:
         some = [row for row in rows if row.group == group]
         right = [row for row in some if row.outcome in ("right", "wrong")]
-        other = [row for row in some if row.outcome in ("refused", "error")]
+        other = [row for row in some if row not in right]
         text += f"\n## {group.capitalize()}\n\n" if some else ""
         if right:
             text += "| model | input | parameters | instructions | error | scratch | over |\n"
@@ -239,7 +245,7 @@ def page(rows: list[Row]) -> str:
             text += "".join(map(_cells, right))
         text += "\n" if right and other else ""
         for row in other:
-            text += f"- `{row.name}` is refused: {row.reason}\n"
+            text += f"- `{row.name}`, {row.outcome}: {row.reason}\n"
     return text
 
 

@@ -7,7 +7,9 @@ by `fp32`, saved, loaded and run, in each of the ways of
 `tests/support/operator_samples.py`. Samples that eager refuses are left out, and so are
 complex and sparse ones, those that have no tensor, and operators whose results have no
 values. Prints a line for each operator that is not all equal, and what it all comes to:
-equal, refused with a `KvcError`, other errors, wrong. `--executorch` tries those
+equal, refused with a `KvcError`, other errors, wrong. `--results` keeps what came of
+each operator and way, one line of JSON each, and what has one there is not tried
+again; `--page` writes them as compiler/OPERATORS.md. `--executorch` tries those
 operators alone that ExecuTorch's kernels run, and says how many of these have no sample
 that is refused. The exit code tells whether none was wrong or failed otherwise.
 """
@@ -17,34 +19,67 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from executorch_operators import names_in
 from operator_samples import WAYS, Way, operators, outcome, trials_of
+from operators_page import KINDS, PAGE, Row, keep, kept, page
 from torch.testing._internal.opinfo.core import OpInfo
 
 
-def try_operator(op: OpInfo, way: Way, most: int, path: Path) -> Counter[str]:
-    """Try an operator in one way; print why it is not equal, return the outcomes."""
+def try_operator(op: OpInfo, way: Way, most: int, path: Path) -> Row:
+    """Try an operator in one way; print why it is not equal."""
     found, why = Counter[str](), ""
     for trial in trials_of(op, way, most):
         result = outcome(trial, path)
         found[result.kind] += 1
-        why = result.reason or why
+        why = result.reason if result.kind not in ("", "equal") else why
     del found[""]
-    if found.total() != found["equal"]:
-        name = op.name + (op.variant_test_name and f".{op.variant_test_name}")
-        sys.stdout.write(f"{name}, {way}: {dict(found)} {why[:200]}\n")
+    row = Row(name_of(op), way, dict(found), why)
+    if row.worst not in ("", "equal"):
+        sys.stdout.write(f"{row.name}, {way}: {row.found} {why[:200]}\n")
         sys.stdout.flush()
+    return row
+
+
+def name_of(op: OpInfo) -> str:
+    """Return an operator's name, with that of its variant."""
+    return op.name + (op.variant_test_name and f".{op.variant_test_name}")
+
+
+def try_all(
+    wanted: Iterable[OpInfo], ways: Iterable[Way], most: int, results: Path | None
+) -> list[Row]:
+    """Try what has no row yet, and return the rows of all that is kept or tried."""
+    rows = {(row.name, row.way): row for row in kept(results)}
+    with tempfile.TemporaryDirectory() as folder:
+        for op, way in product(wanted, ways):
+            if (name_of(op), way) not in rows:
+                row = try_operator(op, way, most, Path(folder) / "sample.kvc")
+                rows[row.name, way] = row
+                keep(row, results)
+    return list(rows.values())
+
+
+def worst_of(rows: Iterable[Row]) -> dict[str, str]:
+    """Return the worst that came of each operator that has samples."""
+    found = dict[str, str]()
+    for row in rows:
+        if row.worst:
+            both = (row.worst, found.get(row.name, KINDS[0]))
+            found[row.name] = max(both, key=KINDS.index)
     return found
 
 
-def worst_of(found: Counter[str]) -> str:
-    """Return the worst outcome, "" where there is none."""
-    kinds = ("wrong", "error", "refused", "equal")
-    return next((kind for kind in kinds if found[kind]), "")
+def _in_order(rows: Iterable[Row], known: list[OpInfo]) -> list[Row]:
+    """Return the rows of known operators, by ways, in torch's order."""
+    order = {name_of(op): i for i, op in enumerate(known)}
+    some = [row for row in rows if row.name in order]
+    return sorted(some, key=lambda row: (WAYS.index(row.way), order[row.name]))
 
 
 def _report_theirs(theirs: dict[str, tuple[str, ...]], refused: set[str]) -> None:
@@ -68,28 +103,28 @@ def main() -> int:
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--executorch", action="store_true")
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     known = operators()
     theirs = names_in(frozenset(op.name for op in known)) if options.executorch else {}
     names = {*options.names, *(name for some in theirs.values() for name in some)}
     wanted = [op for op in known if not names or op.name in names]
-    refused: set[str] = set()
-    total, whole = Counter[str](), Counter[str]()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sample.kvc"
-        for op in wanted[options.part :: options.parts]:
-            ways = (try_operator(op, w, options.samples, path) for w in options.ways)
-            found = sum(ways, Counter())
-            total += found
-            if worst := worst_of(found):
-                whole[worst] += 1
-                refused |= set() if worst == "equal" else {op.name}
+    mine = wanted[options.part :: options.parts]
+    rows = try_all(mine, options.ways, options.samples, options.results)
+    total = sum((Counter(row.found) for row in rows), Counter[str]())
+    whole = worst_of(rows)
+    bad = {name for name, kind in whole.items() if kind != "equal"}
+    refused = {op.name for op in known if name_of(op) in bad}
     if theirs:
         _report_theirs(theirs, refused)
-    for title, counts in (("samples", total), ("operators, by their worst", whole)):
+    worst = Counter(whole.values())
+    for title, counts in (("samples", total), ("operators, by their worst", worst)):
         words = ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
         sys.stdout.write(f"{title}: {words}\n")
+    if options.page:
+        PAGE.write_text(page(_in_order(rows, known)))
     return 1 if total["wrong"] + total["error"] else 0
 
 

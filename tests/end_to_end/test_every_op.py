@@ -18,13 +18,18 @@ Function = Callable[..., object]
 
 
 MATH = "abs ceil cos erf exp expm1 floor isinf isnan log log1p log2 logical_not neg reciprocal relu round rsqrt sigmoid sign sin sqrt tanh trunc"
-ANALYSIS = "acos acosh asin asinh atan atanh cosh digamma erfc exp2 lgamma log10 signbit sinh tan"
+ANALYSIS = "acos acosh asin asinh atan atanh cosh digamma erfc exp2 i0 lgamma log10 signbit sinh tan"
+SPECIAL = "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 erfcx i0e i1 i1e modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 ndtri scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0"
 LOGIC = ("and", "or", "xor")
 ORDER = ("eq", "ge", "gt", "le", "lt", "ne")
 
 
 def _of_x(name: str) -> Function:
     return lambda x, y, n, b: getattr(torch, name)(x)
+
+
+def _special(name: str) -> Function:
+    return lambda x, y, n, b: getattr(torch.special, name)(x)
 
 
 def _of_booleans(name: str) -> Function:
@@ -46,6 +51,8 @@ UNARY: dict[str, Function] = {
     **{f"aten::{name}": _of_x(name) for name in MATH.split()},
     "aten::bitwise_not": lambda x, y, n, b: torch.bitwise_not(n),
     **{f"aten::{name}": _of_x(name) for name in ANALYSIS.split()},
+    **{f"aten::special_{name}": _special(name) for name in SPECIAL.split()},
+    "aten::polygamma": lambda x, y, n, b: torch.polygamma(1, x),
     "aten::erfinv": lambda x, y, n, b: torch.erfinv(x / 9),
     "aten::round.decimals": lambda x, y, n, b: x.round(decimals=1),
     "aten::silu": lambda x, y, n, b: functional.silu(x),
@@ -97,6 +104,12 @@ BINARY: dict[str, Function] = {
     "aten::copysign.Scalar": lambda x, y, n, b: torch.copysign(x, -1),
     "aten::fmax": lambda x, y, n, b: torch.fmax(x, y),
     "aten::fmin": lambda x, y, n, b: torch.fmin(x, y),
+    "aten::gcd": lambda x, y, n, b: torch.gcd(n, n.t().reshape(2, 3)),
+    "aten::lcm": lambda x, y, n, b: torch.lcm(n, n + 3),
+    "aten::igamma": lambda x, y, n, b: torch.igamma(x.abs(), y.abs()),
+    "aten::igammac": lambda x, y, n, b: torch.igammac(x.abs(), y.abs()),
+    "aten::nextafter": lambda x, y, n, b: torch.nextafter(x, y),
+    "aten::special_zeta": lambda x, y, n, b: torch.special.zeta(x.abs() + 1, y.abs()),
     "aten::hypot": lambda x, y, n, b: torch.hypot(x, y),
     "aten::ldexp.Tensor": lambda x, y, n, b: (torch.ldexp(x, n), torch.ldexp(x, y)),
     "aten::bitwise_left_shift.Tensor": lambda x, y, n, b: (
@@ -226,6 +239,20 @@ MOVES: dict[str, Function] = {
     "aten::scatter.value": lambda x, y, n, b: x.scatter(1, n.abs() % 3, 2.0),
     "aten::copy": lambda x, y, n, b: torch.zeros(2, 3).copy_(x) + 1,
 }  # fmt: skip
+# Of the square that x times y is, and of x itself.
+MATRICES: dict[str, Function] = {
+    "aten::linalg_inv": lambda x, y, n, b: torch.inverse(x @ y.t()),
+    "aten::linalg_cholesky": lambda x, y, n, b: torch.linalg.cholesky(x @ x.t()),
+    "aten::linalg_matrix_exp": lambda x, y, n, b: torch.matrix_exp(x @ y.t()),
+    "aten::linalg_det": lambda x, y, n, b: torch.det(x @ y.t()),
+    "aten::linalg_slogdet": lambda x, y, n, b: (*torch.slogdet(x @ y.t()), torch.logdet(x @ x.t())),
+    "aten::linalg_solve": lambda x, y, n, b: torch.linalg.solve(x @ y.t(), x),
+    "aten::linalg_solve_triangular": lambda x, y, n, b: torch.linalg.solve_triangular(x[:, :2].triu(), y, upper=True),
+    "aten::linalg_qr": lambda x, y, n, b: (*torch.linalg.qr(x), torch.linalg.qr(y, "r").R),
+    "aten::linalg_householder_product": lambda x, y, n, b: torch.linalg.householder_product(x.t(), y[0, :2]),
+    "aten::_linalg_svd": lambda x, y, n, b: (*torch.linalg.svd(x), torch.linalg.svdvals(y)),
+    "aten::_linalg_eigh": lambda x, y, n, b: (*torch.linalg.eigh(x @ x.t()), torch.linalg.eigvalsh(x @ x.t())),
+}  # fmt: skip
 # Of [2, 3] as a picture with one channel, or as one of three axes.
 SPATIAL: dict[str, Function] = {
     "aten::avg_pool2d": lambda x, y, n, b: (functional.avg_pool2d(x[None], 2, 1), functional.avg_pool1d(x, 2, padding=1)),
@@ -289,7 +316,7 @@ B = torch.tensor([[True, False, True], [False, True, True]])
 
 
 @pytest.mark.parametrize(
-    "functions", [UNARY, BINARY, REDUCTIONS, PRODUCTS, MOVES, SPATIAL]
+    "functions", [UNARY, BINARY, REDUCTIONS, PRODUCTS, MATRICES, MOVES, SPATIAL]
 )
 def test_ops_do_as_eager_does(tmp_path: Path, functions: dict[str, Function]) -> None:
     model = Calls(functions).eval()
@@ -308,5 +335,5 @@ def test_ops_do_as_eager_does(tmp_path: Path, functions: dict[str, Function]) ->
 
 
 def test_the_tables_name_every_op() -> None:
-    named = {*UNARY, *BINARY, *REDUCTIONS, *PRODUCTS, *MOVES, *SPATIAL}
+    named = {*UNARY, *BINARY, *REDUCTIONS, *PRODUCTS, *MATRICES, *MOVES, *SPATIAL}
     assert named | MADE_BY_PASSES == set(OPS) - CONTROL_OPS

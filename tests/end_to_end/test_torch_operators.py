@@ -16,7 +16,7 @@ SAMPLE = (
 )  # fmt: skip
 REFUSED = {
     "nonzero": "aten::nonzero",
-    "linalg.qr": "aten::linalg_qr",
+    "mode": "aten::mode",
     "bernoulli": "random numbers",
 }
 

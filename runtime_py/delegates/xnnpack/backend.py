@@ -140,6 +140,7 @@ class Xnnpack(Delegate):
                 content=partial(weights.bytes_of, entry),
             )
             for entry in weights.entries()
+            if entry.asked_for
         )
 
     def packed(self) -> Mapping[str, int]:

@@ -238,7 +238,7 @@ class Builder:
 
     def convolution(
         self,
-        depthwise: bool,
+        name: str,
         numbers: Sequence[Dim],
         x: Tensor,
         weight: Tensor,
@@ -248,17 +248,18 @@ class Builder:
         """Convolve x [batch, height, width, channels].
 
         Args:
-            depthwise: each channel by itself.
-            numbers: padding (top, right, bottom, left), kernel, stride and dilation
-                (height, width each), then groups with channels in and out of each, or
-                results per channel with the number of channels.
+            name: of the function: `convolution_2d`, `depthwise_convolution_2d`, which
+                takes each channel by itself, or `deconvolution_2d`.
+            numbers: padding (top, right, bottom, left), of a deconvolution what is
+                added to its size, kernel, stride and dilation (height, width each),
+                then groups with channels in and out of each, or results per channel
+                with the number of channels.
             x: float32.
             weight: as `layouts.py` says.
             bias: float32 [channels of the result].
             dims: shape of the result.
         """
         y = Tensor(dims)
-        name = "depthwise_convolution_2d" if depthwise else "convolution_2d"
         bounds = (-math.inf, math.inf)
         return self._add(
             name, *numbers, *bounds, x, weight, bias or NONE, y, 0, result=y

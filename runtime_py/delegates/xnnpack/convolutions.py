@@ -1,4 +1,4 @@
-"""Convolutions along one axis or two, with a constant weight.
+"""Convolutions along one axis or two, transposed ones too, with a constant weight.
 
 The library has the channels last, so each node gets transposes before and after it. A
 convolution along one axis becomes one along two, the first of size 1.
@@ -39,7 +39,38 @@ def _convolution(
         shape = (out, high, wide, each)
         packed = weight_of("float32", weight, shape, bias, layouts.OHWI)
     numbers, flat = (*window, *steps, *channels), (dims[0], *_pair(dims[2:], 1), out)
-    y = b.convolution(alone, numbers, _channels_last(b, x), packed, bias, flat)
+    name = "depthwise_convolution_2d" if alone else "convolution_2d"
+    y = b.convolution(name, numbers, _channels_last(b, x), packed, bias, flat)
+    return _channels_second(b, y, dims)
+
+
+def _transposed(
+    b: Builder,
+    dims: Dims,
+    x: Tensor,
+    weight: Constant,
+    bias: Constant | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    added: tuple[int, ...],
+    groups: int,
+    dilation: tuple[int, ...],
+) -> Tensor:
+    """Add up a weight [in, out of a group, ...] times each element of x."""
+    inner, each, *kernel = weight.dims
+    assert isinstance(inner, int)
+    assert isinstance(each, int)
+    high, wide = _pair(tuple(kernel), 1)
+    down, across = _pair(padding, 0)
+    window = (down, across, down, across, *_pair(added, 0), high, wide)
+    steps = (*_pair(stride, 1), *_pair(dilation, 1))
+    numbers = (*window, *steps, groups, inner // groups, each)
+    shape = (groups * each, high, wide, inner // groups)
+    layout = layouts.ohwi_of_iohw(groups)
+    packed = weight_of("float32", weight, shape, bias, layout)
+    flat = (dims[0], *_pair(dims[2:], 1), groups * each)
+    x = _channels_last(b, x)
+    y = b.convolution("deconvolution_2d", numbers, x, packed, bias, flat)
     return _channels_second(b, y, dims)
 
 
@@ -61,4 +92,8 @@ def _pair(numbers: Dims, missing: int) -> Dims:
     return numbers if len(numbers) == 2 else (missing, *numbers)
 
 
-DEFINITIONS: Mapping[str, Define] = {"aten::convolution": _convolution}
+DEFINITIONS: Mapping[str, Define] = {
+    "aten::conv_transpose1d": _transposed,
+    "aten::conv_transpose2d.input": _transposed,
+    "aten::convolution": _convolution,
+}

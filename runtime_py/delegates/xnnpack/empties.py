@@ -9,6 +9,7 @@ no time: there is next to nothing to compute.
 from collections.abc import Iterator
 from typing import Final
 
+from kvc.schema.backends.xnnpack import CONVOLUTIONS
 from kvc.schema.model import Constant, Graph, Instruction, Ref
 from kvc.schema.types import Affine, Dim
 
@@ -26,8 +27,11 @@ def _dims_of(graph: Graph, step: Instruction) -> Iterator[Dim]:
     """Yield the dims of an instruction that may not be 0."""
     if step.op == "aten::softmax.int":
         yield from graph.values[step.results[0]].type.dims[-1:]
-    elif step.op == "aten::convolution":
-        yield from graph.values[step.results[0]].type.dims
+    elif step.op in CONVOLUTIONS:
+        given = step.arguments[0]
+        assert isinstance(given, Ref)
+        for value in (given.value, step.results[0]):
+            yield from graph.values[value].type.dims
     elif step.op in _PRODUCTS:
         first = _PRODUCTS[step.op]
         left, right = step.arguments[first : first + 2]

@@ -221,6 +221,12 @@ _NODES: Final[Mapping[str, Sequence[object]]] = {
         *((_GRAPH,) + (c_uint32,) * 11 + (c_size_t, c_float, c_float)),
         *(_ID, _ID, *_NODE),
     ),
+    # padding, adjustment, kernel, upsampling, dilation, groups, channels in and out of
+    # a group, bounds
+    "xnn_define_deconvolution_2d": (
+        *((_GRAPH,) + (c_uint32,) * 13 + (c_size_t, c_size_t, c_float, c_float)),
+        *(_ID, _ID, *_NODE),
+    ),
     # height and width
     "xnn_define_static_resize_bilinear_2d": (_GRAPH, c_size_t, c_size_t, *_NODE),
     "xnn_define_concatenate": (_GRAPH, c_int32, c_size_t, _IDS, _ID, _FLAGS),

@@ -7,7 +7,11 @@ are, in every process.
 import hashlib
 from dataclasses import field
 
-from kvc.runtime.delegates.xnnpack.layouts import BATCHES, BATCHES_TRANSPOSED
+from kvc.runtime.delegates.xnnpack.layouts import (
+    BATCHES,
+    BATCHES_TRANSPOSED,
+    is_transposed,
+)
 from kvc.runtime.delegates.xnnpack.library import Library
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Program
@@ -32,12 +36,14 @@ class Identity:
     packed_bound: int = field(compare=False)
 
     @property
-    def is_cached(self) -> bool:
-        """Tell whether XNNPACK asks the cache for it.
+    def is_asked_for(self) -> bool:
+        """Tell whether XNNPACK asks the cache for it before it packs it.
 
-        Constants of batches of matrices it packs into memory of each runtime instead.
+        Constants of batches of matrices it packs into memory of each runtime instead,
+        and what a transposed convolution has packed it shows the cache afterwards.
         """
-        return self.layout not in (BATCHES, BATCHES_TRANSPOSED)
+        batches = self.layout in (BATCHES, BATCHES_TRANSPOSED)
+        return not batches and not is_transposed(self.layout)
 
 
 def identify(

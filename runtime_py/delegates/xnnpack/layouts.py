@@ -12,6 +12,7 @@ BATCHES: Final = "batches"  # as they are, read as matrices [..., in, out]
 BATCHES_TRANSPOSED: Final = "batches_transposed"  # as they are, as [..., out, in]
 OHWI: Final = "ohwi"  # of a convolution: [out, height, width, in of a group]
 HWO: Final = "hwo"  # of a convolution of each channel alone: [height, width, out]
+_OHWI_OF_IOHW: Final = "ohwi of iohw, groups:"  # of a transposed convolution
 ROWS: Final = "rows"  # row after row, where `kvc::linear_qb4` has eight side by side
 
 # Layouts that share the bytes of the plain one. They are told apart all the same, since
@@ -19,13 +20,24 @@ ROWS: Final = "rows"  # row after row, where `kvc::linear_qb4` has eight side by
 AS_THEY_ARE: Final = frozenset({PLAIN, IN_OUT, BATCHES, BATCHES_TRANSPOSED})
 
 
+def ohwi_of_iohw(groups: int) -> str:
+    """Return the layout of a transposed convolution's weight of so many groups."""
+    return f"{_OHWI_OF_IOHW}{groups}"
+
+
+def is_transposed(layout: str) -> bool:
+    """Tell whether it is one of those of transposed convolutions."""
+    return layout.startswith(_OHWI_OF_IOHW)
+
+
 def arrange(weight: Array, layout: str) -> Array:
     """Return a weight as XNNPACK is to find it, contiguous; the same array if it is so.
 
     Args:
         weight: of a convolution [out, in of a group, width] or [out, in of a group,
-            height, width]; int4 [out / 8, in / 8, 8, 4], or the scales beside it
-            [out / 8, in / block, 8]; as it is otherwise.
+            height, width]; of a transposed one [in, out of a group, ...]; int4
+            [out / 8, in / 8, 8, 4], or the scales beside it [out / 8, in / block, 8];
+            as it is otherwise.
         layout: one of the names above.
     """
     if layout in AS_THEY_ARE:
@@ -33,8 +45,18 @@ def arrange(weight: Array, layout: str) -> Array:
     if layout == ROWS:
         return _rows(weight.view(np.uint32) if weight.ndim == 4 else weight)
     spatial = weight if weight.ndim == 4 else weight[:, :, None, :]
+    if is_transposed(layout):
+        return _turned(spatial, int(layout.removeprefix(_OHWI_OF_IOHW)))
     order = (0, 2, 3, 1) if layout == OHWI else (1, 2, 3, 0)
     return np.ascontiguousarray(spatial.transpose(order))
+
+
+def _turned(weight: Array, groups: int) -> Array:
+    """Return [out, height, width, in of a group] of [in, out of a group, ...]."""
+    inner, each, high, wide = weight.shape
+    apart = weight.reshape(groups, inner // groups, each, high, wide)
+    made = np.ascontiguousarray(apart.transpose(0, 2, 3, 4, 1))
+    return made.reshape(groups * each, high, wide, inner // groups)
 
 
 def _rows(side_by_side: Array) -> Array:

@@ -10,6 +10,7 @@ from kvc.runtime.delegates.xnnpack import (
     elementwise,
     layout,
     norms,
+    pools,
     products,
     spatial,
 )
@@ -32,6 +33,7 @@ DEFINITIONS: Mapping[str, Define] = {
     **layout.DEFINITIONS,
     **products.DEFINITIONS,
     **convolutions.DEFINITIONS,
+    **pools.DEFINITIONS,
     **spatial.DEFINITIONS,
 }
 

@@ -56,6 +56,7 @@ class Packed:
         seed, fingerprint: which packing, as the library says.
         address: where it lies.
         nbytes: how long it is.
+        asked_for: whether the library takes it instead of packing the weight again.
     """
 
     key: str
@@ -64,6 +65,7 @@ class Packed:
     fingerprint: int
     address: int
     nbytes: int
+    asked_for: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +153,7 @@ class Weights:
                 token = _Token(identity, region, data)
                 self._tokens[identity] = token
                 self._places[token.region.address] = token
-            if identity.is_cached:
+            if identity.is_asked_for:
                 self._expected[token] = None
             elif token not in self._filled:
                 self._fill(token)
@@ -263,10 +265,14 @@ class Weights:
     def _insert(self, asked: CacheKey, address: int, nbytes: int) -> int:
         """Keep a packing, and give back the weight that it was made of.
 
-        Returns where it lies, as an offset.
+        Returns where it lies, as an offset; an equal one that was there stays, and the
+        room of this one is free again.
         """
         try:
             token = self._places[asked.kernel]
+            entry = self._packed.get(self._key(token, asked))
+            if entry is not None:
+                return self._offset(entry.address)
             self._heap.take(address, nbytes)
             self._keep(token, asked, address, nbytes)
             self._filled.remove(token)
@@ -303,7 +309,8 @@ class Weights:
         seed, fingerprint, _ = key = self._key(token, asked)
         name = entry_key(self.library, token.identity, seed, fingerprint)
         weight = token.identity.weight
-        entry = Packed(name, weight, seed, fingerprint, address, nbytes)
+        asked_for = token.identity.is_asked_for
+        entry = Packed(name, weight, seed, fingerprint, address, nbytes, asked_for)
         self._packed[key] = entry
         return entry
 

@@ -339,3 +339,11 @@ def test_planes_stay_inside_but_for_pools_whose_indices_are_read(tmp_path, place
     assert wanted & {*inside} == wanted - left
     for ours, theirs in zip(found, model(x), strict=True):
         torch.testing.assert_close(torch.as_tensor(ours), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_transposed_convolution_is_a_product_to_take_nodes_for():
+    layer = torch.nn.ConvTranspose2d(2, 3, 4, stride=2).eval()
+    method = Method("forward", (torch.ones(1, 2, 5, 5),))
+    bundle = compile_program(layer, [method], "xnnpack_fp32")
+    (method,) = bundle.program.methods
+    assert [step.op for step in method.graph.instructions] == ["kvc::delegate"]

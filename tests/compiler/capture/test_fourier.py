@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import CaptureError, IndexOutOfRange
 
 X = torch.arange(60.0).reshape(3, 4, 5).sin()
 fft, pairs = torch.fft, torch.view_as_real
@@ -38,17 +38,24 @@ CASES = {
     "planes, back": lambda x: (fft.irfft2(fft.rfft2(x), (4, 5)), fft.ifft2(whole(x)).real),
     "all axes": lambda x: (pairs(fft.fftn(x)), pairs(fft.rfftn(x, (4, 8)))),
     "all axes, back": lambda x: (fft.irfftn(whole(x), dim=(0, 2)), fft.ifftn(x).imag),
+    "hfft of planes and all axes": lambda x: (fft.hfft2(whole(x)), fft.hfft2(x, (3, 7), norm="ortho"), fft.hfftn(whole(x), (4, 6)), fft.hfftn(whole(x))),
+    "ihfft of planes and all axes": lambda x: (pairs(fft.ihfft2(x).resolve_conj()), pairs(fft.ihfft2(x, (3, 7), norm="ortho").resolve_conj()), pairs(fft.ihfftn(x, dim=(0, 2)).resolve_conj())),
     "double": lambda x: pairs(fft.rfft(x.double())),
     "shifted": lambda x: pairs(fft.fftshift(fft.fft(x))),
     "a spectrogram": lambda x: torch.stft(x.reshape(3, 20), 8, 2, window=torch.hann_window(8), return_complex=True).abs().pow(2),
     "windows shorter than the transform": lambda x: pairs(x.reshape(-1).stft(8, 3, 6, torch.hann_window(6), normalized=True, return_complex=True)),
     "all bins, not centred": lambda x: pairs(torch.stft(x.reshape(3, 20), 8, center=False, onesided=False, return_complex=True)),
     "centred by zeros": lambda x: pairs(torch.stft(x.reshape(3, 20), 6, pad_mode="constant", return_complex=True)),
+    "back from windows": lambda x: torch.istft(whole(x.transpose(1, 2)[:, :4]), 6, 2, window=torch.hann_window(6)),
+    "back, normalized, of one row": lambda x: torch.istft(whole(x[0]), 6, 3, 5, torch.hamming_window(5), normalized=True),
+    "back, not centred, all bins": lambda x: torch.istft(whole(x), 4, 1, center=False, onesided=False),
+    "back, cut and filled up": lambda x: (torch.istft(whole(x), 6, 2, length=5), torch.istft(whole(x), 6, 2, length=14)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:.*window was not provided")
+@pytest.mark.filterwarnings("ignore:The length of signal is shorter")
 def test_it_equals_eager(name, tmp_path):
     found = outcome(Applied(CASES[name]), (X,), {}, tmp_path / "function.kvc")
 
@@ -79,6 +86,35 @@ def test_batches_and_windows_may_be_of_any_number(tmp_path):
             x = torch.randn(shape)
             found = torch.as_tensor(program.forward(x.numpy()))
             torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_any_number_of_windows_goes_back(tmp_path):
+    window = torch.hann_window(8)
+    model = Applied(lambda x: torch.istft(whole(x), 8, 4, window=window))
+    dynamic = {"x": {0: Dim("batch", 2, 5), 2: Dim("windows", 3, 9)}}
+    methods = [Method("forward", args=(torch.randn(3, 5, 4),), dynamic=dynamic)]
+    compile_program(model, methods).save(tmp_path / "istft.kvc")
+    with load(tmp_path / "istft.kvc") as program:
+        for shape in ((3, 5, 4), (2, 5, 9), (5, 5, 3)):
+            x = torch.randn(shape)
+            found = torch.as_tensor(program.forward(x.numpy()))
+            torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_windows_that_leave_samples_at_zero_are_an_error_as_in_torch(tmp_path):
+    model = Applied(
+        lambda x: torch.istft(whole(x), 8, 4, window=torch.hann_window(8), center=False)
+    )
+    x = torch.randn(1, 5, 4)
+    compile_program(model, [Method("forward", (x,))]).save(tmp_path / "istft.kvc")
+
+    with pytest.raises(RuntimeError, match="window overlap add min"):
+        model(x)
+    with (
+        load(tmp_path / "istft.kvc") as program,
+        pytest.raises(IndexOutOfRange, match="test_fourier"),
+    ):
+        program.forward(x.numpy())
 
 
 @pytest.mark.parametrize("size", [4, 2049])

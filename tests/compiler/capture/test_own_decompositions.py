@@ -30,6 +30,21 @@ CASES = {
     "one_hot": lambda x: functional.one_hot((x > 0).long(), 3),
     "triu_indices": lambda x: (torch.triu_indices(3, 4, 1), x + 1),
     "tril_indices": lambda x: (torch.tril_indices(3, 4, -1, dtype=torch.int32), x + 1),
+    "statistics of a batch": lambda x: functional.batch_norm(x, None, None, x[0], x[1], training=True),
+    "statistics of a batch of planes": lambda x: functional.batch_norm(x.reshape(3, 2, 2), None, None, training=True, eps=0.1),
+    "diagonal_scatter": lambda x: x.diagonal_scatter(torch.ones(3), 1),
+    "diagonal_scatter of other axes": lambda x: x.reshape(2, 3, 2).diagonal_scatter(torch.ones(3, 2), 0, 2, 0),
+    "diagonal_scatter below": lambda x: x.diagonal_scatter(x[:2, 0] * 9, -1, -2, -1),
+    "put": lambda x: x.put(torch.tensor([[0, -1], [3, 5]]), torch.arange(4.0)),
+    "put, added up": lambda x: x.t().put(torch.tensor([1, 1, 7]), torch.ones(3), accumulate=True),
+    "index_reduce": lambda x: [
+        x.index_reduce(1, torch.tensor([0, 2, 0]), x[:, 1:] * 3, how, include_self=kept)
+        for how in ("prod", "mean", "amax", "amin")
+        for kept in (True, False)
+    ],
+    "index_reduce of a number": lambda x: x[0, 0].index_reduce(0, torch.tensor(0), x[1, 1], "prod"),
+    "index_reduce of integers": lambda x: (9 * x).long().index_reduce(0, torch.tensor([1, 1]), (7 * x[1:]).long(), "mean"),
+    "the label of a number": lambda x: functional.multilabel_margin_loss(x[0, 0], torch.tensor(0)),
     "labels that end": lambda x: functional.multilabel_margin_loss(
         x, torch.tensor([[0, 2, -1, 1], [-1, 0, 0, 0], [3, 2, 1, 0]]), reduction="none"
     ),
@@ -46,6 +61,7 @@ class Applied(nn.Module):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore:index_reduce")
 def test_it_equals_eager(name, tmp_path):
     found = outcome(Applied(name), (X,), {}, tmp_path / "function.kvc")
 

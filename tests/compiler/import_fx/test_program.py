@@ -239,11 +239,11 @@ def test_every_op_without_a_kernel_is_listed_with_its_lines_and_nothing_else():
     method = Method("forward", args=(torch.ones(4, 4),))
     with pytest.raises(UnsupportedOps) as caught:
         imported(Unsupported(), method)
-    ops = ["aten::_linalg_svd", "aten::linalg_qr"]
+    ops = ["aten::histc", "aten::mode"]
     assert sorted(caught.value.facts["ops"]) == ops
     assert caught.value.facts["count"] == 2
-    (svd,) = [line for line in str(caught.value).splitlines() if "_linalg_svd" in line]
-    assert len(re.findall(r"forward: small_models:\d+", svd)) == 2
+    (mode,) = [line for line in str(caught.value).splitlines() if "::mode" in line]
+    assert len(re.findall(r"forward: small_models:\d+", mode)) == 2
 
 
 def test_a_key_that_is_no_text_is_refused():
@@ -271,7 +271,7 @@ def test_sources_are_module_and_line_and_never_a_path():
     assert "/" not in str(bundle.program.methods)
 
 
-@pytest.mark.parametrize("name", ["inv", "cholesky", "lu_factor", "ldl_factor"])
+@pytest.mark.parametrize("name", ["lu_factor", "ldl_factor"])
 def test_ops_that_check_their_results_are_listed_with_their_lines(name):
     model = Function(getattr(torch.linalg, name))
     message = refusal(UnsupportedOps, model, Method("forward", (torch.eye(3),)))

@@ -160,6 +160,7 @@ def test_a_callers_array_is_written_like_a_state():
 
 
 LENGTH, LONGER = Affine(0, (("past", 1),)), Affine(2, (("past", 1),))
+LONGEST = Affine(4, (("past", 1),))
 
 
 def growing(step):
@@ -184,6 +185,22 @@ def test_growing_leaves_readers_of_the_old_rows_where_they_are():
     proof = prove(step, growing(step))
     assert [v.reason for v in proof.verdicts] == [""]
     assert proof.method.nodes == step.nodes
+
+
+def test_a_callers_array_that_grows_twice_has_a_verdict_for_each():
+    past, rows = value(0, 1, LENGTH, 4), value(3, 1, 2, 4)
+    once, twice = value(1, 1, LONGER, 4), value(2, 1, LONGEST, 4)
+    step = method(
+        node("kvc::append", past, rows, 1, to=once),
+        node("kvc::append", once, rows, 1, to=twice),
+        inputs=(past, rows),
+        outputs=(twice,),
+    )
+    verdicts = prove(step, growing(step)).verdicts
+    assert [(v.memory, v.value) for v in verdicts] == [
+        ("x0", once.id),
+        ("x0", twice.id),
+    ]
 
 
 def test_a_growing_state_that_becomes_something_else_is_replaced():

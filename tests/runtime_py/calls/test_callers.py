@@ -4,9 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hand_built import write_bundle
 from stateful_programs import F32, caller_program
+from torch import Tensor, nn
 
+from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import CacheOverflow, GrowingArray, InputMismatch, load
 from kvc.runtime.calls.callers import _shared
 from kvc.schema.dtypes import DType
@@ -186,6 +189,28 @@ def test_a_growing_array_is_extended_in_place_and_is_the_result(program):
         assert negated[1, token, 3] == -token
     assert past.array[0, :, 0].tolist() == list(range(100))
     assert past.array.ctypes.data == address
+
+
+class Joined(nn.Module):
+    def forward(self, past: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([past, 2 * a, b])
+
+
+def test_a_join_of_three_extends_an_array_twice(tmp_path):
+    length, more = Dim("length", 0, 16), Dim("more", 1, 4)
+    dynamic = {"past": {0: length}, "a": {0: more}, "b": {0: more}}
+    args = (torch.ones(4, 3), torch.ones(2, 3), torch.ones(2, 3))
+    method = Method("forward", args=args, dynamic=dynamic)
+    compile_program(Joined(), [method]).save(tmp_path / "j.kvc")
+    past, rows = GrowingArray("float32", (0, 3), 0, 8), np.ones((2, 3), np.float32)
+    with load(tmp_path / "j.kvc") as program:
+        assert program.forward(past, rows, 3 * rows) is past
+        assert past.array[:, 0].tolist() == [2, 2, 3, 3]
+        program.forward(past, rows[:1], rows[:1])
+        assert past.array[4:, 0].tolist() == [2, 1]
+        with pytest.raises(CacheOverflow):
+            program.forward(past, rows, rows)
+    assert len(past) == 6
 
 
 def test_only_the_new_rows_are_written(program):

@@ -41,12 +41,23 @@ def convolution(stride, padding, dilation):
     return (made(1, 4, 8), weight(4, 4, 1), None, (stride,), (padding,), (dilation,), 1)
 
 
+def transposed(stride, added, dilation=1):
+    """Return the arguments of a transposed convolution along one axis."""
+    settings = ((stride,), (0,), (added,), 1, (dilation,))
+    return (made(1, 4, 8), weight(4, 5, 3), None, *settings)
+
+
 PLANE = made(SEQ, 3, 8, 6)
 
 
 def average(kernel, stride, padding=(0, 0), divisor=None):
     """Return the arguments of a pool of a plane of 8 by 6."""
     return (PLANE, kernel, stride, padding, False, True, divisor)
+
+
+def tall(stride):
+    """Return the arguments of a pool of windows of 40 by 1."""
+    return (made(SEQ, 3, 44, 6), (40, 1), stride, (0, 0), False, True, None)
 
 
 def greatest(dilation, kernel=(2, 2), stride=(2, 2)):
@@ -58,6 +69,16 @@ TAKEN = [
     ("aten::clamp.Tensor", (X, None, weight(64)), X),
     ("aten::avg_pool2d", average((2, 3), ()), made(SEQ, 3, 4, 2)),
     ("aten::avg_pool2d", average((8, 6), (1, 1)), made(SEQ, 3, 1, 1)),
+    ("aten::avg_pool2d", average((2, 2), (1, 1)), made(SEQ, 3, 7, 5)),
+    ("aten::avg_pool2d", average((2, 2), (2, 2), divisor=3), made(SEQ, 3, 4, 3)),
+    ("aten::avg_pool2d", average((3, 3), (3, 3)), made(SEQ, 3, 3, 2)),
+    (
+        "aten::max_pool2d_with_indices",
+        greatest((1, 2)),
+        (made(SEQ, 3, 4, 2), made(SEQ, 3, 4, 2, dtype=DType.INT64)),
+    ),
+    ("aten::avg_pool2d", average((2, 2), (), (1, 1)), made(SEQ, 3, 5, 4)),
+    ("aten::avg_pool2d", tall(()), made(SEQ, 3, 1, 6)),
     ("aten::_adaptive_avg_pool2d", (PLANE, (4, 1)), made(SEQ, 3, 4, 1)),
     (
         "aten::max_pool2d_with_indices",
@@ -120,25 +141,12 @@ TAKEN = [
         (made(1, 4, SEQ), weight(4, 1, 1), weight(4), (1,), (0,), (1,), 4),
         made(1, 4, SEQ),
     ),
+    ("aten::conv_transpose1d", transposed(2, 1), made(1, 5, 18)),
 ]
 
 LEFT = [
     ("aten::sin", (X,), X, "no kernel of aten::sin"),
-    ("aten::avg_pool2d", average((2, 2), (1, 1)), made(SEQ, 3, 7, 5), "windows (2, 2)"),
-    ("aten::avg_pool2d", average((2, 2), (), (1, 1)), made(SEQ, 3, 5, 4), "padding"),
-    (
-        "aten::avg_pool2d",
-        average((2, 2), (2, 2), divisor=3),
-        made(SEQ, 3, 4, 3),
-        "divisor",
-    ),
-    ("aten::avg_pool2d", average((3, 3), (3, 3)), made(SEQ, 3, 3, 2), "windows (3, 3)"),
-    (
-        "aten::max_pool2d_with_indices",
-        greatest((1, 2)),
-        (made(SEQ, 3, 4, 2), made(SEQ, 3, 4, 2, dtype=DType.INT64)),
-        "dilation",
-    ),
+    ("aten::avg_pool2d", tall((1, 1)), made(SEQ, 3, 5, 6), "windows (40, 1)"),
     ("aten::_adaptive_avg_pool2d", (PLANE, (3, 1)), made(SEQ, 3, 3, 1), "a pool of"),
     (
         "aten::_adaptive_avg_pool2d",
@@ -251,6 +259,8 @@ LEFT = [
     ("aten::convolution", convolution(1, 0, (1 << 32) + 1), X, "with steps"),
     ("aten::convolution", convolution(1, 1 << 32, 1), X, "with steps"),
     ("aten::convolution", convolution(1, SEQ, 1), X, "with steps"),
+    ("aten::conv_transpose1d", transposed(1 << 32, 0), X, "with steps"),
+    ("aten::conv_transpose1d", transposed(1, 1, 2), X, "(1,) added to a convolution"),
 ]  # fmt: skip
 
 

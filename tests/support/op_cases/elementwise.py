@@ -43,7 +43,12 @@ _MATH = [
     "trunc",
 ]
 _ARCS = "acos acosh asin asinh atan atanh cosh sinh tan"
-_SPECIAL = "digamma erfc erfinv exp2 lgamma log10 signbit"
+_SPECIAL = "digamma erfc erfinv exp2 i0 lgamma log10 signbit"
+_RARE = (
+    "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 erfcx i0e i1 i1e "
+    "modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 ndtri "
+    "scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0"
+)
 _WHOLE = "abs ceil exp floor isinf isnan logical_not neg relu round sign sqrt trunc"
 
 UNARY = (
@@ -65,6 +70,12 @@ UNARY = (
             rand(2, 3, dtype=I32),
         )
     ),
+    *(
+        Case(f"aten::special_{op}", (x,))
+        for op in _RARE.split()
+        for x in (rand(3, 5), rand(5, dtype=F64), _ODD, rand(2, 3, dtype=I32))
+    ),
+    *(Case("aten::polygamma", (n, rand(3, 5).abs())) for n in (0, 1, 3)),
     *(
         Case("aten::round.decimals", (x, decimals))
         for x, decimals in ((rand(3, 4), 2), (rand(4) * 1000, -2), (_ODD, 1))
@@ -163,6 +174,15 @@ BINARY = (
         for mode in (None, "floor", "trunc")
     ),
     Case("aten::atan2", (rand(3, 5), rand(5))),
+    *(
+        Case(f"aten::{op}", (rand(3, 5).abs(), rand(5).abs()))
+        for op in ("igamma", "igammac", "nextafter", "special_zeta")
+    ),
+    *(
+        Case(f"aten::{op}", (rand(3, 5, dtype=d), rand(5, dtype=I64)))
+        for op in ("gcd", "lcm")
+        for d in (I32, I64)
+    ),
     *(
         Case(f"aten::{op}", (x, y))
         for op in ("copysign.Tensor", "fmax", "fmin", "hypot", "ldexp.Tensor")

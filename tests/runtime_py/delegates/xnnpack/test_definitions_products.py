@@ -194,6 +194,46 @@ def test_convolutions_along_one_axis_are_torchs(
 
 
 @pytest.mark.parametrize(
+    ("stride", "padding", "added", "dilation"),
+    [(1, 0, 0, 1), (2, 1, 1, 1), (3, 0, 0, 1), (2, 2, 0, 3), (4, 5, 3, 2)],
+)
+@pytest.mark.parametrize(("each", "groups"), [(8, 1), (3, 2), (1, 6), (2, 6)])
+def test_transposed_convolutions_along_one_axis_are_torchs(
+    stride, padding, added, dilation, each, groups
+):
+    sketch = Sketch()
+    weight, bias = constant(sketch, 6, each, 7), constant(sketch, each * groups)
+    y = sketch(
+        *("aten::conv_transpose1d", sketch.input(2, 6, SEQ), weight, bias),
+        *((stride,), (padding,), (added,), groups, (dilation,)),
+    )
+    native = compare(sketch, y, lengths=(2, 5, 64, 3), **CLOSE)
+    assert "deconvolution_2d" in native.functions
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "added", "dilation"),
+    [
+        ((1, 1), (0, 0), (0, 0), (1, 1)),
+        ((2, 2), (0, 0), (0, 0), (1, 1)),
+        ((2, 3), (1, 2), (1, 0), (1, 1)),
+        ((3, 1), (2, 0), (0, 0), (1, 2)),
+    ],
+)
+@pytest.mark.parametrize(("each", "groups"), [(8, 1), (3, 2), (1, 4)])
+def test_transposed_convolutions_along_two_axes_are_torchs(
+    stride, padding, added, dilation, each, groups
+):
+    sketch = Sketch()
+    weight = constant(sketch, 4, each, 3, 5)
+    y = sketch(
+        *("aten::conv_transpose2d.input", sketch.input(2, 4, SEQ, 6), weight, None),
+        *(stride, padding, added, groups, dilation),
+    )
+    compare(sketch, y, lengths=(2, 5, 16), **CLOSE)
+
+
+@pytest.mark.parametrize(
     ("stride", "padding", "dilation"),
     [((1, 1), (1, 2), (1, 1)), ((1, 2), (2, 0), (1, 1)), ((1, 1), (2, 1), (2, 1))],
 )

@@ -44,6 +44,53 @@ def test_pools_of_windows_side_by_side_are_torchs(name, dims, kernel, stride):
     compare(sketch, pools(name, x, kernel, stride, sketch), atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation", "ceil_mode"),
+    [
+        ((3, 3), (2, 2), (1, 1), (1, 1), False),
+        ((3, 2), (1, 1), (0, 0), (1, 1), False),
+        ((2, 3), (3, 4), (0, 1), (1, 1), False),
+        ((3, 3), (2, 3), (1, 0), (1, 1), True),
+        ((2, 2), (2, 2), (1, 1), (1, 1), True),
+        ((3, 2), (2, 1), (1, 0), (2, 3), False),
+        ((5, 1), (1, 2), (2, 0), (1, 1), False),
+    ],
+)
+@pytest.mark.parametrize("lead", [(SEQ, 3), (SEQ,)])
+def test_pools_of_other_windows_are_torchs(
+    kernel, stride, padding, dilation, ceil_mode, lead
+):
+    sketch = Sketch()
+    x = sketch.input(*lead, 9, 8)
+    settings = (kernel, stride, padding, dilation, ceil_mode)
+    results = [sketch("aten::max_pool2d_with_indices", x, *settings)[0]]
+    if dilation == (1, 1):
+        results += [
+            sketch("aten::avg_pool2d", x, kernel, stride, padding, ceil_mode, *each)
+            for each in ((True, None), (False, None), (True, 7))
+        ]
+    compare(sketch, *results)
+
+
+@pytest.mark.parametrize("name", ["average", "max"])
+def test_nan_and_infinities_stay_in_windows_that_overlap(name):
+    sketch = Sketch()
+    x = sketch.input(SEQ, 1, 9, 9)
+    settings = ((3, 3), (2, 2), (1, 1))
+    if name == "average":
+        y = sketch("aten::avg_pool2d", x, *settings, False, True, None)
+    else:
+        y = sketch("aten::max_pool2d_with_indices", x, *settings, (1, 1), False)[0]
+    native = Native(sketch, y)
+    x = noise(1, 1, 9, 9)
+    x[0, 0, 0, 1], x[0, 0, 4, 4], x[0, 0, 8, 8], x[0, 0, 8, 0] = NAN, INF, -INF, NAN
+    (found,) = native(x, seq=1)
+    (expected,) = run_reference(sketch, [y], [x], {"seq": 1})
+    np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
+    assert np.isnan(found).sum() == 3
+    native.close()
+
+
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (6, 9), (3, 1)])
 @pytest.mark.parametrize("name", ["average", "max"])
 def test_pools_to_a_size_are_torchs(name, size):

@@ -35,6 +35,12 @@ def rest_of_convolution(sketch):
     return sketch("aten::sum.dim_IntList", y, (0,), False)
 
 
+def transposed(sketch):
+    x, weight = sketch.input(A, 2, 5), const(sketch, 2, 3, 4)
+    settings = (None, (2,), (1,), (0,), 1, (1,))
+    return sketch("aten::conv_transpose1d", x, weight, *settings)
+
+
 def later(sketch):
     """A product over nothing whose zeros are used further on."""
     y = sketch("aten::bmm", sketch.input(2, 2, A), sketch.input(2, A, 3))
@@ -52,6 +58,16 @@ def greatest(sketch):
     return sketch("aten::max_pool2d_with_indices", x, *settings)[0]
 
 
+def overlapping(sketch):
+    x, window = sketch.input(A, 2, 5, 6), ((3, 3), (2, 2), (1, 1))
+    return sketch(
+        "aten::add.Tensor",
+        sketch("aten::max_pool2d_with_indices", x, *window, (1, 1), False)[0],
+        sketch("aten::avg_pool2d", x, *window, False, False, None),
+        1,
+    )
+
+
 def resized(sketch):
     x = sketch.input(A, 2, 4, 6)
     return sketch("aten::upsample_bilinear2d", x, (5, 9), False, None, None)
@@ -65,6 +81,7 @@ def grouped(sketch):
 PLANES = {
     "average": average,
     "greatest": greatest,
+    "overlapping": overlapping,
     "bilinear": resized,
     "nearest": lambda s: s(
         "aten::upsample_nearest2d", s.input(A, 2, 4, 6), (8, 6), None, None
@@ -89,6 +106,7 @@ CASES = {
     ),
     "rows, constants": lambda s: s("aten::matmul", s.input(2, A, 3), const(s, 2, 3, 4)),
     "convolution": rest_of_convolution,
+    "transposed convolution": transposed,
     "later": later,
 }
 
@@ -111,7 +129,7 @@ def test_a_size_of_0_is_computed_between_others(tmp_path, make):
 
 def test_without_torch_kvcs_own_kernels_compute_it(tmp_path):
     methods, shapes = {}, {}
-    for name in sorted(CASES.keys() - {"convolution"}):
+    for name in sorted(CASES.keys() - {"convolution", "transposed convolution"}):
         sketch, key = Sketch(a=(0, 24)), f"m{len(methods)}"
         outputs = (CASES[name](sketch),)
         methods[key], graph = (sketch, outputs), sketch.graph(*outputs)

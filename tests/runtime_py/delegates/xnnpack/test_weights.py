@@ -114,6 +114,28 @@ def test_a_weight_that_two_methods_use_is_packed_once(opened):
     assert program.residency().totals.packed == entry.nbytes + SCALES.nbytes
 
 
+def transposed_sketch(weight, groups):
+    sketch = Sketch()
+    settings = ((2, 2), (1, 1), (0, 0), groups, (1, 1))
+    x, weight = sketch.input(2, 4, 5, 5), sketch.constant(weight)
+    return sketch, (sketch("aten::conv_transpose2d.input", x, weight, None, *settings),)
+
+
+def test_a_transposed_convolution_of_two_methods_is_packed_once(opened):
+    """The library packs it without asking, and shows the cache what it has packed."""
+    weight = numbers((4, 6, 4, 4)).astype(np.float32)
+    program = opened(
+        one=transposed_sketch(weight, 1),
+        two=transposed_sketch(weight, 1),
+        other=transposed_sketch(weight, 2),
+    )
+    x = np.random.default_rng(5).standard_normal((2, 4, 5, 5)).astype(np.float32)
+    assert np.array_equal(program.one(x), program.two(x))
+    assert program.other(x).shape == (2, 12, 10, 10)
+    names = [entry.name for entry in weights_of(program).entries()]
+    assert names == ["one.c0", "other.c0"]
+
+
 def test_a_second_method_reads_nothing_from_the_file(opened, monkeypatch):
     program = opened(
         one=float_sketch(WEIGHT.astype(np.float32)),

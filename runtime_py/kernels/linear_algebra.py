@@ -1,0 +1,64 @@
+"""Kernels of linear algebra: inverses, systems of equations, decompositions.
+
+What has no inverse or does not converge is torch's error, as in eager.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.adapters import copied
+
+
+def _copied_each(function: Callable[..., Sequence[Tensor]]) -> Kernel:
+    """Return a kernel for a function of several results: compute, then copy."""
+
+    def kernel(outs: tuple[Tensor, ...], *arguments: object) -> None:
+        for out, result in zip(outs, function(*arguments), strict=True):
+            out.copy_(result)
+
+    return kernel
+
+
+def _cholesky(x: Tensor, upper: bool) -> Tensor:
+    made: Tensor = torch.linalg.cholesky(x, upper=upper)
+    return made
+
+
+def _solve(a: Tensor, b: Tensor, left: bool) -> Tensor:
+    made: Tensor = torch.linalg.solve(a, b, left=left)
+    return made
+
+
+def _solve_triangular(
+    a: Tensor, b: Tensor, upper: bool, left: bool, unitriangular: bool
+) -> Tensor:
+    made: Tensor = torch.linalg.solve_triangular(
+        a, b, upper=upper, left=left, unitriangular=unitriangular
+    )
+    return made
+
+
+def _singular_values(
+    a: Tensor, full_matrices: bool, compute_uv: bool, driver: str | None
+) -> Sequence[Tensor]:
+    decompose = torch.ops.aten._linalg_svd
+    made: Sequence[Tensor] = decompose(a, full_matrices, compute_uv, driver=driver)
+    return made
+
+
+KERNELS: dict[str, Kernel] = {
+    "aten::_linalg_eigh": _copied_each(torch.ops.aten._linalg_eigh),
+    "aten::_linalg_svd": _copied_each(_singular_values),
+    "aten::linalg_cholesky": copied(_cholesky),
+    "aten::linalg_det": copied(torch.linalg.det),
+    "aten::linalg_householder_product": copied(torch.linalg.householder_product),
+    "aten::linalg_inv": copied(torch.linalg.inv),
+    "aten::linalg_matrix_exp": copied(torch.linalg.matrix_exp),
+    "aten::linalg_qr": _copied_each(torch.linalg.qr),
+    "aten::linalg_slogdet": _copied_each(torch.linalg.slogdet),
+    "aten::linalg_solve": copied(_solve),
+    "aten::linalg_solve_triangular": copied(_solve_triangular),
+}

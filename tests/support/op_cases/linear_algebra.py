@@ -1,0 +1,49 @@
+# ruff: noqa: E501  a table reads best with one line a case
+"""Cases of linear algebra."""
+
+import torch
+from torch import Tensor
+
+from op_cases.case import Case, rand
+
+F32, F64 = torch.float32, torch.float64
+
+
+def _positive(*shape: int, dtype: torch.dtype = F32) -> Tensor:
+    """Return matrices that are symmetric and positive."""
+    x = rand(*shape, dtype=dtype)
+    return x @ x.mT + 0.5 * torch.eye(shape[-1], dtype=dtype)
+
+
+_SQUARES = tuple(_positive(*shape) for shape in ((3, 3), (2, 4, 4), (1, 2, 2, 2)))
+CASES = (
+    *(Case(f"aten::linalg_{op}", (x,)) for op in ("det", "inv", "slogdet") for x in _SQUARES),
+    *(Case("aten::linalg_matrix_exp", (rand(*s),)) for s in ((3, 3), (2, 4, 4))),
+    Case("aten::linalg_inv", (_positive(3, 3, dtype=F64),)),
+    *(Case("aten::linalg_cholesky", (x, upper)) for x in _SQUARES for upper in (False, True)),
+    Case("aten::linalg_solve", (_SQUARES[0], rand(3), True)),
+    Case("aten::linalg_solve", (_SQUARES[1], rand(2, 4), True)),
+    Case("aten::linalg_solve", (_SQUARES[1], rand(4, 5), True)),
+    Case("aten::linalg_solve", (_SQUARES[0], rand(5, 1, 2, 3), False)),
+    *(
+        Case("aten::linalg_solve_triangular", (rand(2, 3, 3) + 2 * torch.eye(3), b, upper, left, unit))
+        for b, left in ((rand(3, 4), True), (rand(2, 4, 3), False))
+        for upper in (False, True)
+        for unit in (False, True)
+    ),
+    *(
+        Case("aten::linalg_qr", (rand(*shape), mode))
+        for shape in ((4, 3), (2, 3, 4))
+        for mode in ("reduced", "complete", "r")
+    ),
+    Case("aten::linalg_householder_product", (rand(4, 3), rand(3))),
+    Case("aten::linalg_householder_product", (rand(2, 4, 4), rand(2, 2))),
+    *(
+        Case("aten::_linalg_svd", (rand(*shape), full, vectors, None))
+        for shape in ((4, 3), (2, 3, 4))
+        for full in (False, True)
+        for vectors in (False, True)
+    ),
+    *(Case("aten::_linalg_eigh", (x, uplo, True)) for x in _SQUARES for uplo in "LU"),
+    Case("aten::_linalg_eigh", (_SQUARES[1], "L", False)),
+)  # fmt: skip
