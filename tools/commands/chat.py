@@ -40,6 +40,8 @@ def chat(
     conversation, /help lists these commands.
 
     Answers go to stdout; speed, and how much of the cache is used, to stderr.
+
+    Example: kvc chat model.kvc --system "Be brief."
     """
     from kvc.tools.chatting import HELP, Console, run_chat
 

@@ -125,6 +125,8 @@ def compile_command(
     --pack writes packed weights to a data file of their own, which saves packing at
     load with the same library on the same kind of processor. With any other, or
     without this file, weights are packed at load as usual.
+
+    Example: kvc compile ./SmolLM2-135M --recipe cpu_q8 -o model.kvc
     """
     from kvc.recipes import load_recipe
     from kvc.tools.budgets import Budgets

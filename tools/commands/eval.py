@@ -52,6 +52,8 @@ def eval_command(
     compared between models with different tokenizers, perplexity cannot. A bundle with
     a method of the role prefill_all is evaluated in chunks, any other token by token.
     Speed is measured after a first call, and without loading.
+
+    Example: kvc eval fp32.kvc q8.kvc text.txt
     """
     from kvc.tools.evaluation import as_json as fields
     from kvc.tools.evaluation import table

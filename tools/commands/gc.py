@@ -21,6 +21,8 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
     use data files here by --data-folder, are not seen; put a link to them into FOLDER.
     Data files that are being written are kept. If a bundle in FOLDER cannot be read,
     nothing is removed. The exit code is 1 if a file could not be removed.
+
+    Example: kvc gc ./bundles
     """
     from kvc.schema.container import collect_garbage
 

@@ -75,6 +75,8 @@ def generate(
 
     Several prompts run as one batch, if the bundle allows as many, and are printed
     with their answers when all have ended.
+
+    Example: kvc generate demo.kvc "def " --max-tokens 40
     """
     if draft is None and draft_tokens is not None:
         raise click.UsageError("--draft-tokens needs --draft")

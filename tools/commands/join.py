@@ -16,6 +16,8 @@ def join(bundle: str, output: str, data_folders: tuple[str, ...], quiet: bool) -
     """Write MODEL.kvc and its data files as one file.
 
     The data files stay; kvc gc removes those that no bundle needs.
+
+    Example: kvc join model.kvc -o whole.kvc
     """
     from kvc.schema.container import join_bundle
     from kvc.tools.outputs import check_bundle_output

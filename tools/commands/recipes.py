@@ -12,6 +12,8 @@ def recipes(as_json: bool) -> None:
 
     A recipe says how a model's numbers are stored and computed. `kvc compile
     --recipe` takes one of these names, or the path of a .toml file of your own.
+
+    Example: kvc compile demo --recipe cpu_q4
     """
     from kvc.recipes import known_recipes, load_recipe
     from kvc.tools.text import columns

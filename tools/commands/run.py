@@ -65,6 +65,8 @@ def run(
 
     An input of row lengths (how many tokens of each row are not padding) may be left
     out: then no token is padding.
+
+    Example: kvc run model.kvc -m decode -i token=token.npy --session talk.session
     """
     with open_program(bundle, loading) as program:
         chosen = _method(program.methods, method)

@@ -25,6 +25,8 @@ def split(
     The data file is NAME-DIGEST.kvd in the bundle's folder. It is named by its content
     and never overwritten, so bundles with equal weights share one. The bundle is
     replaced only once the data file is complete.
+
+    Example: kvc split model.kvc
     """
     from kvc.schema.container import split_bundle
     from kvc.tools.outputs import check_bundle_output

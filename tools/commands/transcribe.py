@@ -50,6 +50,8 @@ def transcribe(
 
     A WAV has plain samples, at the rate that the model takes (16000 a second of
     Whisper). One longer than the model hears at once is transcribed window by window.
+
+    Example: kvc transcribe whisper.kvc talk.wav
     """
     from kvc.runtime.speech import read_wave, spectrum_of, transcribe
 

@@ -23,6 +23,8 @@ def verify(file: str, data_folders: tuple[str, ...], as_json: bool) -> None:
     FILE is a bundle (.kvc), which is checked together with its data files, or a data
     file (.kvd). The exit code is 0 if FILE is valid, and otherwise 1, with a message
     that says what is wrong and where.
+
+    Example: kvc verify model.kvc
     """
     from kvc.schema.container import verify_file
 
