@@ -45,6 +45,7 @@ from kvc.compiler.hugging_face.own_attention import (
 from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.recurrences import own_recurrences
+from kvc.compiler.hugging_face.recurrent_layers import adapted_layers
 from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
@@ -61,7 +62,7 @@ from kvc.schema.errors import BadModelSetting, UnsupportedModel
 
 # What a model calls in place of transformers' own while it is traced.
 _REPLACED = (
-    adapted, unexpanded, own_experts, own_recurrences, unpadded_chunks
+    adapted, adapted_layers, unexpanded, own_experts, own_recurrences, unpadded_chunks
 )  # fmt: skip
 
 
