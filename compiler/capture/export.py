@@ -9,6 +9,7 @@ import logging
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,7 @@ from kvc.compiler.capture.questions import (
 from kvc.compiler.capture.quiet import quiet
 from kvc.compiler.capture.real_parts import without_complex
 from kvc.compiler.capture.shadow import Observed, shadowed_forward
+from kvc.compiler.capture.sizes_kept import work_once
 from kvc.compiler.capture.traced import Traced, traced_method
 from kvc.compiler.identity import overlapping
 from kvc.compiler.spec import Method, StateSpec, tensors_of
@@ -209,7 +211,10 @@ def _trace(
     # Bodies that it has seen before have sizes of then, which this trace would take.
     torch._dynamo.reset()
     shapes = examples.torch_dynamic_shapes(inputs, method)
-    with torch.no_grad(), settings, overlaps_by_strides(), lines_kept(), quiet():
+    patched = overlaps_by_strides(), lines_kept(), quiet(), work_once()
+    with torch.no_grad(), settings, ExitStack() as stack:
+        for each in patched:
+            stack.enter_context(each)
         with updates_kept(), noted_questions(asked):
             exported = torch.export.export(
                 model,

@@ -43,6 +43,15 @@ _SAME_VALUES: Final = frozenset(
         "detach",
     ]
 )
+# What asks for neither values nor another tensor; the most of all calls.
+_OF_THE_TYPE: Final = frozenset(
+    [
+        *(getattr(Tensor, name).__get__ for name in ("is_meta", "shape", "dtype")),
+        *(getattr(Tensor, name).__get__ for name in ("device", "layout", "itemsize")),
+        *(Tensor.untyped_storage, Tensor.storage_offset, Tensor.stride),
+        *(Tensor.numel, Tensor.dim, Tensor.size, Tensor.is_inference),
+    ]
+)
 # Whether a method is traced, where stand-ins should be in the place of empty tensors.
 _tracing: ContextVar[bool] = ContextVar("kvc_tracing", default=False)
 
@@ -68,6 +77,9 @@ class Empty(Tensor):
             ParametersEmpty: it needs the values of an empty tensor, or changes those
                 that a checkpoint has.
         """
+        if func in _OF_THE_TYPE:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
         leaves = tree_leaves((args, dict(kwargs or {})))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         name = getattr(func, "__name__", str(func))
@@ -248,7 +260,7 @@ def make_empty(tensor: Tensor) -> None:
         tensor._is_param = True
 
 
-def was_made_of(empty: Tensor, real: Tensor) -> bool:
-    """Tell whether an empty tensor was made of one over the memory of a real one."""
-    was = getattr(empty.untyped_storage(), _WAS, None)
-    return was is not None and was.cdata == real.untyped_storage()._cdata
+def storage_before(tensor: Tensor) -> int | None:
+    """Return the storage that an empty tensor had; None of one that is not empty."""
+    was = getattr(tensor.untyped_storage(), _WAS, None) if tensor.is_meta else None
+    return None if was is None else int(was.cdata)

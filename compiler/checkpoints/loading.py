@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from kvc.compiler.checkpoints.empty import can_be_empty, make_empty, was_made_of
+from kvc.compiler.checkpoints.empty import can_be_empty, make_empty, storage_before
 from kvc.compiler.checkpoints.filled import attach
 from kvc.compiler.checkpoints.header import shown
 from kvc.compiler.constants import StoredSource, StoredTensor, WeightReader
@@ -226,14 +226,18 @@ def _was_shared(slots: list[_Slot], model: nn.Module) -> Iterator[str]:
 
     Filling the parameter would have changed them, too.
     """
-    empty = [slot for slot in slots if slot.tensors[0].is_meta]
+    emptied: dict[int, list[_Slot]] = {}
+    for slot in slots:
+        storage = storage_before(slot.tensors[0])
+        if storage is not None:
+            emptied.setdefault(storage, []).append(slot)
     for name, tensor in tensors_of(model).items():
-        for slot in empty:
-            if not tensor.is_meta and was_made_of(slot.tensors[0], tensor):
-                yield (
-                    f"{name}: it shared memory with {slot.names[0]}, which is empty; "
-                    "make one of the other after the checkpoint is loaded"
-                )
+        storage = None if tensor.is_meta else tensor.untyped_storage()._cdata
+        for slot in [] if storage is None else emptied.get(storage, []):
+            yield (
+                f"{name}: it shared memory with {slot.names[0]}, which is empty; "
+                "make one of the other after the checkpoint is loaded"
+            )
 
 
 def _differing(slot: _Slot) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """What recurrences compute with a chunk of tokens at once: products of matrices.
 
 In: queries, keys, values and how much of a state tokens leave. Out: a state after a
-chunk, and results of its tokens.
+chunk, and results of its tokens. Where tokens leave other shares of each channel, a
+chunk is one token: products of many would divide by shares that may be 0.
 """
 
 from collections.abc import Sequence
@@ -54,6 +55,24 @@ def delta_chunk(
     left = key * (total[..., -1:] - total).exp()[..., None]
     kept = total[..., -1].exp()[..., None, None]
     return before * kept + left.transpose(-1, -2) @ new, out
+
+
+def channel_delta_token(
+    before: Tensor, given: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Advance a state [batch, heads, key_dim, value_dim] by a token.
+
+    Args:
+        before: the state.
+        given: query, key and value [batch, heads, dim]; the logarithms of what the
+            token leaves of each channel of keys [batch, heads, key_dim], and what it
+            writes of its value [batch, heads].
+    """
+    query, key, value, g, beta = given
+    kept = before * g.exp()[..., None]
+    new = (value - (key[:, :, None] @ kept)[:, :, 0]) * beta[..., None]
+    after = kept + key[..., None] * new[:, :, None]
+    return after, (query[:, :, None] @ after)[:, :, 0]
 
 
 def _decay(g: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from transformers.models.dbrx.modeling_dbrx import DbrxExperts
     from transformers.models.jetmoe.modeling_jetmoe import JetMoeMoE, JetMoeTopKGating
     from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
+    from transformers.models.longcat_flash.modeling_longcat_flash import (
+        LongcatFlashExperts,
+    )
 
 
 class Experts(Protocol):
@@ -153,6 +156,24 @@ def _llama4(module: "Llama4TextMoe", hidden_states: Tensor) -> tuple[Tensor, Ten
     return module.shared_expert(states) + routed, logits
 
 
+def _longcat(
+    module: "LongcatFlashExperts",
+    hidden_states: Tensor,
+    top_k_index: Tensor,
+    top_k_weights: Tensor,
+) -> Tensor:
+    """Stand for LongCat's experts, of which the last return what they are given."""
+    last = module.num_routed_experts - 1
+    chosen, returned = top_k_index.clamp(max=last), top_k_index > last
+    experts = chosen.reshape(-1)
+    rows = hidden_states.repeat_interleave(chosen.shape[1], dim=0)
+    gate, up = _multiplied(rows, module.gate_up_proj, experts).chunk(2, dim=-1)
+    rows = _multiplied(module.act_fn(gate) * up, module.down_proj, experts)
+    made = _summed(rows, top_k_weights.masked_fill(returned, 0))
+    kept = top_k_weights.masked_fill(~returned, 0).sum(dim=1, keepdim=True)
+    return (made + hidden_states * kept).to(hidden_states.dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class Routed:
     """What JetMoE's router has chosen for each token.
@@ -239,4 +260,5 @@ _OWN: Final[Mapping[str, Callable[..., object]]] = {
     "doge.DogeCDMoE": _doge,
     "jetmoe.JetMoeMoE": _jetmoe,
     "llama4.Llama4TextMoe": _llama4,
+    "longcat_flash.LongcatFlashExperts": _longcat,
 }

@@ -1,9 +1,10 @@
 """Observe what a model computes without its weights: positions, tables, rotations.
 
 In: code that runs a model. Out: each op in which known values meet unknown ones, with
-those known values. Parameters and what is computed from them are unknown, tensors
-without values; everything else is computed: numbers that the code makes, arguments,
-buffers. So two runs of one model can be compared without its weights.
+those known values. What a checkpoint has, parameters and persistent buffers, and what
+is computed from these are unknown, tensors without values; everything else is computed:
+numbers that the code makes, arguments, other buffers. So two runs of one model can be
+compared without its weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,6 +57,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
         self._fake = fake
         self._overwritten: list[Tensor] = []  # kept, so that no other has their memory
         self._buffers = {memory(buffer) for buffer in model.buffers()}
+        self._stored = {memory(buffer) for buffer in _persistent(model)}
 
     def __torch_dispatch__(
         self,
@@ -95,7 +97,16 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
     def _knows(self, tensor: Tensor) -> bool:
         if isinstance(tensor, FakeTensor | nn.Parameter) or attached(tensor):
             return False
-        return memory(tensor) not in map(memory, self._overwritten)
+        place = memory(tensor)
+        return place not in self._stored and place not in map(memory, self._overwritten)
+
+
+def _persistent(model: nn.Module) -> Iterator[Tensor]:
+    """Yield the buffers that a checkpoint has."""
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                yield buffer
 
 
 def _tensors(values: object) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """Compute recurrent layers of transformers over any number of tokens, from any state.
 
-In: what the mixers of Mamba, Mamba 2, Gated DeltaNet and short convolutions call,
+In: what mixers of Mamba, Mamba 2, Gated DeltaNet, Kimi and short convolutions call,
 functions of their own modules by these names. Out: while `own_recurrences` is active,
 these functions here. transformers' own unroll a loop over tokens or chunks of them,
 start from nothing instead of the state before, or know of padding only as factors on
@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.scan import scan
 from torch.nn.functional import silu, softplus
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
@@ -23,18 +22,17 @@ from transformers.activations import ACT2FN
 from kvc.compiler.hugging_face.attention import current_call
 from kvc.compiler.hugging_face.chunk_products import (
     block_pairs,
+    channel_delta_token,
     chunked,
     delta_chunk,
     joined,
     state_space_chunk,
 )
+from kvc.compiler.hugging_face.row_states import of_tokens, scanned, state_before
 from kvc.schema.errors import UnsupportedModel
 
 # Arguments of kernels that kvc has not, and which are no tensors.
 _TELLING: Final = frozenset({"scale", "z", "initial_state", "initial_states"})
-
-# What is carried, and what a step takes -> what is carried on, and a result.
-Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
 
 
 @contextmanager
@@ -137,8 +135,8 @@ def selective_scan(
     dtype = hidden_states.dtype
     hidden_states, dt, B, C = _float32(hidden_states, dt, B, C)  # noqa: N806
     dt = _steps(dt, None if delta_bias is None else delta_bias[:, None], delta_softplus)
-    dt = _of_tokens(dt, 2)
-    state = _state_before(hidden_states, (hidden_states.shape[1], A.shape[1]))
+    dt = of_tokens(dt, 2)
+    state = state_before(hidden_states, (hidden_states.shape[1], A.shape[1]))
 
     def step(before: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         x, step_size, b, c = given
@@ -147,7 +145,7 @@ def selective_scan(
         return after, torch.matmul(after, c[:, :, None])[:, :, 0]
 
     by_token = [tensor.movedim(2, 0) for tensor in (hidden_states, dt, B, C)]
-    last, out = _scan(step, state, by_token)
+    last, out = scanned(step, state, by_token)
     out = out.movedim(0, 2)
     if D is not None:
         out = out + hidden_states * D[:, None]
@@ -210,12 +208,12 @@ def chunk_scan(
     _check_others(others)
     seq, heads, dtype = *hidden_states.shape[1:3], hidden_states.dtype
     hidden_states, dt, B, C = _float32(hidden_states, dt, B, C)  # noqa: N806
-    dt = _of_tokens(_steps(dt, dt_bias, dt_softplus).clamp(*dt_limit), 1)
+    dt = of_tokens(_steps(dt, dt_bias, dt_softplus).clamp(*dt_limit), 1)
     key, query = (_for_each_head(tensor, heads // tensor.shape[2]) for tensor in (B, C))
     value = hidden_states * dt[..., None]
-    before = _state_before(hidden_states, (heads, value.shape[-1], key.shape[-1]))
+    before = state_before(hidden_states, (heads, value.shape[-1], key.shape[-1]))
     chunks = [chunked(tensor) for tensor in (query, key, value, dt * A)]
-    last, out = _scan(state_space_chunk, before, chunks)
+    last, out = scanned(state_space_chunk, before, chunks)
     out = joined(out, seq)
     if D is not None:
         out = out + hidden_states * D[:, None]
@@ -251,15 +249,43 @@ def gated_delta_rule(
     _check_others(others)
     seq, shared, dtype = key.shape[1], value.shape[2] // key.shape[2], query.dtype
     query, key, value, g, beta = _float32(query, key, value, g, beta)
-    g, beta = _of_tokens(g, 1), _of_tokens(beta, 1)
+    g, beta = of_tokens(g, 1), of_tokens(beta, 1)
     if use_qk_l2norm_in_kernel:
         query, key = _normalised(query), _normalised(key)
     query = query * query.shape[-1] ** -0.5
     query, key = (_for_each_head(tensor, shared) for tensor in (query, key))
     chunks = [chunked(tensor) for tensor in (query, key, value, g, beta)]
-    before = _state_before(value, (query.shape[2], query.shape[3], value.shape[3]))
-    last, out = _scan(partial(delta_chunk, block_pairs()), before, chunks)
+    before = state_before(value, (query.shape[2], query.shape[3], value.shape[3]))
+    last, out = scanned(partial(delta_chunk, block_pairs()), before, chunks)
     return joined(out, seq).to(dtype), last if output_final_state else None
+
+
+def channel_delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    **others: object,
+) -> tuple[Tensor, Tensor | None]:
+    """Run the delta rule of Kimi Linear (arXiv 2510.26692) token by token.
+
+    Arguments and results are those of `gated_delta_rule`, but `g` [batch, seq, heads,
+    key_dim] says of each channel what tokens leave.
+    """
+    _check_others(others)
+    dtype = query.dtype
+    query, key, value, g, beta = _float32(query, key, value, g, beta)
+    g, beta = of_tokens(g, 1), of_tokens(beta, 1)
+    if use_qk_l2norm_in_kernel:
+        query, key = _normalised(query), _normalised(key)
+    query = query * query.shape[-1] ** -0.5
+    before = state_before(value, (*key.shape[2:], value.shape[3]))
+    tokens = [tensor.transpose(0, 1) for tensor in (query, key, value, g, beta)]
+    last, out = scanned(channel_delta_token, before, tokens)
+    return out.transpose(0, 1).to(dtype), last if output_final_state else None
 
 
 def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -271,7 +297,7 @@ def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def update(*args: Tensor, g: Tensor, beta: Tensor, **kwargs: object) -> object:
         current_call().take_recurrent()  # it is `initial_state`
-        return original(*args, g=_of_tokens(g, 1), beta=_of_tokens(beta, 1), **kwargs)
+        return original(*args, g=of_tokens(g, 1), beta=of_tokens(beta, 1), **kwargs)
 
     return update
 
@@ -311,41 +337,9 @@ def _steps(dt: Tensor, bias: Tensor | None, positive: bool) -> Tensor:
     return softplus(dt) if positive else dt
 
 
-def _of_tokens(tensor: Tensor, axis: int) -> Tensor:
-    """Return a tensor with zeros where its tokens, along an axis, are padding."""
-    row_lengths = current_call().row_lengths
-    if row_lengths is None:
-        return tensor
-    padding = torch.arange(tensor.shape[axis]) >= row_lengths[:, None]
-    shape = [tensor.shape[0], *[1] * (tensor.dim() - 1)]
-    shape[axis] = tensor.shape[axis]
-    return tensor.masked_fill(padding.view(shape), 0)
-
-
 def _of_rows(tensor: Tensor) -> Tensor:
     """Return [batch, ...] of a single token, zero for rows whose token is padding."""
-    return _of_tokens(tensor[:, None], 1)[:, 0]
-
-
-def _state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return the state [batch, ...] that the layer has just asked for, or zeros."""
-    state = current_call().take_recurrent()
-    if state is None:
-        return torch.zeros(like.shape[0], *shape, dtype=like.dtype)
-    return state.clone()
-
-
-def _scan(step: Step, before: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Run a step over the first axis; return what is left, and all results."""
-    if torch.compiler.is_exporting():
-        # Tensors of their own: of views, torch asks whether they are all of another.
-        last, out = scan(step, before, [tensor.clone() for tensor in given])
-        return last, out
-    made = []
-    for i in range(given[0].shape[0]):
-        before, out = step(before, [tensor[i] for tensor in given])
-        made.append(out)
-    return before, torch.stack(made)
+    return of_tokens(tensor[:, None], 1)[:, 0]
 
 
 def _instead(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -360,6 +354,8 @@ _OWN: Final[dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
     "mamba_selective_state_update": state_update,
     "mamba2_chunk_scan": _instead(chunk_scan),
     "mamba2_selective_state_update": state_update,
+    "chunk_kimi_delta_attention": _instead(channel_delta_rule),
+    "recurrent_kimi_delta_attention": delta_update,
     "torch_chunk_gated_delta_rule": _instead(gated_delta_rule),
     "torch_recurrent_gated_delta_rule": delta_update,
 }

@@ -336,6 +336,14 @@ RECURRENT: dict[str, Tiny] = {
         use_mamba_kernels=False,
         **_EXPERTS,
     ),
+    "kimi_linear": _like_llama(
+        "kimi_linear",
+        **_DEEPSEEK | {"q_lora_rank": None},
+        layer_types=["linear_attention", "full_attention"],
+        linear_head_dim=8,
+        linear_num_heads=4,
+        num_experts=6,
+    ),
     "lfm2": _like_llama("lfm2", layer_types=["conv", "full_attention"]),
     "lfm2_moe": _like_llama(
         "lfm2_moe",
@@ -364,6 +372,9 @@ RECURRENT: dict[str, Tiny] = {
             "n_groups": 2,
         },
     ),
+    "minimax": _like_llama(
+        "minimax", layer_types=["linear_attention", "full_attention"], **_EXPERTS
+    ),
     "nemotron_h": _like_llama(
         "nemotron_h",
         layers_block_type=["mamba", "attention"],
@@ -376,6 +387,21 @@ RECURRENT: dict[str, Tiny] = {
     "qwen3_5_text": _like_llama("qwen3_5_text", **_DELTA, **_LINEAR_FIRST),
     "qwen3_next": _like_llama(
         "qwen3_next", **_EXPERTS, layer_types=["linear_attention", "full_attention"]
+    ),
+    "recurrent_gemma": _like_llama(
+        "recurrent_gemma",
+        block_types=["recurrent", "attention"],
+        lru_width=64,
+        attention_window_size=WINDOW,
+    ),
+    "zamba": _like_llama(
+        "zamba",
+        layers_block_type=["hybrid", "hybrid"],
+        n_mamba_heads=2,
+        mamba_d_state=8,
+        mamba_dt_rank=4,
+        attention_head_dim=32,
+        attention_hidden_size=128,
     ),
     "zamba2": _like_llama(
         "zamba2",
@@ -400,6 +426,15 @@ LATENT: dict[str, Tiny] = {
         **_rope("yarn", original_max_position_embeddings=32, mscale_all_dim=1.0),
     ),
     "glm4_moe_lite": _like_llama("glm4_moe_lite", **_DEEPSEEK),
+    "longcat_flash": _like_llama(
+        "longcat_flash",
+        **_DEEPSEEK,
+        num_layers=1,
+        ffn_hidden_size=96,
+        expert_ffn_hidden_size=48,
+        moe_topk=2,
+        zero_expert_num=2,
+    ),
     "minicpm3": _like_llama("minicpm3", **_DEEPSEEK),
     "youtu": _like_llama("youtu", **_DEEPSEEK),
     "axk1": _like_llama("axk1", **_DEEPSEEK),
@@ -410,9 +445,6 @@ REFUSED: dict[str, Tiny] = {
     "deepseek_v32": _like_llama("deepseek_v32", **_DEEPSEEK),
     "doge, experts": _like_llama("doge", is_moe=True, **_EXPERTS | {"num_experts": 16}),
     "doge, long texts": _like_llama("doge", keep_window_size=32),
-    "minimax": _like_llama(
-        "minimax", layer_types=["linear_attention", "full_attention"], **_EXPERTS
-    ),
     "openai-gpt": Tiny("openai-gpt", _GPT2),
     "phi3, longrope, long texts": _like_llama(
         "phi3",
@@ -429,12 +461,6 @@ REFUSED: dict[str, Tiny] = {
             long_mscale=1.2,
             **_LONG,
         ),
-    ),
-    "recurrent_gemma": _like_llama(
-        "recurrent_gemma",
-        block_types=["recurrent", "attention"],
-        lru_width=64,
-        attention_window_size=WINDOW,
     ),
     "rwkv": Tiny(
         "rwkv",

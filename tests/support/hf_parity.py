@@ -132,7 +132,7 @@ def _controls(
             if name.endswith(("keys", "values", "latents")):
                 zero_row(session.state[name], held - 2)
             else:
-                zero(session.state[name][0, 0])
+                zero(session.state[name][0, :1])
         got = np.stack(list(_decode(session, tokens, held, held + 3)))
         yield float(np.abs(got - wanted[held : held + 3]).max())
 

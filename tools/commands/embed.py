@@ -79,6 +79,8 @@ def embed(
 
     One line of JSON each, in their order, texts first: {"text": ..., "embedding":
     [...]}, or with --similarity {"text": ..., "similarity": [...]}.
+
+    Example: kvc embed bert.kvc "a cat" "a dog" --similarity
     """
     import numpy as np
 
@@ -122,6 +124,8 @@ def classify(
 
     One line of JSON each, in their order, texts first: {"text": ..., "labels": [[name,
     score], ...]}, the likeliest first.
+
+    Example: kvc classify vit.kvc --image cat.png
     """
     from kvc.runtime.embedding import classify, classify_images
 

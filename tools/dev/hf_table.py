@@ -104,18 +104,22 @@ REMARKS = """\
   tests/end_to_end/hugging_face/test_batches.py` tests this for each architecture.
 - Recurrent layers and short convolutions have states of one size, however long the
   text: the state of a recurrence is written in place, the last inputs of a convolution
-  are copied. A prompt is computed in chunks of 64 tokens (Mamba: token by token). Such
-  a state is rewound by the snapshots that a session was asked for,
-  `session(snapshots=n)`.
+  are copied. A prompt is computed in chunks of 64 tokens (Mamba, Zamba, RecurrentGemma
+  and Kimi Linear: token by token). Such a state is rewound by the snapshots that a
+  session was asked for, `session(snapshots=n)`.
+- LongCat has two caches in each layer. A token that goes to an expert that returns what
+  it is given costs as much as one that goes to another: the product counts 0 times.
+- The gates of RecurrentGemma's recurrence and the projections of a Zamba mixer are
+  products for each head; recipes leave these matrices float32.
 - Latent attention caches a latent and one rotary key of each token, as the paper of
   DeepSeek-V2 says, and attends in the space of latents: see "Latents" in
   [README.md](README.md). The cache of these models has 24 numbers for each token and
   layer, where all heads' keys and values have 144.
 - BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese, XGLM, DiffLlama, Doge
   and JetMoE have attention code of their own; while they are compiled, kvc's function
-  replaces it. So are the experts of DBRX, JetMoE and Llama 4, of which only chosen ones
-  are then computed. Those of DBRX lie in one matrix; recipes store them as other
-  experts, with a scale for each output channel of each.
+  replaces it. So are the experts of DBRX, JetMoE, Llama 4 and LongCat, of which only
+  chosen ones are then computed. Those of DBRX lie in one matrix; recipes store them as
+  other experts, with a scale for each output channel of each.
 - JetMoE's experts of attention make queries for the same keys, which are stored once.
 - A value of Doge says how much more its key counts. That number is computed once and
   lies in the cache as the last one of the key; in an int8 cache it shares the key's

@@ -35,6 +35,20 @@ def test_experts_equal_their_eager_loop(name):
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+def test_experts_that_return_what_they_are_given_do_so():
+    model = build("longcat_flash")
+    layer = model.model.layers[0].mlp.experts
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(9, 64, generator=generator)
+    weights, chosen = torch.rand(9, 8, generator=generator).topk(3, dim=-1)
+    assert (chosen >= layer.num_routed_experts).any()
+    with torch.no_grad():
+        wanted = layer(states, chosen, weights)
+        with own_experts(model):
+            got = layer(states, chosen, weights)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_the_setting_of_before_comes_back():
     model = build("mixtral")
     model.set_experts_implementation("batched_mm")

@@ -13,8 +13,9 @@ class Tables(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(8, 3))
-        self.register_buffer("table", torch.arange(8.0))
-        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("table", torch.arange(8.0), persistent=False)
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+        self.register_buffer("stored", torch.arange(8.0))
 
     def positions(self, places):
         return embedding(places * 2, self.weight)
@@ -23,6 +24,9 @@ class Tables(torch.nn.Module):
         mixed = torch.zeros(2)
         mixed[:1] = self.weight[0, 0]
         return self.table[places] * mixed
+
+    def stored_table(self, places):
+        return self.stored[places]
 
     def counting(self, places):
         self.calls += 1
@@ -43,6 +47,12 @@ def test_what_is_known_is_computed_until_it_meets_a_weight():
     assert meetings == [("aten::embedding", [2, 6])]
     assert isinstance(made, FakeTensor)
     assert made.shape == (2, 3)
+
+
+def test_a_buffer_that_a_checkpoint_has_is_unknown():
+    _, made, meetings = run("stored_table", torch.tensor([1, 3]))
+    assert meetings == [("aten::index", [1, 3])]
+    assert isinstance(made, FakeTensor)
 
 
 def test_a_tensor_that_a_weight_is_written_into_is_unknown():

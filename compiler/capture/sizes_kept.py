@@ -1,0 +1,154 @@
+"""Let torch do the same work once while it traces: sizes, steps, code of graphs.
+
+Of each tensor torch asks anew how its elements lie, which it computes from the same few
+dynamic sizes; it writes each step of that into the graph, to drop it at the end, and
+writes Python code of graphs that nobody calls. Within `work_once`, results of sizes are
+kept, and steps and code are made when something uses them. What is traced stays the
+same.
+"""
+
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import torch.fx.experimental.proxy_tensor as proxies
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._thunk import Thunk
+
+Compute = Callable[[SymNode, SymNode], SymNode]
+Proxy = object
+# Results of these depend on their operands alone.
+_PURE = (
+    *("_add", "_sub", "_mul", "_sym_max", "_sym_min"),
+    *("_eq", "_ne", "_lt", "_le", "_gt", "_ge", "_and_", "_or_"),
+)
+# How many objects are made between two collections of garbage, instead of 700: a trace
+# makes millions that stay.
+_MADE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What two sizes come to, while torch knows no more of them than `version`."""
+
+    operands: tuple[SymNode, SymNode]  # alive, so that nothing else gets their ids
+    version: int
+    node: SymNode
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What one trace has computed of sizes.
+
+    Attributes:
+        by_operands: by the operation and the operands themselves.
+        by_meaning: by the operation and what the operands are.
+        numbers: nodes of numbers.
+        environments: whose sizes these are; alive, so that nothing else gets their ids.
+    """
+
+    by_operands: dict[object, _Result] = field(default_factory=dict)
+    by_meaning: dict[object, SymNode] = field(default_factory=dict)
+    numbers: dict[tuple[int, int], SymNode] = field(default_factory=dict)
+    environments: dict[int, ShapeEnv] = field(default_factory=dict)
+
+
+@contextmanager
+def work_once() -> Iterator[None]:
+    """Keep what torch computes of sizes; make steps and code when they are used."""
+    known, thresholds = _Known(), gc.get_threshold()
+    changed: dict[str, Callable[..., object]] = {
+        name: _remembering(name, getattr(SymNode, name), known) for name in _PURE
+    }
+    changed["wrap_int"] = _numbering(SymNode.wrap_int, known)
+    changed["maybe_as_int"] = _constant_first(SymNode.maybe_as_int)
+    with ExitStack() as stack:
+        for name, method in changed.items():
+            stack.enter_context(patch.object(SymNode, name, method))
+        stack.enter_context(patch.object(proxies, "thunkify", _when_used))
+        stack.enter_context(_use_lazy_graph_module(True))
+        gc.set_threshold(_MADE, *thresholds[1:])
+        try:
+            yield
+        finally:
+            gc.set_threshold(*thresholds)
+
+
+def _remembering(name: str, compute: Compute, known: _Known) -> Compute:
+    """Return an operation on two sizes that computes each result once."""
+
+    @functools.wraps(compute)
+    def remembering(one: SymNode, other: SymNode) -> SymNode:
+        env = one.shape_env
+        if env is None or proxies.get_proxy_mode():  # which notes the step
+            return compute(one, other)
+        key, version = (name, id(one), id(other)), env._version_counter
+        found = known.by_operands.get(key)
+        if found is None or found.version != version:
+            node = _by_meaning(name, compute, one, other, known)
+            found = _Result((one, other), version, node)
+            known.by_operands[key] = found
+        return found.node
+
+    return remembering
+
+
+def _by_meaning(
+    name: str, compute: Compute, one: SymNode, other: SymNode, known: _Known
+) -> SymNode:
+    env = one.shape_env
+    assert env is not None
+    known.environments[id(env)] = env
+    key = (name, id(env), env._version_counter, _meaning(one), _meaning(other))
+    node = known.by_meaning.get(key)
+    if node is None:
+        node = known.by_meaning[key] = compute(one, other)
+    return node
+
+
+def _meaning(node: SymNode) -> tuple[object, ...]:
+    """Return all of a size that an operation's result depends on."""
+    return node.expr, node.pytype, node.hint, node._optimized_summation
+
+
+def _numbering(
+    wrap: Callable[[SymNode, int], SymNode], known: _Known
+) -> Callable[[SymNode, int], SymNode]:
+    """Return how a number becomes a node, one for each number."""
+
+    @functools.wraps(wrap)
+    def numbering(node: SymNode, number: int) -> SymNode:
+        env = node.shape_env
+        if env is None or type(number) is not int:
+            return wrap(node, number)
+        known.environments[id(env)] = env
+        key = (id(env), number)
+        if key not in known.numbers:
+            known.numbers[key] = wrap(node, number)
+        return known.numbers[key]
+
+    return numbering
+
+
+def _constant_first(
+    ask: Callable[[SymNode], int | None],
+) -> Callable[[SymNode], int | None]:
+    """Return how torch asks whether a size is a number; most are nodes of numbers."""
+
+    @functools.wraps(ask)
+    def asking(node: SymNode) -> int | None:
+        return node.constant if type(node.constant) is int else ask(node)
+
+    return asking
+
+
+def _when_used(
+    tracer: object, make: Callable[..., Proxy], *args: object, **kwargs: object
+) -> Thunk[Proxy]:
+    """Return what writes a step into the graph, once something uses it."""
+    return Thunk(functools.partial(make, *args, **kwargs))
