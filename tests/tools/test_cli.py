@@ -9,6 +9,7 @@ import pytest
 
 from kvc.schema.errors import MissingLibrary
 from kvc.tools.__main__ import start
+from kvc.tools.cli import main
 
 KVC = Path(sys.executable).parent / "kvc"
 
@@ -17,6 +18,12 @@ def run(*arguments, **options):
     return subprocess.run(
         [KVC, *arguments], capture_output=True, text=True, timeout=120, **options
     )
+
+
+@pytest.mark.parametrize("name", main.commands)
+def test_help_of_a_command_has_an_example(kvc, name):
+    text = " ".join(kvc(name, "--help").stdout.split())
+    assert "Example: kvc " in text
 
 
 def test_help_lists_the_commands_in_the_order_of_use(kvc):
