@@ -39,12 +39,7 @@ from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import check_keys
 from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
-<<<<<<< HEAD
 from kvc.compiler.hugging_face.replacing import using_kvc
-=======
-from kvc.compiler.hugging_face.recurrences import own_recurrences
-from kvc.compiler.hugging_face.recurrent_layers import adapted_layers
->>>>>>> hf19
 from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
@@ -57,16 +52,7 @@ from kvc.compiler.hugging_face.tasks import check_task
 from kvc.compiler.pipeline import compile_program
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
-<<<<<<< HEAD
 from kvc.schema.errors import BadModelSetting
-=======
-from kvc.schema.errors import BadModelSetting, UnsupportedModel
-
-# What a model calls in place of transformers' own while it is traced.
-_REPLACED = (
-    adapted, adapted_layers, unexpanded, own_experts, own_recurrences, unpadded_chunks
-)  # fmt: skip
->>>>>>> hf19
 
 
 def export_hf(

@@ -14,12 +14,13 @@ from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.latents import unexpanded
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.recurrences import own_recurrences
+from kvc.compiler.hugging_face.recurrent_layers import adapted_layers
 from kvc.compiler.hugging_face.windows import unpadded_chunks
 from kvc.schema.errors import UnsupportedModel
 
 # What a model calls in place of transformers' own while it is traced.
 _REPLACED = (
-    adapted, unexpanded, own_experts, own_recurrences, unpadded_chunks
+    adapted, adapted_layers, unexpanded, own_experts, own_recurrences, unpadded_chunks
 )  # fmt: skip
 
 
