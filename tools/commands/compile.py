@@ -133,7 +133,9 @@ def compile_command(
     if not model:
         raise click.UsageError("MODEL is empty; give a folder, a factory or a name")
     if at is not None and max_ram is None and max_state is None:
-        raise click.UsageError("--at says at which sizes --max-ram and --max-state count")
+        raise click.UsageError(
+            "--at says at which sizes --max-ram and --max-state count"
+        )
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in copies)
     budgets = Budgets(

@@ -79,6 +79,8 @@ def test_a_file_of_no_processor_is_refused(tmp_path):
         {"shortest": 1 << 20},
         {"resampling": 9},
         {"factor": float("inf")},
+        {"factor": 10**400},
+        {"deviation": [0.5, 0, 0.5]},
         {"mean": [0.5, 0.5]},
         {"deviation": "abc"},
     ],
