@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from small_tokenizers import word_piece
 from tokenizers import Tokenizer, processors
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import ClapConfig, ClapModel, PreTrainedModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from kvc.compiler import CacheConfig, Dim, Method, compile_program, export_hf
@@ -301,6 +301,18 @@ def test_the_command_line_says_what_is_wrong(bundle, arguments, text):
     assert run.exit_code != 0
     assert text in run.output
     assert "Traceback" not in run.output
+
+
+def test_a_model_of_texts_and_sounds_is_refused():
+    text = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 32}
+    small = {"num_hidden_layers": 1, "num_attention_heads": 2}
+    sound = {
+        "depths": [1, 1], "num_attention_heads": [2, 2], "hidden_size": 32,
+        "patch_embeds_hidden_size": 16, "spec_size": 32, "num_mel_bins": 8,
+    }  # fmt: skip
+    config = ClapConfig(text_config={**text, **small}, audio_config=sound)
+    with pytest.raises(UnsupportedModel, match="it cannot be run"):
+        export_hf(ClapModel(config), task="embed")
 
 
 class Summing(nn.Module):
