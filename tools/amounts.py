@@ -1,6 +1,10 @@
 """Amounts on the command line: bytes with units, sizes by name."""
 
+from typing import Final
+
 import click
+
+_DIGITS: Final = 18  # of a whole number: what 64 bits hold
 
 
 def nbytes_of(text: str, option: str) -> int:
@@ -16,27 +20,36 @@ def nbytes_of(text: str, option: str) -> int:
     number, unit = (text[:-1], text[-1]) if text[-1:].isalpha() else (text, "")
     factors = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
     try:
-        return round(float(number) * factors[unit.lower()])
+        nbytes = round(float(number) * factors[unit.lower()])
     except (ValueError, KeyError, OverflowError):
+        nbytes = -1
+    if nbytes < 0:
         raise click.BadParameter(
             f"expected bytes, as 512M or 2G, found {text!r}", param_hint=option
-        ) from None
+        )
+    return nbytes
+
+
+def whole_number(text: str) -> int | None:
+    """Return a number of digits alone; None if it is none, or larger than any size."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def sizes_of(text: str | None) -> dict[str, int]:
     """Return the sizes of `NAME=N,NAME=N`, which is given to `--at`.
 
     Raises:
-        click.BadParameter: a part is not of this form.
+        click.BadParameter: a part is not of this form, or a name is there twice.
     """
     found: dict[str, int] = {}
     for part in (text or "").split(","):
-        name, _, number = part.strip().partition("=")
-        if part and not number.isdecimal():
+        name, _, digits = part.strip().partition("=")
+        number = whole_number(digits)
+        if part and (number is None or name in found):
+            expected = "NAME=N, as capacity=4096,tokens=512, each name once"
             raise click.BadParameter(
-                f"expected NAME=N, as capacity=4096,tokens=512, found {part!r}",
-                param_hint="--at",
+                f"expected {expected}, found {part!r}", param_hint="--at"
             )
-        if part:
-            found[name] = int(number)
+        if number is not None:
+            found[name] = number
     return found

@@ -142,17 +142,17 @@ def _run_texts(
         given[_TEXTS] = tokens.masked_fill(~real, padding)
         given["attention_mask"] = real.to(torch.int64)
     with attending(call):
-        run: object = getattr(model, _TEXT_FEATURES, model)
-        assert callable(run)
-        return run(**given)
+        run = getattr(model, _TEXT_FEATURES) if makes_features(model) else model
+        made: object = run(**given)
+        return made
 
 
 def _run_pictures(model: PreTrainedModel, call: Call, pixels: Tensor) -> object:
     """Run a model on pixels float32 [batch, channels, height, width]."""
     with attending(call):
-        run: object = getattr(model, _PICTURE_FEATURES, model)
-        assert callable(run)
-        return run(pixel_values=pixels)
+        run = getattr(model, _PICTURE_FEATURES) if makes_features(model) else model
+        made: object = run(pixel_values=pixels)
+        return made
 
 
 def _tensor(made: object, name: str) -> Tensor:

@@ -5,9 +5,9 @@ them; None where the folder has no processor of pictures. A processor with steps
 own is refused, since kvc would make other pixels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from transformers import PreTrainedModel
 
@@ -18,6 +18,8 @@ _FILES: Final = ("preprocessor_config.json", "processor_config.json")
 _STEPS: Final = (
     "_preprocess", "resize", "rescale", "normalize", "center_crop", "process_image",
 )  # fmt: skip
+_MOST_SIDE: Final = 1 << 14
+_MOST_NUMBER: Final = 1e30
 
 
 def takes_pictures(model: PreTrainedModel) -> bool:
@@ -56,7 +58,50 @@ def read_pictures(folder: Path) -> dict[str, object] | None:
         reason = f"its {kind.__name__} prepares pictures in steps of its own: "
         steps = ", ".join(own) or "do_pad"
         raise UnsupportedModel(model=str(folder), reason=reason + steps)
-    return _settings(folder, found)
+    settings = _settings(folder, found)
+    wrong = [name for name, fits in _RULES.items() if not fits(settings[name])]
+    if wrong:
+        told = ", ".join(f"{name} {settings[name]!r:.40}" for name in wrong)
+        reason = f"{_FILES[0]}: no pictures can be made with {told}"
+        raise BadModelFolder(path=str(folder), reason=reason)
+    return settings
+
+
+def _is_side(side: object) -> bool:
+    return type(side) is int and 0 < side < _MOST_SIDE
+
+
+def _is_pair(sides: object) -> bool:
+    return sides is None or (isinstance(sides, list) and all(map(_is_side, sides)))
+
+
+def _is_number(number: object) -> bool:
+    plain = isinstance(number, int | float) and not isinstance(number, bool)
+    return plain and abs(cast("float", number)) < _MOST_NUMBER
+
+
+def _are_numbers(numbers: object) -> bool:
+    listed = isinstance(numbers, list) and len(numbers) == 3
+    return numbers is None or (
+        listed and all(map(_is_number, cast("list[object]", numbers)))
+    )
+
+
+def _are_divisors(numbers: object) -> bool:
+    zero = isinstance(numbers, list) and 0 in numbers
+    return _are_numbers(numbers) and not zero
+
+
+# What the runtime takes; None is a step that is left out.
+_RULES: Final[Mapping[str, Callable[[object], bool]]] = {
+    "size": _is_pair,
+    "shortest": lambda side: side is None or _is_side(side),
+    "resampling": lambda number: type(number) is int and 0 <= number < 6,
+    "crop": _is_pair,
+    "factor": _is_number,
+    "mean": _are_numbers,
+    "deviation": _are_divisors,
+}
 
 
 def _settings(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
@@ -75,19 +120,18 @@ def _settings(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
         "size": [size["height"], size["width"]] if resizes and square else None,
         "shortest": size["shortest_edge"] if resizes and not square else None,
         "resampling": _number(found.get("resample")),
-        "crop": [crop["height"], crop["width"]]
+        "crop": [crop.get("height"), crop.get("width")]
         if found.get("do_center_crop")
         else None,
-        "factor": found["rescale_factor"] if found.get("do_rescale") else 1.0,
-        "mean": _channels(found["image_mean"]) if normalizes else None,
-        "deviation": _channels(found["image_std"]) if normalizes else None,
+        "factor": found.get("rescale_factor") if found.get("do_rescale") else 1.0,
+        "mean": _channels(found.get("image_mean")) if normalizes else None,
+        "deviation": _channels(found.get("image_std")) if normalizes else None,
     }
 
 
-def _number(resampling: object) -> int:
+def _number(resampling: object) -> object:
     """Return the number of a filter, as Pillow numbers them; it is an enumeration."""
-    assert isinstance(resampling, int), "the processor has checked it"
-    return int(resampling)
+    return int(resampling) if isinstance(resampling, int) else resampling
 
 
 def _sides(found: object) -> Mapping[str, object]:
@@ -107,4 +151,4 @@ def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
 
 def _channels(found: object) -> list[object]:
     """Return a number for each of three channels."""
-    return [*found] if isinstance(found, Sequence) else [found] * 3
+    return [*found] if isinstance(found, list | tuple) else [found] * 3

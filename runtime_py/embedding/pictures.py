@@ -7,6 +7,7 @@ are checked before a picture is unpacked, and before it is made larger.
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from math import isfinite
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Union, cast
@@ -161,6 +162,9 @@ def run_pictures(program: Program, task: str, pictures: object) -> Floats:
     found = settings_in(program, PICTURES, task)
     method, preparation = method_of(program, PICTURES, found), preparation_of(found)
     rows, height, width = _sizes(program, method)
+    always = preparation.crop or preparation.size
+    if always is not None:  # before memory is taken for it
+        _check_size(always, (height, width), "every picture")
     made = list[Floats]()
     listed = _checked(pictures)
     for first in range(0, len(listed), min(rows, _ROWS)):
@@ -184,11 +188,20 @@ def _pixels(preparation: Preparation, picture: object, size: tuple[int, int]) ->
         name, image = "the picture", cast("Image", picture).convert("RGB")
         check_pixels(*image.size, name)
     pixels = preparation.pixels(image, name)
-    if pixels.shape != (3, *size):
-        expected = f"pictures of {size[0]} x {size[1]}, which the model takes"
-        made = f"{pixels.shape[1]} x {pixels.shape[2]} of {name}"
-        raise BadSetting(name="the bundle", expected=expected, found=made)
+    _check_size(pixels.shape[1:], size, name)
     return pixels
+
+
+def _check_size(made: tuple[int, ...], size: tuple[int, int], name: str) -> None:
+    """Check that pixels are made as high and wide as the model takes them.
+
+    Raises:
+        BadSetting: they are not.
+    """
+    if made != size:
+        expected = f"pictures of {size[0]} x {size[1]}, which the model takes"
+        found = f"{made[0]} x {made[1]} of {name}"
+        raise BadSetting(name="the bundle", expected=expected, found=found)
 
 
 def _checked(pictures: object) -> Sequence[object]:
@@ -237,9 +250,9 @@ def preparation_of(found: Mapping[str, object]) -> Preparation:
             crop=_pair(found["crop"]),
             factor=_number(found["factor"]),
             mean=_channels(found["mean"]),
-            deviation=_channels(found["deviation"]),
+            deviation=_divisors(found["deviation"]),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, OverflowError) as error:
         raise BadSetting(
             name="the bundle's metadata pictures",
             expected="how pixels are made, from the preprocessor_config.json in the "
@@ -263,7 +276,8 @@ def _side(found: object) -> int:
 
 
 def _number(found: object) -> float:
-    if type(found) not in (int, float) or not np.isfinite(cast("float", found)):
+    number = isinstance(found, int | float) and not isinstance(found, bool)
+    if not number or not isfinite(cast("float", found)):
         raise ValueError(found)
     return float(cast("float", found))
 
@@ -274,3 +288,10 @@ def _channels(found: object) -> tuple[float, ...] | None:
     if not isinstance(found, list) or len(found) != 3:
         raise ValueError(found)
     return tuple(map(_number, found))
+
+
+def _divisors(found: object) -> tuple[float, ...] | None:
+    divisors = _channels(found)
+    if divisors is not None and 0.0 in divisors:
+        raise ValueError(found)
+    return divisors

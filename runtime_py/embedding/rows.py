@@ -17,6 +17,7 @@ from kvc.schema.errors import BadSetting, TextTooLong
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Method
 from kvc.schema.types import bounds
+from kvc.schema.verify.limits import MAX_DIM
 
 Floats = npt.NDArray[np.float32]
 
@@ -88,12 +89,15 @@ def _encoded(
 ) -> Iterator[Sequence[int]]:
     tokenizer = tokenizer_of(program)
     for i, text in enumerate(texts):
-        tokens = tokenizer.encode(settings.prepared(text, prompt))
+        tokens = list(tokenizer.encode(settings.prepared(text, prompt)))
         if not tokens:
             expected = "a text of which the tokenizer makes tokens"
             raise BadSetting(name=f"texts[{i}]", expected=expected, found=text[:40])
         if len(tokens) > most:
             raise TextTooLong(number=i, tokens=len(tokens), most=most)
+        if not 0 <= min(tokens) <= max(tokens) < MAX_DIM:
+            expected = f"tokens from 0 to {MAX_DIM - 1}"
+            raise BadSetting(name=f"texts[{i}]", expected=expected, found=text[:40])
         yield tokens
 
 
@@ -111,6 +115,9 @@ def _taken(program: Program, method: Method) -> Taken:
         raise BadSetting(name="the bundle", expected=expected, found=method.name)
     rows, seq = types[0].dims
     least, most = bounds(seq, program.symbols)
+    if len(types) == 1 and least != most:
+        expected = "a method that takes lengths, as its rows may have padding"
+        raise BadSetting(name="the bundle", expected=expected, found=method.name)
     return Taken(bounds(rows, program.symbols)[1], least, most, len(types) == 2)
 
 

@@ -108,7 +108,7 @@ def _one_by_one(program: Program) -> Iterator[Result]:
 def _arguments(
     session: Session, method: Method, random: np.random.Generator
 ) -> dict[str, object]:
-    """Make arguments up: random numbers, small integers, row lengths of full rows."""
+    """Make arguments up: random numbers, integers 0 and 1, True for what is a mask."""
     sizes = {
         name: min(max(_SIZE, symbol.lower), symbol.upper)
         for name, symbol in session.symbols.items()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from kvc.tools.amounts import nbytes_of, sizes_of
+from kvc.tools.amounts import nbytes_of, sizes_of, whole_number
 from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
 
 if TYPE_CHECKING:
@@ -134,6 +134,10 @@ def compile_command(
 
     if not model:
         raise click.UsageError("MODEL is empty; give a folder, a factory or a name")
+    if at is not None and max_ram is None and max_state is None:
+        raise click.UsageError(
+            "--at says at which sizes --max-ram and --max-state count"
+        )
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in copies)
     budgets = Budgets(
@@ -206,13 +210,14 @@ def _default_output(model: str) -> str:
 
 def _budget(text: str) -> tuple[str, int]:
     """Return the method and the bytes of `METHOD=N`."""
-    method, _, number = text.rpartition("=")
-    if not method or not number.isdecimal():
+    method, _, digits = text.rpartition("=")
+    number = whole_number(digits)
+    if not method or number is None:
         raise click.BadParameter(
             f"expected METHOD=N, a method and a number of bytes, found {text!r}",
             param_hint="--max-copy-bytes",
         )
-    return method, int(number)
+    return method, number
 
 
 def _check_reuse(reuse: Sequence[str], output: Path) -> None:

@@ -6,6 +6,7 @@ Results go to stdout, a line of JSON for each input, or to a file of numpy's.
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -86,12 +87,19 @@ def embed(
 
     from kvc.runtime.embedding import embed, embed_images
     from kvc.runtime.embedding import similarity as cosines
+    from kvc.schema.errors import BadSetting
 
     listed = _listed(texts, file, images)
+    if prompt and not listed:
+        raise click.UsageError("--prompt is put before texts, and there are none")
     path = None if output is None else check_plain_output(output)
     with open_program(bundle, loading) as program:
         parts = [embed(program, listed, prompt)] if listed else []
         parts += [embed_images(program, images)] if images else []
+    lengths = sorted({part.shape[1] for part in parts})
+    if len(lengths) > 1:
+        expected = "vectors of texts and pictures of one length"
+        raise BadSetting(name="the bundle", expected=expected, found=repr(lengths))
     vectors = np.concatenate(parts)
     if path is not None:
         _save(path, vectors)
@@ -180,17 +188,17 @@ def _rounded(row: "npt.NDArray[np.float32]") -> list[float]:
 
 
 def _save(path: Path, vectors: "npt.NDArray[np.float32]") -> None:
-    """Write an array.
+    """Write an array, whole or not at all.
 
     Raises:
-        CannotWrite: that is impossible.
+        CannotWrite: that is impossible; what was there is untouched.
     """
     import numpy as np
 
-    from kvc.schema.errors import CannotWrite, reason_of
+    from kvc.schema.container import AtomicFile
 
-    try:
-        with path.open("wb") as file:
-            np.save(file, vectors, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise CannotWrite(path=str(path), reason=reason_of(error)) from error
+    made = BytesIO()
+    np.save(made, vectors, allow_pickle=False)
+    with AtomicFile(path) as file:
+        file.write(made.getbuffer())
+        file.commit()

@@ -228,7 +228,8 @@ function drawSize() {
   sizeChart.setOption({
     animation: false,
     tooltip: { ...tooltip(), formatter: ({ treePathInfo, data }) =>
-      tip(treePathInfo.slice(1).map((one) => one.name).join(".") || "all of it",
+      tip(treePathInfo.slice(1).map((one) => one.name).filter((name) => name).join(".")
+          || "all of it",
           `${count(data.value)} bytes (${percent(data.value, whole)})`, data.kind || "") },
     series: [{
       type: "treemap", roam: false, nodeClick: "zoomToNode", leafDepth: 3,
@@ -252,24 +253,29 @@ function tree(pieces, colour) {
     let level = root;
     piece.path.forEach((part, depth) => {
       const last = depth === piece.path.length - 1;
-      if (!level.has(part)) level.set(part, { name: part, value: 0, inside: new Map() });
+      if (!level.has(part)) {
+        level.set(part, { name: part, value: 0, blobs: [], inside: new Map() });
+      }
       const node = level.get(part);
       node.value += piece.nbytes;
-      if (last) Object.assign(node, { kind: piece.kind,
-                                      itemStyle: { color: colour(piece.kind) } });
+      if (last) node.blobs.push(piece);
       level = node.inside;
     });
   }
-  const plain = (level) => [...level.values()].map(({ inside, ...node }) =>
-    inside.size ? joined(node, plain(inside)) : node);
+  // A blob whose name is also the beginning of others' lies beside these.
+  const box = (name, piece) => ({ name, value: piece.nbytes, kind: piece.kind,
+                                  itemStyle: { color: colour(piece.kind) } });
+  const plain = (level) => [...level.values()].map(({ blobs, inside, ...node }) =>
+    joined(node, [...blobs.map((piece) => box("", piece)), ...plain(inside)]));
   // A part that holds just one other part is one box with both names; one that is too
   // small for what is in it has the colour of the largest of that.
   const joined = (node, children) => {
     if (children.length === 1) {
-      return { ...children[0], name: `${node.name}.${children[0].name}` };
+      const [only] = children;
+      return { ...only, name: only.name ? `${node.name}.${only.name}` : node.name };
     }
     const largest = children.reduce((a, b) => (a.value >= b.value ? a : b));
-    return { ...node, children, kind: node.kind || "", itemStyle: largest.itemStyle };
+    return { ...node, children, kind: "", itemStyle: largest.itemStyle };
   };
   return plain(root);
 }
@@ -364,6 +370,7 @@ function drawCode() {
     ? `${count(found.length)} of ${plural(rows.length, "instruction")}`
     : plural(rows.length, "instruction");
   const data = wanted ? found : folded(rows);
+  byId("unfold").textContent = "Unfold all";
   if (codeTable) {
     codeTable.replaceData(data);
     return;

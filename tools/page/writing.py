@@ -46,9 +46,9 @@ def write_page(path: Path, content: PageContent) -> None:
 
 
 def _own(name: str) -> str:
-    return files(__package__).joinpath(name).read_text()
+    return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def _json(content: PageContent) -> str:
-    text = json.dumps(asdict(content), separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    text = json.dumps(asdict(content), separators=(",", ":"))  # of ASCII alone
+    return text.replace("<", "\\u003c")

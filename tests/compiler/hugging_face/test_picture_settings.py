@@ -72,6 +72,25 @@ def test_a_file_of_no_processor_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"resample": None}, "resampling None"),
+        ({"resample": 77}, "resampling 77"),
+        ({"size": {"height": "a", "width": -3}}, "size"),
+        ({"rescale_factor": None}, "factor None"),
+        ({"image_mean": "abc"}, "mean"),
+        ({"image_std": [0, 0, 0]}, "deviation"),
+        ({"do_center_crop": True, "crop_size": {"shortest_edge": 3}}, "crop"),
+    ],
+)
+def test_numbers_that_make_no_pictures_are_refused(tmp_path, wrong, named):
+    told = {"image_processor_type": "ViTImageProcessor", **wrong}
+    write(tmp_path, "preprocessor_config.json", told)
+    with pytest.raises(BadModelFolder, match=f"no pictures can be made with {named}"):
+        read_pictures(tmp_path)
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"size": [0, 5]},
@@ -79,6 +98,8 @@ def test_a_file_of_no_processor_is_refused(tmp_path):
         {"shortest": 1 << 20},
         {"resampling": 9},
         {"factor": float("inf")},
+        {"factor": 10**400},
+        {"deviation": [0.5, 0, 0.5]},
         {"mean": [0.5, 0.5]},
         {"deviation": "abc"},
     ],

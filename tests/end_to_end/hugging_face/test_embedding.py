@@ -16,10 +16,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from small_tokenizers import word_piece
 from tokenizers import Tokenizer, processors
-from transformers import PreTrainedModel
+from torch import nn
+from transformers import ClapConfig, ClapModel, PreTrainedModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from kvc.compiler import CacheConfig, export_hf
+from kvc.compiler import CacheConfig, Dim, Method, compile_program, export_hf
 from kvc.runtime import (
     Program,
     classify,
@@ -29,10 +30,12 @@ from kvc.runtime import (
     load,
     similarity,
 )
+from kvc.schema.container import AtomicFile
 from kvc.schema.errors import (
     BadModelSetting,
     BadPicture,
     BadSetting,
+    CannotWrite,
     CheckpointMismatch,
     FileProblem,
     TextTooLong,
@@ -289,6 +292,7 @@ def test_the_command_line_embeds_without_torch(bundle, program, tmp_path):
         (["--file", "nowhere.txt"], "nowhere.txt"),
         (["--image", "a.png"], "embeds pictures"),
         (["a", "--prompt", "query"], "a prompt that the bundle has: none"),
+        (["--image", "a.png", "--prompt", "query"], "there are none"),
         (["a", "-o", "no/folder/a.npy"], "cannot write"),
     ],
 )
@@ -297,6 +301,119 @@ def test_the_command_line_says_what_is_wrong(bundle, arguments, text):
     assert run.exit_code != 0
     assert text in run.output
     assert "Traceback" not in run.output
+
+
+def test_a_model_of_texts_and_sounds_is_refused():
+    text = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 32}
+    small = {"num_hidden_layers": 1, "num_attention_heads": 2}
+    sound = {
+        "depths": [1, 1], "num_attention_heads": [2, 2], "hidden_size": 32,
+        "patch_embeds_hidden_size": 16, "spec_size": 32, "num_mel_bins": 8,
+    }  # fmt: skip
+    config = ClapConfig(text_config={**text, **small}, audio_config=sound)
+    with pytest.raises(UnsupportedModel, match="it cannot be run"):
+        export_hf(ClapModel(config), task="embed")
+
+
+class Summing(nn.Module):
+    """Takes texts of any length and no lengths of rows; embeds pictures otherwise."""
+
+    def embed(self, tokens):
+        return tokens.float().sum(1, keepdim=True)
+
+    def embed_image(self, pixels):
+        return pixels.mean((2, 3))
+
+
+@pytest.fixture
+def stranger(tmp_path: Path):
+    """Save a bundle of the module above, which says that it embeds."""
+    texts = {
+        "method": "embed",
+        "padding": 0,
+        "prompts": {},
+        "prompt": "",
+        "lower": False,
+    }
+    pictures = {
+        "method": "embed_image", "size": None, "shortest": None, "resampling": 3,
+        "crop": [8, 8], "factor": 1.0, "mean": None, "deviation": None,
+    }  # fmt: skip
+
+    def save_(
+        seq: Dim | None = None, tokenizer: str | None = "bytes", **wrong: object
+    ) -> Path:
+        dynamic = {} if seq is None else {"tokens": {1: seq}}
+        tokens, pixels = torch.zeros(1, 5, dtype=torch.int64), torch.zeros(1, 3, 8, 8)
+        methods = (
+            Method("embed", args=(tokens,), dynamic=dynamic),
+            Method("embed_image", args=(pixels,)),
+        )
+        told = {"task": "embed", "tokenizer": tokenizer, "texts": texts}
+        metadata = {**told, "pictures": pictures | wrong}
+        path = tmp_path / "stranger.kvc"
+        compile_program(Summing(), methods, "fp32", metadata).save(path)
+        return path
+
+    return save_
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "found"),
+    [("bytes", "12345", 49 + 50 + 51 + 52 + 53), (None, "1 2 3 4 5", 15)],
+)
+def test_a_bundle_without_tokenizer_json_takes_bytes_or_numbers(
+    stranger, tokenizer, text, found
+):
+    with load(stranger(tokenizer=tokenizer)) as program:
+        assert embed(program, [text]).item() == found
+
+
+@pytest.mark.parametrize("number", ["-1", "9" * 30])
+def test_a_number_that_is_no_token_is_refused(stranger, number):
+    with (
+        load(stranger(tokenizer=None)) as program,
+        pytest.raises(BadSetting, match=r"texts\[0\]: expected tokens from 0"),
+    ):
+        embed(program, [f"1 2 3 4 {number}"])
+
+
+def test_padding_that_a_method_cannot_know_of_is_refused(stranger):
+    with (
+        load(stranger(Dim("seq", 1, 9))) as program,
+        pytest.raises(BadSetting, match="a method that takes lengths"),
+    ):
+        embed(program, ["one", "three"])
+
+
+def test_a_size_that_the_model_does_not_take_is_refused_before_it_is_made(stranger):
+    most = (1 << 14) - 1  # more memory than machines have
+    with (
+        load(stranger(crop=[most, most])) as program,
+        pytest.raises(BadSetting, match=f"{most} x {most} of every picture"),
+    ):
+        embed_images(program, [picture(8, 8)])
+
+
+def test_vectors_of_two_lengths_are_no_embeddings(stranger, tmp_path):
+    picture(8, 8).save(tmp_path / "a.png")
+    given = ["embed", str(stranger()), "three", "--image", str(tmp_path / "a.png")]
+    run = CliRunner().invoke(main, given)
+    assert run.exit_code == 1
+    assert "vectors of texts and pictures of one length, got [1, 3]" in run.output
+
+
+def test_embeddings_are_written_whole_or_not_at_all(bundle, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise CannotWrite(path="found.npy", reason="no space")
+
+    output = tmp_path / "found.npy"
+    output.write_bytes(b"before")
+    monkeypatch.setattr(AtomicFile, "commit", full)
+    run = CliRunner().invoke(main, ["embed", str(bundle), "a", "-o", str(output)])
+    assert run.exit_code == 1
+    assert output.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [output]
 
 
 @pytest.fixture(scope="module")

@@ -100,3 +100,9 @@ def test_amounts_and_sizes_that_are_none(kvc, tmp_path):
     assert done.exit_code == 1
     assert "depth" in done.output
     assert not path.exists()
+
+
+def test_sizes_that_nothing_is_counted_at_are_refused(kvc, tmp_path):
+    done = kvc(*MODEL, "-o", tmp_path / "tiny.kvc", "--at", "capacity=64")
+    assert done.exit_code == 2
+    assert "--at says at which sizes --max-ram and --max-state count" in done.output

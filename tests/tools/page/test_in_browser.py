@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 from bundle_pages import HOSTILE, content_of
 
+from kvc.tools.page.content import Piece
 from kvc.tools.page.writing import page_text
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -164,14 +165,32 @@ def test_finding_folding_and_sorting(ask, fast):
         title.click();
         await soon();
         const sorted = shown("#blobs-table [tabulator-field=nbytes].tabulator-cell");
-        return { found, facts, nothing, closed, open, sorted };""",
+        const button = shown("#unfold")[0];
+        return { found, facts, nothing, closed, open, button, sorted };""",
     )
     assert set(seen["found"]) == {"cache_update"}
     assert seen["facts"].startswith(f"{len(seen['found'])} of ")
     assert seen["nothing"] == []
     assert seen["open"] > seen["closed"]
+    assert seen["button"] == "Unfold all"  # another method's instructions are folded
     numbers = [int(number.replace(",", "")) for number in seen["sorted"]]
     assert numbers == sorted(numbers)
+
+
+def test_a_blob_whose_name_begins_another_name_has_a_box(ask, sample):
+    pieces = (
+        Piece(("a", "w"), "float32", 100),
+        Piece(("a", "w", "scale"), "float16", 20),
+        Piece(("a", "w"), "int8", 3),
+    )
+    seen = ask(
+        replace(content_of(sample), pieces=pieces),
+        """const [root] = tree(content.pieces, () => "red");
+        return [root.name, root.value,
+                root.children.map((one) => [one.name, one.value, one.kind])];""",
+    )
+    boxes = [["", 100, "float32"], ["", 3, "int8"], ["scale", 20, "float16"]]
+    assert seen == ["a.w", 123, boxes]
 
 
 def test_dark_and_light(ask, fast):
