@@ -219,7 +219,7 @@ class CheckFailed(ExecutionError):
     result: str
     expected: str
     found: str
-    template = "{result} is not what it was when the bundle was compiled: expected {expected}, found {found}; try --reference, which tells a wrong library from a wrong bundle"
+    template = "{result} is not what the reference gave on the compiler's machine: expected {expected}, found {found}; try --reference, which tells a wrong library from a wrong bundle"
 
 
 class NoCheck(ExecutionError):

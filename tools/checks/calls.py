@@ -17,7 +17,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import KvcError, NotRewindable
 from kvc.schema.model import Method
 from kvc.schema.trees import match, unflatten
-from kvc.schema.types import TensorType
+from kvc.schema.types import TensorType, evaluate
 
 Result = tuple[str, Array | str]
 
@@ -100,7 +100,7 @@ def _one_by_one(program: Program) -> Iterator[Result]:
                     given = session.call(method.name, **arguments)
                 except KvcError as error:
                     yield name, type(error).__name__
-                    return
+                    break
                 for number, leaf in enumerate(match(method.output_tree, given)):
                     yield f"{name}, result {number}", np.asarray(leaf)
 
@@ -108,19 +108,31 @@ def _one_by_one(program: Program) -> Iterator[Result]:
 def _arguments(
     session: Session, method: Method, random: np.random.Generator
 ) -> dict[str, object]:
-    """Make arguments up: random numbers, integers 0 and 1, True for what is a mask."""
+    """Make arguments up: random numbers, integers 0 and 1, True for what is a mask.
+
+    Where the first is tokens [batch, seq], integers [batch] after it are how many of
+    these count: all.
+    """
     sizes = {
         name: min(max(_SIZE, symbol.lower), symbol.upper)
         for name, symbol in session.symbols.items()
     }
-    leaves = [
-        _made_up(method.graph.values[value].type, sizes, random)
-        for value in method.graph.inputs
-    ]
+    kinds = [method.graph.values[value].type for value in method.graph.inputs]
+    leaves = [_made_up(kind, sizes, random) for kind in kinds]
+    if kinds and _is_whole(kinds[0], 2):
+        batch, seq = kinds[0].dims
+        for number, kind in enumerate(kinds):
+            if _is_whole(kind, 1) and kind.dims == (batch,):
+                leaves[number] = np.full_like(leaves[number], evaluate(seq, sizes))
     call = json.loads(method.input_tree)
     return {
         name: unflatten(json.dumps(tree), leaves) for name, tree in call["arguments"]
     }
+
+
+def _is_whole(kind: TensorType, dims: int) -> bool:
+    """Tell whether a type is integers of so many dimensions."""
+    return kind.dtype in (DType.INT32, DType.INT64) and len(kind.dims) == dims
 
 
 def _made_up(

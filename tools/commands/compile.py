@@ -140,6 +140,10 @@ def compile_command(
         )
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in copies)
+    if max_file is not None and pack is not None:
+        raise click.UsageError(
+            "--max-file cannot count what --pack adds; leave one out"
+        )
     budgets = Budgets(
         file=None if max_file is None else nbytes_of(max_file, "--max-file"),
         ram=None if max_ram is None else nbytes_of(max_ram, "--max-ram"),

@@ -2,8 +2,8 @@
 
 In: a decoded program. Out: for each recipe with smaller weights and each smaller dtype
 of caches what it takes off the file and off the states. Weights are those that stand in
-linear layers, embeddings and experts; bytes are those of the recipes' own formats, and
-paddings between blobs are left out.
+linear layers, embeddings and experts; bytes are those of the recipes' own formats.
+Paddings between blobs are left out, and PyTorch, which a recipe may do without.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,7 +179,7 @@ def _caches(
         saved = 0
         for state in caches:
             now = state_nbytes(state, sizes, tokens)
-            row = state.type.shape(sizes)[-1]
+            row = max(state.type.shape(sizes)[-1], 1)
             then = row * 2 if dtype == "float16" else row + _SCALE
             saved += now - now * then // (row * state.type.dtype.itemsize)
         yield Saving(f"--cache-dtype {dtype}", 0, saved)

@@ -84,7 +84,7 @@ def move(share):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (move(2 * MOST), "token 2 after it is not what it was"),
+        (move(2 * MOST), "token 2 after it is not what the"),
         (lambda one: one["values"].__setitem__(3, float("nan")), "expected nan"),
         (lambda one: one.update(kind="float32[1, 3]"), r"expected float32\[1, 3\]"),
         (lambda one: one["values"].pop(), "token 2 after it"),
@@ -113,7 +113,7 @@ def test_a_wrong_bundle_ends_with_1(kvc, checked, content, tmp_path):
     bundle.with_files({FILE: other}).save(path)
     done = kvc("check", path)
     assert done.exit_code == 1
-    assert "a prompt is not what it was when the bundle was compiled" in done.output
+    assert "a prompt is not what the reference gave" in done.output
     with pytest.raises(BadFile, match="has a file of this name"):
         checked.with_files({FILE: other})
 
@@ -167,6 +167,39 @@ def test_other_programs_are_called_one_method_after_the_other(tmp_path):
     )
     assert np.isnan(first).any()
     assert not np.array_equal(first, second, equal_nan=True)
+
+
+class Row(nn.Module):
+    """Gives rows of a table that numbers choose; it has only one."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(1, 4))
+
+    def forward(self, chosen):
+        return self.table[chosen]
+
+    def twice(self, x):
+        return x * 2
+
+
+def test_a_method_that_fails_does_not_hide_the_others(tmp_path):
+    methods = [
+        Method("forward", (torch.zeros(40, dtype=torch.int64),)),
+        Method("twice", (torch.ones(3),)),
+    ]
+    with pytest.raises(NoCheck, match="no method takes made-up arguments"):
+        with_results(compile_program(Row(), methods[:1], "fp32"), lambda *stage: None)
+    path = tmp_path / "rows.kvc"
+    with_results(compile_program(Row(), methods, "fp32"), lambda *stage: None).save(
+        path
+    )
+    with load(path) as program:
+        told = dict(sample_results(program))
+    assert isinstance(told.pop("forward, first call"), str)
+    assert list(told) == [
+        f"twice, {turn} call, result 0" for turn in ("first", "second")
+    ]
 
 
 def test_the_option_of_compile(kvc, tmp_path):
