@@ -18,8 +18,10 @@ from kvc.compiler.constants import (
     nbytes_of,
 )
 from kvc.compiler.emit.program import PLACELESS
+from kvc.compiler.files import Files, take_files
 from kvc.schema import model
 from kvc.schema.container import (
+    Accept,
     Content,
     Progress,
     SavedBundle,
@@ -76,6 +78,7 @@ class Bundle:
         sources: Mapping[str, Source],
         files: Mapping[str, Content],
     ) -> None:
+        self._bare = program
         self.program = _with_files(program, files)
         self._sources = sources
         self._files = files
@@ -87,6 +90,7 @@ class Bundle:
         progress: Progress | None = None,
         data: Placement = "internal",
         reuse: Sequence[str | os.PathLike[str]] = (),
+        accept: Accept | None = None,
     ) -> SaveReport:
         """Write the bundle, whole or not at all.
 
@@ -97,6 +101,8 @@ class Bundle:
                 NAME-<digest>.kvd, that bundles with the same weights share.
             reuse: data files of other bundles. The bundle refers to the weights that
                 these hold, and only the others are written.
+            accept: told of the bundle before it gets its name; if it raises, nothing
+                is written.
 
         Raises:
             CannotWrite: a file cannot be written; what was there is untouched.
@@ -116,8 +122,20 @@ class Bundle:
                 external=data == "external",
                 reuse=tuple(reuse),
                 progress=progress,
+                accept=accept,
             )
         return _report(saved)
+
+    def with_files(self, files: Files) -> "Bundle":
+        """Return a bundle that carries more files; this one stays as it is.
+
+        Raises:
+            BadFile: a name is not a plain one or taken, or a file cannot be read.
+        """
+        added = take_files(files)
+        for name in added.keys() & self._files.keys():
+            raise BadFile(file=name, reason="the bundle has a file of this name")
+        return Bundle(self._bare, self._sources, {**self._files, **added})
 
     def __repr__(self) -> str:
         methods = ", ".join(method.name for method in self.program.methods)

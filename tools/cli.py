@@ -17,6 +17,7 @@ import click
 from kvc.schema.errors import KvcError
 from kvc.tools.commands.bench import bench
 from kvc.tools.commands.chat import chat
+from kvc.tools.commands.check import check_command
 from kvc.tools.commands.compile import compile_command
 from kvc.tools.commands.diff import diff
 from kvc.tools.commands.dump import dump
@@ -144,6 +145,7 @@ for _command in (
     profile_command,
     run,
     verify,
+    check_command,
     split,
     join,
     collect,

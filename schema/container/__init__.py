@@ -30,7 +30,13 @@ if TYPE_CHECKING:
         unreferenced,
     )
     from kvc.schema.container.reused import check_reuse
-    from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
+    from kvc.schema.container.save import (
+        Accept,
+        Contents,
+        Progress,
+        SavedBundle,
+        save_bundle,
+    )
     from kvc.schema.container.split import join_bundle, split_bundle, stored_contents
     from kvc.schema.container.temporary import AtomicFile, why_not_replaced
     from kvc.schema.container.verify import (
@@ -51,7 +57,7 @@ _ON_DEMAND: Final = {
         "unreferenced",
     ),
     "reused": ("check_reuse",),
-    "save": ("Contents", "Progress", "SavedBundle", "save_bundle"),
+    "save": ("Accept", "Contents", "Progress", "SavedBundle", "save_bundle"),
     "split": ("join_bundle", "split_bundle", "stored_contents"),
     "temporary": ("AtomicFile", "why_not_replaced"),
     "verify": ("Verified", "verify_bundle", "verify_data_file", "verify_file"),
@@ -60,6 +66,7 @@ _ON_DEMAND: Final = {
 __all__ = [
     "HEADER_NBYTES",
     "SESSION_MAGIC",
+    "Accept",
     "AtomicFile",
     "BundleFile",
     "Collected",

@@ -76,6 +76,9 @@ class SavedBundle:
     packed_nbytes: int
 
 
+Accept = Callable[[SavedBundle], None]
+
+
 @frozen
 class _Target:
     """A file that blobs are written to, and the number of it in blobs until the end."""
@@ -94,6 +97,7 @@ def save_bundle(
     packed_apart: bool = False,
     reuse: Folder | Iterable[Folder] = (),
     progress: Progress | None = None,
+    accept: Accept | None = None,
 ) -> SavedBundle:
     """Write a bundle, whole or not at all; one that exists is replaced at the very end.
 
@@ -105,6 +109,8 @@ def save_bundle(
         packed_apart: whether packed data goes to a data file of its own.
         reuse: data files whose blobs are referred to rather than written again.
         progress: told of each name before its bytes are written.
+        accept: told of the bundle before it gets its name; if it raises, nothing is
+            written.
 
     Raises:
         CannotWrite: the system refuses; what was there is untouched.
@@ -128,7 +134,7 @@ def save_bundle(
         if count < len(program.names):
             targets.append(target(new_file(), _PACKED))
         placed = _store(program, contents, targets, count, progress)
-        return _finish(bundle, targets, placed, reused)
+        return _finish(bundle, targets, placed, reused, accept)
 
 
 def _store(
@@ -165,6 +171,7 @@ def _finish(
     targets: Sequence[_Target],
     placed: Program,
     reused: Sequence[ReusedFile],
+    accept: Accept | None,
 ) -> SavedBundle:
     """Name the data files, then the bundle; remove the first if the second fails."""
     used = {blob.file for blob in placed.blobs}
@@ -187,7 +194,20 @@ def _finish(
         one.file.publish(entry.name, entry.digest)
         published.append(one.file)
     try:
-        bundle.commit(stream.write_tail(raw, BUNDLE))
+        header = stream.write_tail(raw, BUNDLE)
+        saved = SavedBundle(made, stream.end, None, 0, False, None, 0)
+        for one, file, entry in zip(written, published, entries, strict=True):
+            where, nbytes = str(file.folder / entry.name), one.stream.end
+            if one.number == _PACKED:
+                saved = replace(saved, packed_path=where, packed_nbytes=nbytes)
+            else:
+                new = file.is_new
+                saved = replace(
+                    saved, data_path=where, data_nbytes=nbytes, data_is_new=new
+                )
+        if accept is not None:
+            accept(saved)
+        bundle.commit(header)
     finally:
         for file in published:
             file.keep = bundle.committed
@@ -195,14 +215,6 @@ def _finish(
         if file.sync_error is not None:
             reason = f"its data file: {reason_of(file.sync_error)}"
             raise Unsynced(path=bundle.path, reason=reason)
-    saved = SavedBundle(made, stream.end, None, 0, False, None, 0)
-    for one, file, entry in zip(written, published, entries, strict=True):
-        where, nbytes = str(file.folder / entry.name), one.stream.end
-        if one.number == _PACKED:
-            saved = replace(saved, packed_path=where, packed_nbytes=nbytes)
-        else:
-            new = file.is_new
-            saved = replace(saved, data_path=where, data_nbytes=nbytes, data_is_new=new)
     return saved
 
 

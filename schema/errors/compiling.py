@@ -139,6 +139,22 @@ class CopyBudgetExceeded(CompileError):
     template = "method {method} copies {nbytes:,} bytes in a call to write its states, but {allowed:,} are allowed:\n{listing}"
 
 
+class BudgetExceeded(CompileError):
+    """A bundle takes more bytes than the user allows.
+
+    Attributes:
+        what: the file, the memory, or the states of a session, and at which sizes.
+        nbytes, allowed: what it takes, and may take.
+        listing: what takes the most, and which settings would take less.
+    """
+
+    what: str
+    nbytes: int
+    allowed: int
+    listing: str
+    template = "{what} takes {nbytes:,} bytes, but {allowed:,} are allowed; nothing was written\n{listing}"
+
+
 class PassFailed(CompileError):
     """A pass produced a program that does not verify: a bug in kvc."""
 

@@ -213,6 +213,22 @@ class Closed(ExecutionError):
     template = "the {kind} has been closed"
 
 
+class CheckFailed(ExecutionError):
+    """A bundle computes something else here than where it was compiled."""
+
+    result: str
+    expected: str
+    found: str
+    template = "{result} is not what it was when the bundle was compiled: expected {expected}, found {found}; try --reference, which tells a wrong library from a wrong bundle"
+
+
+class NoCheck(ExecutionError):
+    """A bundle has no results to compare with, or none that can be used."""
+
+    reason: str
+    template = "{reason}"
+
+
 class Busy(ExecutionError):
     """A session was used from two threads at a time."""
 

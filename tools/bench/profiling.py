@@ -4,7 +4,6 @@ In: an open program, what to run. Out: spans of each call; rows of operators, mo
 source lines, with their time in a call; a trace that Chrome and Perfetto open.
 """
 
-import re
 import statistics
 import time
 from collections import defaultdict
@@ -17,9 +16,9 @@ from kvc.runtime import Program, Session, Span, record
 from kvc.tools.bench.feeding import feeder_at, random_prompts
 from kvc.tools.bench.plan import SpeedTest
 from kvc.tools.reports.families import families
+from kvc.tools.reports.places import line_of, module_of
 
 OUTSIDE: Final = "outside the steps"
-_SOURCE: Final = re.compile(r"(?P<line>[^ ]*)(?: \((?P<module>.*)\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +133,12 @@ def by_operator(span: Span) -> str:
 
 def by_module(span: Span) -> str:
     """Return the module of a step, where the model has them."""
-    return _part(span, "module") or "(no module)"
+    return module_of(span.source) or "(no module)"
 
 
 def by_line(span: Span) -> str:
     """Return the user's line of a step."""
-    return _part(span, "line") or "(no source)"
-
-
-def _part(span: Span, part: str) -> str:
-    found = _SOURCE.fullmatch(span.source)
-    return (found and found[part]) or ""
+    return line_of(span.source) or "(no source)"
 
 
 GROUPINGS: Final[Mapping[str, Callable[[Span], str]]] = MappingProxyType(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from kvc.tools.amounts import nbytes_of, sizes_of
 from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
 
 if TYPE_CHECKING:
-    from kvc.compiler.bundle import Placement, SaveReport
+    from kvc.compiler.bundle import Bundle, Placement, SaveReport
     from kvc.schema.container import SavedBundle
     from kvc.schema.model import Program
     from kvc.tools.progress import Stages
@@ -44,10 +45,27 @@ _WHY = ", as no --recipe was given"
 )
 @click.option(
     "--max-copy-bytes",
-    "budgets",
+    "copies",
     multiple=True,
     metavar="METHOD=N",
     help="Fail if a call of METHOD would copy more than N bytes of state. Repeatable.",
+)
+@click.option(
+    "--max-file", metavar="N", help="Fail if the bundle takes more bytes, as 150M."
+)
+@click.option(
+    "--max-ram",
+    metavar="N",
+    help="Fail if a process with one session takes more bytes of memory.",
+)
+@click.option(
+    "--max-state", metavar="N", help="Fail if a session's states take more bytes."
+)
+@click.option(
+    "--at",
+    metavar="NAME=N,...",
+    help="The sizes that --max-ram and --max-state count at, as capacity=4096,"
+    "tokens=512.  [default: the greatest]",
 )
 @click.option(
     "--data",
@@ -68,6 +86,11 @@ _WHY = ", as no --recipe was given"
     help="Also store the weights as the backend's library packs them on this machine. "
     "The error for a wrong name tells the right one.",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Keep results of sample calls in the bundle, which kvc check compares with.",
+)
 @folder_options
 @click.option(
     "-q", "--quiet", is_flag=True, help="Print neither progress nor the summary."
@@ -77,10 +100,15 @@ def compile_command(
     recipe: str | None,
     cache_dtype: str | None,
     output: str | None,
-    budgets: tuple[str, ...],
+    copies: tuple[str, ...],
+    max_file: str | None,
+    max_ram: str | None,
+    max_state: str | None,
+    at: str | None,
     data: "Placement",
     reuse: tuple[str, ...],
     pack: str | None,
+    check: bool,
     quiet: bool,
     **options: Unpack[FolderOptions],
 ) -> None:
@@ -99,12 +127,19 @@ def compile_command(
     without this file, weights are packed at load as usual.
     """
     from kvc.recipes import load_recipe
+    from kvc.tools.budgets import Budgets
     from kvc.tools.outputs import check_bundle_output
 
     if not model:
         raise click.UsageError("MODEL is empty; give a folder, a factory or a name")
     start = time.perf_counter()
-    allowed = dict(_budget(text) for text in budgets)
+    allowed = dict(_budget(text) for text in copies)
+    budgets = Budgets(
+        file=None if max_file is None else nbytes_of(max_file, "--max-file"),
+        ram=None if max_ram is None else nbytes_of(max_ram, "--max-ram"),
+        state=None if max_state is None else nbytes_of(max_state, "--max-state"),
+        sizes=sizes_of(at),
+    )
     source = Path(model) if Path(model).is_dir() else None
     default = _RECIPE if source is None else _FOLDERS_RECIPE
     loaded = load_recipe(recipe or default, cache_dtype)
@@ -127,7 +162,15 @@ def compile_command(
         else:
             refuse_options(options, model)
             bundle = compile_model(model, loaded, stages.show, allowed)
-        report = bundle.save(path, progress=stages.show, data=data, reuse=reuse)
+        if check:
+            bundle = _with_results(bundle, stages)
+        report = bundle.save(
+            path,
+            progress=stages.show,
+            data=data,
+            reuse=reuse,
+            accept=budgets.check,
+        )
         packed = None
         if packed_form:
             stages.show("packing weights", 0, 0)
@@ -139,6 +182,18 @@ def compile_command(
     if not quiet:
         seconds = time.perf_counter() - start
         _print_table(path, bundle.model_nbytes, report, packed, seconds, recipe is None)
+
+
+def _with_results(bundle: "Bundle", stages: "Stages") -> "Bundle":
+    """Return a bundle that holds results of sample calls.
+
+    Raises:
+        CheckFailed: a backend's library and its reference do not agree.
+        KvcError: a session cannot be opened.
+    """
+    from kvc.tools.checks.made import with_results
+
+    return with_results(bundle, stages.show)
 
 
 def _default_output(model: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.amounts import nbytes_of, sizes_of
 from kvc.tools.data_folders import data_folders_option
 
 if TYPE_CHECKING:
@@ -60,6 +61,17 @@ if TYPE_CHECKING:
     metavar="N",
     help="The largest capacity that fits into N bytes, as 512M or 2G, at --at.",
 )
+@click.option(
+    "--what-if",
+    is_flag=True,
+    help="What smaller weights and caches would save, at --at.",
+)
+@click.option(
+    "--html",
+    "page",
+    metavar="FILE",
+    help="Write one page that shows all of it, for a browser, without a network.",
+)
 @data_folders_option
 def dump(
     bundle: str,
@@ -67,12 +79,15 @@ def dump(
     ops: Sequence[str],
     at: str | None,
     max_ram: str | None,
+    what_if: bool,
+    page: str | None,
     data_folders: Sequence[str],
     **sections: bool,
 ) -> None:
     """Describe BUNDLE: methods, states, weights, memory, size.
 
     Without options, prints an overview; each option prints one table in full instead.
+    --html writes a page with pictures of the memory plan and of the file.
 
     BUNDLE may also be a saved session: then its program, position and capacity.
 
@@ -82,19 +97,28 @@ def dump(
     from kvc.tools.reports.files import describe_file
     from kvc.tools.text import escape
 
-    places = _sizes_of(at)
-    most = None if max_ram is None else _nbytes_of(max_ram)
+    places = sizes_of(at)
+    most = None if max_ram is None else nbytes_of(max_ram, "--max-ram")
+    footprint = at is not None or most is not None or what_if
+    tables = ops or any(sections.values())
     if is_session(bundle):
-        if ops or at is not None or most is not None or any(sections.values()):
+        if tables or footprint or page is not None:
             raise click.UsageError(
                 f"{escape(bundle)} is a saved session, which has no such tables"
             )
         _print_session(bundle, as_json)
         return
-    if at is not None or most is not None:
-        if ops or any(sections.values()):
-            raise click.UsageError("--at and --max-ram print no other table beside")
-        _print_footprint(bundle, places, most, as_json)
+    if page is not None:
+        if tables or footprint or as_json:
+            raise click.UsageError("--html has everything; leave other options out")
+        _write_page(bundle, page, data_folders)
+        return
+    if footprint:
+        if tables:
+            raise click.UsageError(
+                "--at, --max-ram and --what-if print no other table beside"
+            )
+        _print_footprint(bundle, places, most, what_if, as_json)
         return
     asked = [name for name, wanted in sections.items() if wanted]
     with BundleFile.open(bundle) as file:
@@ -115,35 +139,22 @@ def _print_session(path: str, as_json: bool) -> None:
     click.echo(shown or "\n".join(session_lines(report)))
 
 
-def _sizes_of(text: str | None) -> dict[str, int]:
-    """Return the sizes of `NAME=N,NAME=N`."""
-    found: dict[str, int] = {}
-    for part in (text or "").split(","):
-        name, _, number = part.strip().partition("=")
-        if part and not number.isdecimal():
-            raise click.BadParameter(
-                f"expected NAME=N, as capacity=4096,tokens=512, found {part!r}",
-                param_hint="--at",
-            )
-        if part:
-            found[name] = int(number)
-    return found
+def _write_page(bundle: str, name: str, data_folders: Sequence[str]) -> None:
+    from kvc.schema.container import BundleFile
+    from kvc.tools.outputs import check_plain_output
+    from kvc.tools.page.content import describe_page
+    from kvc.tools.page.writing import write_page
+    from kvc.tools.reports.files import describe_file
 
-
-def _nbytes_of(text: str) -> int:
-    """Return the bytes of 512M, 1.5G, 100k or 1000000; units are decimal."""
-    number, unit = (text[:-1], text[-1]) if text[-1:].isalpha() else (text, "")
-    factors = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-    try:
-        return round(float(number) * factors[unit.lower()])
-    except (ValueError, KeyError, OverflowError):
-        raise click.BadParameter(
-            f"expected bytes, as 512M or 2G, found {text!r}", param_hint="--max-ram"
-        ) from None
+    path = check_plain_output(name)
+    with BundleFile.open(bundle) as file:
+        report = describe_file(file, data_folders, by_method=True)
+        content = describe_page(report, file.program)
+    write_page(path, content)
 
 
 def _print_footprint(
-    bundle: str, sizes: dict[str, int], most: int | None, as_json: bool
+    bundle: str, sizes: dict[str, int], most: int | None, what_if: bool, as_json: bool
 ) -> None:
     from kvc.schema.container import BundleFile
     from kvc.tools.reports.footprint import (
@@ -151,6 +162,7 @@ def _print_footprint(
         footprint_lines,
         largest_footprint,
     )
+    from kvc.tools.reports.savings import describe_savings, saving_lines
     from kvc.tools.text import escape, size
 
     with BundleFile.open(bundle) as file:
@@ -163,11 +175,18 @@ def _print_footprint(
     if found is None:
         reason = f"does not fit into {size(most or 0)} at its least capacity"
         raise click.ClickException(f"{escape(bundle)} {reason}")
+    savings = describe_savings(program, found.sizes, found.tokens) if what_if else ()
     if as_json:
         fields = asdict(found) | {"total": found.total}
-        click.echo(json.dumps({"footprint": fields}, indent=2))
-    else:
-        click.echo("\n".join(footprint_lines(found)))
+        shown: dict[str, object] = {"footprint": fields}
+        if what_if:
+            shown["savings"] = [asdict(one) for one in savings]
+        click.echo(json.dumps(shown, indent=2))
+        return
+    lines = footprint_lines(found)
+    if what_if:
+        lines += ["", "OTHER SETTINGS of kvc compile", *saving_lines(savings)]
+    click.echo("\n".join(lines))
 
 
 def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:

@@ -127,6 +127,7 @@ def run_without_torch(bin_folder: Path, folder: Path) -> None:
     found = run(folder, python, "-c", LOOK)
     assert found.strip() == "None", f"torch is at {found}"
     run(folder, kvc, "dump", "native.kvc")
+    run(folder, kvc, "dump", "native.kvc", "--html", "native.html")
     options = ("--max-tokens", "8", "--no-reference")
     text = run(folder, kvc, "generate", "native.kvc", "def ", *options)
     assert text, "nothing was generated without torch"

@@ -9,7 +9,7 @@ methods take turns.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,9 +83,10 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
     """
     sizes = _sizes(program, wanted)
     tokens = _tokens(program, sizes, wanted)
-    states = [_state(state, sizes, tokens) for state in program.states]
+    states = [state_nbytes(state, sizes, tokens) for state in program.states]
     each = [
-        _state(state, sizes, 1) - _state(state, sizes, 0) for state in program.states
+        state_nbytes(state, sizes, 1) - state_nbytes(state, sizes, 0)
+        for state in program.states
     ]
     graphs = [method.graph for method in program.methods]
     partitions = [
@@ -114,19 +115,27 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
 
 
 def largest_footprint(
-    program: Program, wanted: Mapping[str, int], most: int
+    program: Program,
+    wanted: Mapping[str, int],
+    most: int,
+    counted: Callable[[Footprint], int] = lambda found: found.total,
 ) -> Footprint | None:
     """Return the footprint with the greatest capacity that fits into some bytes.
 
     None where none does. Capacities that do not hold the tokens asked for do not
     count.
 
+    Args:
+        program: of the bundle.
+        wanted: as for `describe_footprint`, without the capacity.
+        most: bytes.
+        counted: which of them have to fit.
+
     Raises:
         BadSetting: the program has no capacity that a session chooses.
         UnknownName, BadSetting: as `describe_footprint`.
     """
-    position = program.position
-    name = position and position.capacity and only_symbol(position.capacity)
+    name = chosen_capacity(program)
     if not name or name in wanted:
         expected = "a program whose sessions choose a capacity, which --at leaves out"
         raise BadSetting(name="--max-ram", expected=expected, found=name or "another")
@@ -143,12 +152,19 @@ def largest_footprint(
     capacities = range(symbol.lower, high)
     first = bisect_left(capacities, wanted.get(TOKENS, 0), key=room)
     low = symbol.lower + first
-    if at(low).total > most:
+    if counted(at(low)) > most:
         return None
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if at(middle).total <= most else (low, middle - 1)
+        fits = counted(at(middle)) <= most
+        low, high = (middle, high) if fits else (low, middle - 1)
     return at(low)
+
+
+def chosen_capacity(program: Program) -> str:
+    """Return the size that a session chooses and that limits it, "" for none."""
+    position = program.position
+    return (position and position.capacity and only_symbol(position.capacity)) or ""
 
 
 def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
@@ -197,7 +213,7 @@ def _check_inside(name: str, found: int, least: int, most: int) -> None:
         raise BadSetting(name=name, expected=f"{least} to {most}", found=found)
 
 
-def _state(state: State, sizes: Mapping[str, int], tokens: int) -> int:
+def state_nbytes(state: State, sizes: Mapping[str, int], tokens: int) -> int:
     """Return the bytes of a state whose slots hold so many tokens.
 
     One that other calls fill, as the cross caches of an encoder, is full.

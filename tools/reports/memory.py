@@ -100,7 +100,7 @@ def _describe(
 
 def _peak(graph: Graph) -> tuple[int | None, list[int]]:
     """Return the instruction at which most scratch is live, and what is live then."""
-    spans = _lifetimes(graph)
+    spans = lifetimes(graph)
     changes: dict[int, int] = {}
     for value, (first, last) in spans.items():
         nbytes = _scratch(graph, value)
@@ -118,8 +118,11 @@ def _peak(graph: Graph) -> tuple[int | None, list[int]]:
     return at, [v for v, (first, last) in spans.items() if first <= at <= last]
 
 
-def _lifetimes(graph: Graph) -> dict[int, tuple[int, int]]:
-    """Return for each value with scratch of its own the first and last instruction."""
+def lifetimes(graph: Graph) -> dict[int, tuple[int, int]]:
+    """Return for each value with scratch of its own the first and last instruction.
+
+    Both included; inputs are alive from instruction 0 on, outputs to the last one.
+    """
     spans = {i: (0, 0) for i in graph.inputs if _scratch(graph, i)}
     for index, call in enumerate(graph.instructions):
         for value in (*operands(call.arguments), *call.results):

@@ -1,0 +1,17 @@
+"""Pages of bundles, for the tests of their content and of what a browser shows."""
+
+from typing import Final
+
+from kvc.schema.container import BundleFile
+from kvc.tools.page.content import PageContent, describe_page
+from kvc.tools.reports.files import describe_file
+
+HOSTILE: Final = (
+    "</script><script>document.title='taken'</script><!--content--><!--script-->"
+)
+
+
+def content_of(path) -> PageContent:
+    """Return what the page of a bundle shows."""
+    with BundleFile.open(path) as file:
+        return describe_page(describe_file(file, (), by_method=True), file.program)

@@ -1,0 +1,102 @@
+"""`kvc compile --max-file`, `--max-ram`, `--max-state`: limits of a new bundle."""
+
+import re
+
+import pytest
+from click.testing import CliRunner
+from model_a import random_decoder
+
+from kvc.compiler import compile_program
+from kvc.compiler.models.decoder import DecoderConfig
+from kvc.schema.container import BundleFile
+from kvc.schema.errors import BudgetExceeded
+from kvc.tools.budgets import Budgets
+from kvc.tools.cli import main
+from kvc.tools.reports.footprint import describe_footprint
+
+CONFIG = DecoderConfig(
+    vocab=64, dim=64, layers=2, heads=4, kv_heads=2, ffn=64, capacity=1024
+)
+MODEL = ("compile", "tiny_decoder:factory", "--recipe", "cpu_fp32", "-q")
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory):
+    """What the tiny decoder takes: option -> bytes."""
+    path = tmp_path_factory.mktemp("budgets") / "tiny.kvc"
+    done = CliRunner().invoke(main, [*MODEL, "-o", str(path)])
+    assert done.exit_code == 0, done.output
+    with BundleFile.open(path) as file:
+        found = describe_footprint(file.program, {})
+    size = path.stat().st_size
+    return {"--max-file": size, "--max-ram": found.total, "--max-state": found.states}
+
+
+OPTIONS = ("--max-file", "--max-ram", "--max-state")
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_bundle_within_its_budget_is_written(kvc, taken, tmp_path, option):
+    path = tmp_path / "tiny.kvc"
+    done = kvc(*MODEL, "-o", path, option, taken[option])
+    assert done.exit_code == 0, done.output
+    assert path.stat().st_size == taken["--max-file"]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_byte_too_many_writes_nothing(kvc, taken, tmp_path, option):
+    path = tmp_path / "tiny.kvc"
+    path.write_bytes(b"")
+    done = kvc(*MODEL, "-o", path, option, taken[option] - 1)
+    assert done.exit_code == 1
+    assert f"takes {taken[option]:,} bytes" in done.output
+    assert f"but {taken[option] - 1:,} are allowed; nothing was written" in done.output
+    assert "the most of it:" in done.output
+    assert [file.name for file in tmp_path.iterdir()] == ["tiny.kvc"]
+    assert path.read_bytes() == b""
+
+
+def test_data_files_count_and_are_not_left(kvc, taken, tmp_path):
+    path, apart = tmp_path / "tiny.kvc", ("--data", "external")
+    least = taken["--max-file"] // 2
+    done = kvc(*MODEL, "-o", path, *apart, "--max-file", least)
+    assert done.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+    done = kvc(*MODEL, "-o", path, *apart)
+    whole = sum(file.stat().st_size for file in tmp_path.iterdir())
+    done = kvc(*MODEL, "-o", path, *apart, "--max-file", whole)
+    assert done.exit_code == 0, done.output
+
+
+def test_what_would_help_is_said_and_helps(tmp_path):
+    spec = random_decoder(CONFIG)
+    methods = spec.methods[-1:]
+    bundle = compile_program(spec.model, methods, "cpu_fp32", states=spec.states)
+
+    def save(**sizes):
+        budgets = Budgets(file=None, ram=None, state=200_000, sizes=sizes)
+        bundle.save(tmp_path / "model.kvc", accept=budgets.check)
+
+    with pytest.raises(BudgetExceeded) as caught:
+        save(capacity=1024)
+    error = caught.value
+    assert error.what.startswith("a session at capacity = 1,024")
+    assert (error.nbytes, error.allowed) == (524_296, 200_000)
+    assert "layers.{0..1}.attn.k_cache" in error.listing
+    assert "--cache-dtype int8" in error.listing
+    fits = re.search(r"capacity=([\d,]+) would fit", error.listing)
+    save(capacity=int(fits[1]))
+    with pytest.raises(BudgetExceeded):
+        save(capacity=int(fits[1]) + 1)
+
+
+def test_amounts_and_sizes_that_are_none(kvc, tmp_path):
+    path = tmp_path / "tiny.kvc"
+    done = kvc(*MODEL, "-o", path, "--max-ram", "much")
+    assert done.exit_code == 2
+    assert "--max-ram" in done.output
+    assert "'much'" in done.output
+    done = kvc(*MODEL, "-o", path, "--max-state", "1G", "--at", "depth=3")
+    assert done.exit_code == 1
+    assert "depth" in done.output
+    assert not path.exists()

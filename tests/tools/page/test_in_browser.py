@@ -1,0 +1,253 @@
+"""The page in Chromium without a window: it draws, answers, and keeps to itself.
+
+Each test appends a script to a page, which uses it as a reader would and puts what it
+saw into an element, and asks the browser for the document after that. They are skipped
+where there is no Chromium (`apt install chromium`).
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+from bundle_pages import HOSTILE, content_of
+
+from kvc.tools.page.writing import page_text
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+
+# Before the page's own script: what goes wrong in it is seen.
+LISTEN = """<script>
+const problems = [];
+addEventListener("error", (event) => problems.push(event.message));
+addEventListener("securitypolicyviolation", (e) => problems.push(e.violatedDirective));
+for (const kind of ["error", "warn"]) {
+  console[kind] = (...words) => problems.push(words.join(" "));
+}
+</script>"""
+TELL = """<script>
+const soon = () => new Promise((done) => setTimeout(done, 150));
+function shown(selector) {
+  return [...document.querySelectorAll(selector)].map((one) => one.textContent);
+}
+(async () => {
+  await soon();
+  let seen;
+  try {
+    seen = await (async () => { %s })();
+  } catch (error) {
+    problems.push(String(error));
+  }
+  const told = document.createElement("script");
+  told.type = "application/json";
+  told.id = "told";
+  told.textContent = JSON.stringify({ problems, seen }).replaceAll("<", "\\\\u003c");
+  document.body.append(told);
+})();
+</script>"""
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Open a page and run a script in it; return what that returns."""
+
+    def ask_(content, script, *options):
+        page = page_text(content).replace("<body>", "<body>" + LISTEN, 1)
+        path = tmp_path / "page.html"
+        before, end, after = page.rpartition("</body>")
+        path.write_text(before + TELL % script + end + after)
+        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        usual = ("--headless=new", "--no-sandbox", "--disable-gpu", profile)
+        budget = ("--virtual-time-budget=8000", "--window-size=1280,1600")
+        done = subprocess.run(
+            [BROWSER, *usual, *budget, *options, "--dump-dom", path.as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        pattern = r'<script type="application/json" id="told">(.*?)</script>'
+        told = json.loads(re.search(pattern, done.stdout, re.DOTALL)[1])
+        assert told["problems"] == []
+        return told["seen"]
+
+    return ask_
+
+
+def test_all_is_drawn(ask, fast):
+    seen = ask(
+        content_of(fast),
+        """return {
+          cost: shown("#cost")[0], cards: shown(".card").length,
+          methods: shown("#methods tbody tr td:first-child"),
+          canvases: document.querySelectorAll(".chart canvas").length,
+          regions: echarts.getInstanceByDom(document.getElementById("arena-chart"))
+            .getOption().series[0].data.length,
+          modules: shown("#code-table .module"),
+          tables: ["states", "blobs", "operators"].map((id) =>
+            document.querySelectorAll(`#${id}-table .tabulator-row`).length),
+          unlabelled: [...document.querySelectorAll(".bar input, .bar select, button")]
+            .filter((one) => !one.labels?.length && !one.textContent).length,
+          title: document.title }""",
+    )
+    content = content_of(fast)
+    assert "in memory at seq = " in seen["cost"]
+    assert seen["cards"] == 6
+    assert [name.split(" ")[0] for name in seen["methods"]] == ["prefill", "decode"]
+    assert seen["canvases"] == 2
+    assert seen["regions"] == max(map(len, (a.regions for a in content.arenas)))
+    assert "layers.0" in " ".join(seen["modules"])
+    assert min(seen["tables"]) > 0
+    assert seen["unlabelled"] == 0
+    assert seen["title"] == "fast.kvc"
+
+
+def test_pointing_at_a_box_tells_of_the_value(ask, fast):
+    seen = ask(
+        content_of(fast),
+        """const place = document.getElementById("arena-chart");
+        const chart = echarts.getInstanceByDom(place);
+        const told = [];
+        for (const at of [0, 3]) {
+          const [left, right, low, high] = chart.getOption().series[0].data[at].value;
+          const [x, y] = chart.convertToPixel({ seriesIndex: 0 },
+                                              [(left + right) / 2, (low + high) / 2]);
+          const canvas = place.querySelector("canvas");
+          const box = canvas.getBoundingClientRect();
+          const where = { clientX: box.left + x, clientY: box.top + y };
+          canvas.dispatchEvent(
+            new MouseEvent("mousemove", { bubbles: true, view: window, ...where }));
+          await soon();
+          told.push(shown("#arena-chart .tip")[0]);
+        }
+        return told;""",
+    )
+    arena = max(content_of(fast).arenas, key=lambda one: one.nbytes)
+    for index, text in zip((0, 3), seen, strict=True):
+        region = arena.regions[index]
+        assert region.op.partition("::")[2] in text or region.op in text
+        assert region.type in text
+        assert f"bytes {region.offset:,} to {region.offset + region.nbytes:,}" in text
+        assert region.line in text
+
+
+def test_finding_folding_and_sorting(ask, fast):
+    seen = ask(
+        content_of(fast),
+        """const find = document.getElementById("find");
+        const type = async (text) => {
+          find.value = text;
+          find.dispatchEvent(new Event("input"));
+          await soon();
+        };
+        const rows = () =>
+          shown("#code-table .tabulator-row .tabulator-cell:first-child");
+        await type("cache_update");
+        const found = rows(), facts = shown("#code-facts")[0];
+        await type("no such thing");
+        const nothing = rows();
+        await type("");
+        const closed = rows().length;
+        document.getElementById("unfold").click();
+        await soon();
+        const open = rows().length;
+        const method = document.getElementById("method");
+        method.value = "1";
+        method.dispatchEvent(new Event("change"));
+        await soon();
+        const title = document.querySelector(
+          "#blobs-table .tabulator-col[tabulator-field=nbytes] .tabulator-col-title");
+        title.click();
+        await soon();
+        const sorted = shown("#blobs-table [tabulator-field=nbytes].tabulator-cell");
+        return { found, facts, nothing, closed, open, sorted };""",
+    )
+    assert set(seen["found"]) == {"cache_update"}
+    assert seen["facts"].startswith(f"{len(seen['found'])} of ")
+    assert seen["nothing"] == []
+    assert seen["open"] > seen["closed"]
+    numbers = [int(number.replace(",", "")) for number in seen["sorted"]]
+    assert numbers == sorted(numbers)
+
+
+def test_dark_and_light(ask, fast):
+    script = """const root = document.documentElement;
+        const paper = () => getComputedStyle(document.body).backgroundColor;
+        const before = [root.dataset.theme, paper()];
+        document.getElementById("theme").click();
+        await soon();
+        return [before, [root.dataset.theme, paper()]];"""
+    light = ask(content_of(fast), script)
+    assert [theme for theme, _ in light] == ["light", "dark"]
+    assert light[0][1] != light[1][1]
+    dark = ask(content_of(fast), script, "--force-dark-mode")
+    assert dark == light[::-1]
+
+
+def test_the_keyboard_reaches_everything(ask, fast):
+    seen = ask(
+        content_of(fast),
+        """const names = ["theme", "arena", "method", "find", "views", "unfold"];
+        return names.map((id) => {
+          document.getElementById(id).focus();
+          return document.activeElement.id;
+        }).concat([document.querySelectorAll("nav a").length]);""",
+    )
+    assert seen == ["theme", "arena", "method", "find", "views", "unfold", 7]
+
+
+def test_names_of_a_stranger_do_nothing(ask, sample):
+    content = content_of(sample)
+    name = f"{HOSTILE}<img src=x onerror=document.title='taken'>"
+    report = replace(
+        content.report,
+        methods=tuple(replace(m, name=name) for m in content.report.methods),
+        states=tuple(replace(s, name=name, type=name) for s in content.report.states),
+        blobs=tuple(
+            replace(b, file=name, names=tuple(replace(n, name=name) for n in b.names))
+            for b in content.report.blobs
+        ),
+    )
+    hostile = replace(
+        content,
+        report=report,
+        pieces=tuple(replace(p, path=(name, name), kind=name) for p in content.pieces),
+        arenas=tuple(
+            replace(
+                a,
+                name=name,
+                regions=tuple(replace(r, op=name, type=name) for r in a.regions),
+            )
+            for a in content.arenas
+        ),
+        code=tuple(
+            replace(
+                c,
+                steps=tuple(
+                    replace(
+                        s, op=name, type=name, module=name, line=name, writes=(name,)
+                    )
+                    for s in c.steps
+                ),
+            )
+            for c in content.code
+        ),
+    )
+    seen = ask(
+        hostile,
+        """for (const id of ["arena-chart", "size-chart"]) {
+          echarts.getInstanceByDom(document.getElementById(id))
+            ?.dispatchAction({ type: "showTip", seriesIndex: 0, dataIndex: 1 });
+        }
+        document.querySelectorAll(".tabulator-cell").forEach((cell) =>
+          cell.dispatchEvent(new MouseEvent("mousemove", { bubbles: true })));
+        document.getElementById("unfold").click();
+        await soon();
+        await soon();
+        return [document.title, document.querySelectorAll("img").length];""",
+    )
+    assert seen == ["sample.kvc", 0]

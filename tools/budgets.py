@@ -1,0 +1,160 @@
+"""How many bytes a new bundle may take: `kvc compile --max-file`, `--max-ram`, ...
+
+In: a bundle that is written but has no name yet. Out: nothing, or an error that says
+what takes the most, and which settings would take less.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kvc.schema.container import SavedBundle
+from kvc.schema.errors import BudgetExceeded
+from kvc.schema.model import Program
+from kvc.tools.reports.families import families
+from kvc.tools.reports.footprint import (
+    TOKENS,
+    Footprint,
+    chosen_capacity,
+    describe_footprint,
+    largest_footprint,
+    state_nbytes,
+)
+from kvc.tools.reports.savings import describe_savings
+from kvc.tools.text import columns, escape, plural, size
+
+_MOST: Final = 5  # lines about what takes the most
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """What is allowed, in bytes; None is no limit.
+
+    Attributes:
+        file: of the bundle and the data file that is written with it.
+        ram: of a process that runs it with one session, as `kvc dump --at` says.
+        state: of a session.
+        sizes: that the last two are counted at, as `describe_footprint` takes them.
+    """
+
+    file: int | None
+    ram: int | None
+    state: int | None
+    sizes: Mapping[str, int]
+
+    def check(self, saved: SavedBundle) -> None:
+        """Check a bundle that has no name yet.
+
+        Raises:
+            BudgetExceeded: it takes more than it may.
+            UnknownName, BadSetting: the program has no such sizes.
+        """
+        program = saved.program
+        found = describe_footprint(program, self.sizes)
+        savings = describe_savings(program, found.sizes, found.tokens)
+        file = saved.nbytes + saved.data_nbytes + saved.packed_nbytes
+        _check(
+            ("the file", file, self.file),
+            _blob_rows(program),
+            [(one.setting, one.weights) for one in savings],
+        )
+        _check(
+            (f"a session{_told(found)}", found.states, self.state),
+            _state_rows(program, found),
+            [(one.setting, one.states) for one in savings],
+            self._longest(program, self.state, lambda one: one.states),
+        )
+        _check(
+            (f"a process with one session{_told(found)}", found.total, self.ram),
+            _memory_rows(found),
+            [(one.setting, one.weights + one.states) for one in savings],
+            self._longest(program, self.ram, lambda one: one.total),
+        )
+
+    def _longest(
+        self, program: Program, most: int | None, counted: Callable[[Footprint], int]
+    ) -> str:
+        """Say which capacity would fit, "" where none is known."""
+        name = chosen_capacity(program)
+        if most is None or not name:
+            return ""
+        sizes = {key: n for key, n in self.sizes.items() if key not in (name, TOKENS)}
+        found = largest_footprint(program, sizes, most, counted)
+        if found is None:
+            return ""
+        number = found.sizes[name]
+        return f"{escape(name)}={number:,} would fit, for all that it holds"
+
+
+def _check(
+    said: tuple[str, int, int | None],
+    rows: Iterable[tuple[str, int]],
+    savings: Iterable[tuple[str, int]],
+    fits: str = "",
+) -> None:
+    """Raise if more is taken than is allowed.
+
+    Args:
+        said: what is counted, what it takes, what is allowed.
+        rows: what takes how much.
+        savings: which setting would save how much.
+        fits: a sentence about what would fit.
+    """
+    what, nbytes, allowed = said
+    if allowed is None or nbytes <= allowed:
+        return
+    most = sorted(rows, key=lambda row: -row[1])[:_MOST]
+    lines = ["the most of it:", *columns(_sized(most), "><")]
+    less = [row for row in savings if row[1] > 0]
+    if less:
+        less.sort(key=lambda row: row[1])
+        lines += ["other settings would save:", *columns(_sized(less), "><")]
+    raise BudgetExceeded(
+        what=what,
+        nbytes=nbytes,
+        allowed=allowed,
+        listing="\n".join([*lines, *[f"  {fits}"] * bool(fits)]),
+    )
+
+
+def _sized(rows: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:
+    return [(size(nbytes), text) for text, nbytes in rows]
+
+
+def _told(found: Footprint) -> str:
+    """Say at which sizes memory is counted."""
+    told = [f"{escape(name)} = {number:,}" for name, number in found.sizes.items()]
+    if found.token:
+        told.append(plural(found.tokens, "token"))
+    return f" at {', '.join(told)}" * bool(told)
+
+
+def _blob_rows(program: Program) -> Iterator[tuple[str, int]]:
+    """Yield what the blobs take, those whose names differ in numbers together."""
+    first = {named.blob: named for named in reversed(program.names)}
+    blobs = [(first[index], blob.nbytes) for index, blob in enumerate(program.blobs)]
+    found = families(
+        blobs, lambda one: one[0].name, lambda one: (str(one[0].type), one[1])
+    )
+    for pattern, group in found:
+        yield (
+            f"{escape(pattern)}: {group[0][0].type}",
+            sum(nbytes for _, nbytes in group),
+        )
+
+
+def _state_rows(program: Program, at: Footprint) -> Iterator[tuple[str, int]]:
+    found = families(program.states, lambda s: s.name, lambda s: str(s.type))
+    for pattern, group in found:
+        nbytes = sum(state_nbytes(s, at.sizes, at.tokens) for s in group)
+        yield f"{escape(pattern)}: {group[0].type}", nbytes
+
+
+def _memory_rows(found: Footprint) -> list[tuple[str, int]]:
+    return [
+        ("weights", found.weights),
+        ("states of the session", found.states),
+        ("scratch of methods", found.scratch),
+        ("scratch of partitions that backends run", found.backends),
+        ("the process itself, about", found.process),
+    ]

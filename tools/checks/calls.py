@@ -1,0 +1,134 @@
+"""The calls that a check makes of a bundle: the same ones on every machine.
+
+In: an open program. Out: results, each with a name. A language model reads a prompt,
+whole and in pieces, in two sessions by turns, and is rewound; other methods are called
+twice each, in their order, on one session, with made-up arguments.
+"""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from kvc.runtime import Program, Session
+from kvc.runtime.arrays import Array
+from kvc.runtime.generation.feeding import Feeder
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import KvcError, NotRewindable
+from kvc.schema.model import Method
+from kvc.schema.trees import match, unflatten
+from kvc.schema.types import TensorType
+
+Result = tuple[str, Array | str]
+
+_SEED = 20
+_PROMPT, _PIECE, _STEPS, _BACK = 12, 5, 3, 2
+_SIZE = 4  # of what a caller chooses, where it may be that
+
+
+def sample_results(program: Program) -> Iterator[Result]:
+    """Make the calls; yield what each gives, or the kind of error that it ends in.
+
+    Raises:
+        KvcError: no session can be opened.
+    """
+    roles = {method.role for method in program.methods.values()}
+    with program.session() as session:
+        room = session.capacity
+    fits = room is None or room >= _PROMPT + _STEPS
+    if fits and {"prefill", "decode"} <= roles and "encode" not in roles:
+        yield from _language(program)
+    else:
+        yield from _one_by_one(program)
+
+
+def _language(program: Program) -> Iterator[Result]:
+    with program.session() as first, program.session() as second:
+        whole, apart = _feeder(first), _feeder(second)
+        tokens = _tokens(whole)
+        prompt, steps = tokens[:-_STEPS], tokens[-_STEPS:]
+        yield "a prompt", whole.feed_prompts([prompt] * len(whole.rows))
+        piece = prompt[:_PIECE]
+        yield "its beginning, elsewhere", apart.feed_prompts([piece] * len(apart.rows))
+        for number, token in enumerate(steps, 1):
+            yield f"token {number} after it", whole.feed([token] * len(whole.rows))
+        yield "its end, token by token", _feed(apart, prompt[_PIECE:])
+        yield from _again(first, steps)
+
+
+def _feeder(session: Session) -> Feeder:
+    return Feeder(session, len(session.pending))
+
+
+def _tokens(feeder: Feeder) -> list[int]:
+    """Return the tokens of a prompt, and those after it."""
+    known = feeder.vocabulary if isinstance(feeder.vocabulary, int) else 1
+    count = _PROMPT + _STEPS
+    tokens: list[int] = (
+        np.random.default_rng(_SEED).integers(0, known, count, np.int64).tolist()
+    )
+    return tokens
+
+
+def _again(session: Session, steps: list[int]) -> Iterator[Result]:
+    """Yield what a session gives after it went back."""
+    try:
+        session.rewind(_BACK)
+    except NotRewindable as error:
+        yield "going back", type(error).__name__
+        return
+    feeder = _feeder(session)
+    yield "the same tokens after going back", _feed(feeder, steps[-_BACK:])
+
+
+def _feed(feeder: Feeder, tokens: list[int]) -> Array:
+    """Feed tokens one by one; return the logits after the last."""
+    *before, last = tokens
+    for token in before:
+        feeder.feed([token] * len(feeder.rows))
+    return feeder.feed([last] * len(feeder.rows))
+
+
+def _one_by_one(program: Program) -> Iterator[Result]:
+    random = np.random.default_rng(_SEED)
+    with program.session() as session:
+        for method in session.methods.values():
+            for turn in ("first", "second"):
+                name = f"{method.name}, {turn} call"
+                arguments = _arguments(session, method, random)
+                try:
+                    given = session.call(method.name, **arguments)
+                except KvcError as error:
+                    yield name, type(error).__name__
+                    return
+                for number, leaf in enumerate(match(method.output_tree, given)):
+                    yield f"{name}, result {number}", np.asarray(leaf)
+
+
+def _arguments(
+    session: Session, method: Method, random: np.random.Generator
+) -> dict[str, object]:
+    """Make arguments up: random numbers, small integers, row lengths of full rows."""
+    sizes = {
+        name: min(max(_SIZE, symbol.lower), symbol.upper)
+        for name, symbol in session.symbols.items()
+    }
+    leaves = [
+        _made_up(method.graph.values[value].type, sizes, random)
+        for value in method.graph.inputs
+    ]
+    call = json.loads(method.input_tree)
+    return {
+        name: unflatten(json.dumps(tree), leaves) for name, tree in call["arguments"]
+    }
+
+
+def _made_up(
+    kind: TensorType, sizes: dict[str, int], random: np.random.Generator
+) -> Array:
+    shape, dtype = kind.shape(sizes), kind.dtype
+    if dtype is DType.BOOL:
+        return np.ones(shape, np.bool_)
+    if dtype.is_floating:
+        return random.standard_normal(shape).astype(dtype.numpy)
+    return random.integers(0, 2, shape).astype(dtype.numpy)

@@ -1,0 +1,51 @@
+"""`kvc check`: whether this machine computes what the compiler's machine did."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from kvc.tools.loading import Loading, loading_options, open_program
+
+if TYPE_CHECKING:
+    from kvc.tools.checks.expected import Checked
+
+
+@click.command("check")
+@click.argument("bundle", metavar="BUNDLE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@loading_options
+def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
+    """Compare what BUNDLE computes here with what it computed when it was compiled.
+
+    BUNDLE is one of kvc compile --check, which keeps results of sample calls in it: a
+    prompt as a whole and in pieces, tokens after it, sessions by turns, going back. The
+    exit code is 0 if all results agree, and otherwise 1, with the first that does not.
+
+    Example: kvc check model.kvc
+    """
+    from kvc.schema.errors import NoCheck
+    from kvc.tools.checks.calls import sample_results
+    from kvc.tools.checks.expected import FILE, compare
+    from kvc.tools.text import escape
+
+    with open_program(bundle, loading) as program:
+        if FILE not in program.files:
+            reason = f"{bundle} has no results to compare with; compile it with --check"
+            raise NoCheck(reason=reason)
+        found = compare(program.files[FILE], sample_results(program))
+    if as_json:
+        click.echo(json.dumps({"path": bundle, "ok": True, **asdict(found)}, indent=2))
+    else:
+        click.echo(f"{escape(bundle)}: {_line(found)}")
+
+
+def _line(found: "Checked") -> str:
+    from kvc.tools.text import escape, plural
+
+    told = f"computes here what it did when compiled: {plural(found.results, 'result')}"
+    if not found.largest:
+        return f"{told}, equal to the last digit kept"
+    share = f"{found.largest:.1g} of the greatest number"
+    return f"{told}; the largest difference is {share}, in {escape(found.name)}"

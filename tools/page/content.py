@@ -1,0 +1,285 @@
+"""What the page of a bundle shows, as plain data for its script.
+
+In: the decoded program and the reports on it. Out: a `PageContent`, whose fields are
+the JSON in the page. Every size is in bytes, with every symbol at its upper bound.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kvc.schema.control import read_control
+from kvc.schema.model import Block, Graph, Instruction, Program, Scratch
+from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.schema.uses import FILE
+from kvc.tools.reports.footprint import Footprint, describe_footprint
+from kvc.tools.reports.memory import lifetimes
+from kvc.tools.reports.overview import DumpReport
+from kvc.tools.reports.places import line_of, module_of
+from kvc.tools.reports.uses import operands, state_of
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An instruction; those of a partition stand in the place of the partition.
+
+    Attributes:
+        op, type: the operator, and what it makes.
+        backend: that runs it, "" for PyTorch.
+        computes: whether it does anything; views and control flow do not.
+        module, line: of the user's model.
+        reads, writes: names of states.
+        copied: bytes of state that it copies.
+        inside: how many blocks of control flow it is in.
+    """
+
+    op: str
+    type: str
+    backend: str
+    computes: bool
+    module: str
+    line: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    copied: int
+    inside: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Scratch memory of a value.
+
+    Attributes:
+        first, last: the instructions between which it is alive, both included.
+        offset, nbytes: where it lies in the arena.
+        op: the operator that makes it, "input" for what the caller gives.
+        type, module, line: of that.
+    """
+
+    first: int
+    last: int
+    offset: int
+    nbytes: int
+    op: str
+    type: str
+    module: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """The plan of one piece of code.
+
+    Attributes:
+        name: the method, and the partition or block where it is one.
+        steps: how many instructions.
+        nbytes, peak: of the arena, and the most that is alive at one time.
+    """
+
+    name: str
+    steps: int
+    nbytes: int
+    peak: int
+    regions: tuple[Region, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The instructions of a method."""
+
+    method: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of the file; `path` is split at the dots of its name."""
+
+    path: tuple[str, ...]
+    kind: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """All that is on the page.
+
+    Attributes:
+        report: what `kvc dump --json` says.
+        cost: the memory with all sizes at their upper bounds.
+        total: of it.
+        pieces: of the bundle and its data files; their bytes add up to those of all.
+    """
+
+    report: DumpReport
+    cost: Footprint
+    total: int
+    pieces: tuple[Piece, ...]
+    arenas: tuple[Arena, ...]
+    code: tuple[Code, ...]
+
+
+def describe_page(report: DumpReport, program: Program) -> PageContent:
+    """Return what the page of a program shows.
+
+    Args:
+        report: on it, from `describe_file`, by method.
+        program: decoded.
+    """
+    cost = describe_footprint(program, {})
+    walks = [_Walk(program, index) for index in range(len(program.methods))]
+    return PageContent(
+        report=report,
+        cost=cost,
+        total=cost.total,
+        pieces=tuple(_pieces(report, program)),
+        arenas=tuple(arena for walk in walks for arena in walk.arenas()),
+        code=tuple(Code(walk.method.name, tuple(walk.steps())) for walk in walks),
+    )
+
+
+def _pieces(report: DumpReport, program: Program) -> Iterator[Piece]:
+    """Yield each blob, then what else the files hold."""
+    first_name = {named.blob: named for named in reversed(program.names)}
+    for index, blob in enumerate(program.blobs):
+        named = first_name[index]
+        whole = named.format == FILE
+        path = (named.name,) if whole else tuple(named.name.split("."))
+        kind = "file that goes along" if whole else named.type.dtype.label
+        yield Piece(path, kind, blob.nbytes)
+    beside = (part for file in report.size.data_files for part in file.parts)
+    for part in (*report.size.parts, *beside):
+        if part.category != "blobs":
+            path = (f"({part.category})", part.what or part.category)
+            yield Piece(path, "of kvc", part.nbytes)
+
+
+class _Walk:
+    """Goes through the code of a method, in running order."""
+
+    def __init__(self, program: Program, index: int) -> None:
+        self._program = program
+        self.method = program.methods[index]
+        self._backends = {
+            one.block: one.backend for one in program.delegates if one.method == index
+        }
+
+    def steps(self) -> Iterator[Step]:
+        """Yield each instruction, those of blocks after the one that runs them."""
+        graph = self.method.graph
+        names = {
+            value: self._program.states[state].name
+            for value in range(len(graph.values))
+            if graph.root_of(value) == value
+            and (state := state_of(graph, value)) is not None
+        }
+        yield from self._steps(Block(graph, self.method.updates), names, "", 0)
+
+    def _steps(
+        self, code: Block, names: Mapping[int, str], backend: str, inside: int
+    ) -> Iterator[Step]:
+        """Yield the steps of a graph.
+
+        Args:
+            code: the graph and the verdicts on its writes.
+            names: of its values that are the memory of a state.
+            backend: that runs it.
+            inside: how many blocks it is in.
+        """
+        graph = code.graph
+        updates = {update.instruction: update for update in code.updates}
+        for index, call in enumerate(graph.instructions):
+            if call.op != DELEGATE:
+                used = _states(graph, call, names)
+                update = updates.get(index)
+                roots = () if update is None else update.accesses
+                writes = [names[a.root] for a in roots if a.root in names]
+                copies = () if update is None else update.copies
+                yield Step(
+                    op=call.op,
+                    type=", ".join(str(graph.values[i].type) for i in call.results),
+                    backend=backend,
+                    computes=OPS[call.op].aliasing
+                    not in (Aliasing.VIEW, Aliasing.CONTROL),
+                    module=module_of(call.source),
+                    line=line_of(call.source),
+                    reads=tuple(name for name in used if name not in writes),
+                    writes=tuple(dict.fromkeys(writes)),
+                    copied=sum(self._nbytes(graph, copy) for copy in copies),
+                    inside=inside,
+                )
+            if call.op in CONTROL_OPS:
+                yield from self._blocks(graph, call, names, backend, inside)
+
+    def _blocks(
+        self,
+        graph: Graph,
+        call: Instruction,
+        names: Mapping[int, str],
+        backend: str,
+        inside: int,
+    ) -> Iterator[Step]:
+        control = read_control(call.op, call.arguments)
+        lent = operands((control.operands,))
+        for number in control.blocks:
+            block = self.method.blocks[number]
+            known = {
+                inner: names[graph.root_of(outer)]
+                for inner, outer in zip(block.graph.inputs, lent, strict=True)
+                if graph.root_of(outer) in names
+            }
+            runner = self._backends.get(number, backend)
+            deeper = inside + (call.op != DELEGATE)
+            yield from self._steps(block, known, runner, deeper)
+
+    def _nbytes(self, graph: Graph, copy: int) -> int:
+        symbols = {symbol.name: symbol for symbol in self._program.symbols}
+        results = graph.instructions[copy].results
+        return sum(graph.values[i].type.max_nbytes(symbols) for i in results)
+
+    def arenas(self) -> Iterator[Arena]:
+        """Yield the plans of the method and of its blocks, where there are any."""
+        name = self.method.name
+        graphs = [(name, self.method.graph)]
+        for number, block in enumerate(self.method.blocks):
+            backend = self._backends.get(number)
+            run = f", run by {backend}" if backend else ""
+            graphs.append((f"{name}, block {number}{run}", block.graph))
+        for title, graph in graphs:
+            regions = tuple(_regions(graph))
+            if regions:
+                yield Arena(
+                    name=title,
+                    steps=len(graph.instructions),
+                    nbytes=graph.scratch_nbytes,
+                    peak=graph.peak_nbytes,
+                    regions=regions,
+                )
+
+
+def _states(
+    graph: Graph, call: Instruction, names: Mapping[int, str]
+) -> tuple[str, ...]:
+    """Return the states whose memory an instruction is given."""
+    roots = (graph.root_of(value) for value in operands(call.arguments))
+    return tuple(dict.fromkeys(names[root] for root in roots if root in names))
+
+
+def _regions(graph: Graph) -> Iterator[Region]:
+    makers = {
+        value: call for call in reversed(graph.instructions) for value in call.results
+    }
+    for value, (first, last) in lifetimes(graph).items():
+        storage = graph.values[value].storage
+        if isinstance(storage, Scratch) and storage.nbytes:
+            maker = makers.get(value)
+            source = "" if maker is None else maker.source
+            yield Region(
+                first=first,
+                last=last,
+                offset=storage.offset,
+                nbytes=storage.nbytes,
+                op="input" if maker is None else maker.op,
+                type=str(graph.values[value].type),
+                module=module_of(source),
+                line=line_of(source),
+            )

@@ -1,0 +1,197 @@
+"""What other settings would save: told from a bundle, without compiling it again.
+
+In: a decoded program. Out: for each recipe with smaller weights and each smaller dtype
+of caches what it takes off the file and off the states. Weights are those that stand in
+linear layers, embeddings and experts; bytes are those of the recipes' own formats, and
+paddings between blobs are left out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from kvc.recipes import known_recipes
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Constant, Graph, Program, Ref, State, StateKind
+from kvc.schema.ops.products import QB4_BLOCK, QB4_ROWS
+from kvc.schema.types import TensorType
+from kvc.tools.reports.footprint import state_nbytes
+from kvc.tools.text import columns, size
+
+_SCALE: Final = 4  # bytes of a float32, one for each int8 row
+_BLOCK_SCALE: Final = 2  # of a bfloat16, one for each block of int4
+_CACHES: Final = (StateKind.LINEAR, StateKind.RING, StateKind.APPEND)
+_ROWS: Final = 3  # dimensions of the scales of an int8 cache: one less than a cache
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What one setting would save.
+
+    Attributes:
+        setting: options of `kvc compile`.
+        weights: bytes of the file, and of memory.
+        states: bytes of a session.
+    """
+
+    setting: str
+    weights: int
+    states: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """A weight that recipes store in their formats.
+
+    Attributes:
+        rows, columns: of the matrix, or of all matrices of a stack of experts.
+        nbytes: that it takes now, with its scales.
+        looked_up: whether an embedding reads it.
+        multiplied: whether a linear layer does, which int4 is for.
+    """
+
+    rows: int
+    columns: int
+    nbytes: int
+    looked_up: bool
+    multiplied: bool
+
+
+# Operator -> places of its weight and of the scales of that.
+_LINEAR: Final = {
+    "aten::linear": (1, None),
+    "kvc::linear_qd8": (3, 4),
+    "kvc::linear_qb4": (3, 4),
+}
+_OTHERS: Final = {
+    "aten::embedding": (0, None),
+    "kvc::embedding_q8": (0, 1),
+    "kvc::expert_linear": (1, None),
+    "kvc::expert_linear_qd8": (3, 4),
+}
+_LOOKED_UP: Final = ("aten::embedding", "kvc::embedding_q8")
+
+
+def describe_savings(
+    program: Program, sizes: Mapping[str, int], tokens: int
+) -> tuple[Saving, ...]:
+    """Return what smaller weights and smaller caches would save, the most first.
+
+    Args:
+        program: of a bundle.
+        sizes: of all symbols, that states are counted at.
+        tokens: that a session holds in each row.
+    """
+    found = [*_weights(program), *_caches(program, sizes, tokens)]
+    useful = [one for one in found if one.weights + one.states > 0]
+    return tuple(sorted(useful, key=lambda one: -(one.weights + one.states)))
+
+
+def _weights(program: Program) -> Iterator[Saving]:
+    matrices = _matrices(program).values()
+    now = sum(matrix.nbytes for matrix in matrices)
+    family = program.provenance.recipe.partition("_")[0]
+    for ending, nbytes in (("bf16", _bf16), ("q8", _int8), ("q4", _int4)):
+        names = (f"{family}_{ending}", f"cpu_{ending}")
+        recipe = next(name for name in names if name in known_recipes())
+        yield Saving(f"--recipe {recipe}", now - sum(map(nbytes, matrices)), 0)
+
+
+def _bf16(matrix: _Matrix) -> int:
+    return matrix.rows * matrix.columns * 2
+
+
+def _int8(matrix: _Matrix) -> int:
+    return matrix.rows * (matrix.columns + _SCALE)
+
+
+def _int4(matrix: _Matrix) -> int:
+    fits = matrix.rows % QB4_ROWS == 0 and matrix.columns % QB4_BLOCK == 0
+    if not matrix.multiplied or matrix.looked_up or not fits:
+        return _int8(matrix)
+    numbers = matrix.rows * matrix.columns
+    return numbers // 2 + numbers // QB4_BLOCK * _BLOCK_SCALE
+
+
+def _matrices(program: Program) -> dict[int, _Matrix]:
+    """Return the weights in linear layers, embeddings and experts, by their blobs."""
+    found: dict[int, _Matrix] = {}
+    for method in program.methods:
+        for graph in method.graphs:
+            for blob, matrix in _in_graph(program, graph):
+                known = found.get(blob, matrix)
+                found[blob] = _Matrix(
+                    known.rows,
+                    known.columns,
+                    max(known.nbytes, matrix.nbytes),
+                    known.looked_up or matrix.looked_up,
+                    known.multiplied or matrix.multiplied,
+                )
+    return found
+
+
+def _in_graph(program: Program, graph: Graph) -> Iterator[tuple[int, _Matrix]]:
+    for call in graph.instructions:
+        places = _LINEAR.get(call.op) or _OTHERS.get(call.op)
+        if places is None:
+            continue
+        weight, scale = (
+            None if place is None else _stored(program, graph, call.arguments[place])
+            for place in places
+        )
+        if weight is None:
+            continue
+        blob, kind = weight
+        nbytes = program.blobs[blob].nbytes
+        if scale is not None:
+            nbytes += program.blobs[scale[0]].nbytes
+        rows, columns = _shape(call.op, kind)
+        looked_up, multiplied = call.op in _LOOKED_UP, call.op in _LINEAR
+        yield blob, _Matrix(rows, columns, nbytes, looked_up, multiplied)
+
+
+def _stored(
+    program: Program, graph: Graph, argument: object
+) -> tuple[int, TensorType] | None:
+    """Return the blob of an argument and its type; None if it is computed."""
+    if not isinstance(argument, Ref):
+        return None
+    value = graph.values[graph.root_of(argument.value)]
+    if not isinstance(value.storage, Constant):
+        return None
+    return program.names[value.storage.name].blob, value.type
+
+
+def _shape(op: str, kind: TensorType) -> tuple[int, int]:
+    """Return the rows and columns of a matrix, those of a stack together."""
+    shape = kind.shape({})
+    if op == "kvc::linear_qb4":
+        return shape[0] * QB4_ROWS, shape[1] * QB4_ROWS
+    return prod(shape[:-1]), shape[-1]
+
+
+def _caches(
+    program: Program, sizes: Mapping[str, int], tokens: int
+) -> Iterator[Saving]:
+    caches = [state for state in program.states if _is_cache(state)]
+    for dtype in ("float16", "int8"):
+        saved = 0
+        for state in caches:
+            now = state_nbytes(state, sizes, tokens)
+            row = state.type.shape(sizes)[-1]
+            then = row * 2 if dtype == "float16" else row + _SCALE
+            saved += now - now * then // (row * state.type.dtype.itemsize)
+        yield Saving(f"--cache-dtype {dtype}", 0, saved)
+
+
+def _is_cache(state: State) -> bool:
+    """Tell whether `--cache-dtype` is about a state, and it is not int8 yet."""
+    floats = state.type.dtype in (DType.FLOAT32, DType.FLOAT16)
+    return state.kind in _CACHES and floats and len(state.type.dims) > _ROWS
+
+
+def saving_lines(savings: Sequence[Saving]) -> list[str]:
+    """Lay out what each setting would save."""
+    rows = [(one.setting, f"{size(one.weights + one.states)} less") for one in savings]
+    return columns(rows, "<>") if rows else ["  nothing that a recipe changes"]
