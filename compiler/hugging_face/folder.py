@@ -22,6 +22,7 @@ from kvc.compiler.checkpoints.header import Problems, parse_object
 from kvc.compiler.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.hugging_face.headless import POOLER, has_pooler, unused
+from kvc.compiler.hugging_face.picture_places import PicturePlaces, read_places
 from kvc.compiler.hugging_face.picture_settings import read_pictures, takes_pictures
 from kvc.compiler.hugging_face.pooling import MEAN, MODULES, Pooling, read_pooling
 from kvc.compiler.hugging_face.spectrum_settings import spectrum_in
@@ -68,6 +69,7 @@ class ModelFolder:
         task: what it is to do.
         pooling: how its embeddings are made.
         pictures: how pixels are made of a picture; None where no file says it.
+        places: where pictures go in prompts; None where there are none.
     """
 
     model: PreTrainedModel
@@ -77,14 +79,18 @@ class ModelFolder:
     task: Task = "generate"
     pooling: Pooling = MEAN
     pictures: Mapping[str, object] | None = None
+    places: PicturePlaces | None = None
 
 
-def open_folder(path: str | os.PathLike[str], asked: Task | None = None) -> ModelFolder:
+def open_folder(
+    path: str | os.PathLike[str], asked: Task | None = None, with_pictures: bool = True
+) -> ModelFolder:
     """Open a folder; only headers of weights are read.
 
     Args:
         path: of the folder.
         asked: what the model is to do; None: as the folder says.
+        with_pictures: whether it is to take pictures, if it can.
 
     Raises:
         BadModelFolder: a file is missing, damaged, or does not fit the others.
@@ -116,8 +122,14 @@ def open_folder(path: str | os.PathLike[str], asked: Task | None = None) -> Mode
     headless = task == "embed" and has_head(config)
     left_out = unused(model, checkpoint.tensors, headless) if task == "embed" else ()
     load_weights(model, checkpoint, left_out)
-    pictures = read_pictures(folder) if takes_pictures(model) else None
-    return ModelFolder(model, generation, files, spectrum, task, pooling, pictures)
+    pictures = places = None
+    if with_pictures and takes_pictures(model):
+        pictures = read_pictures(folder)
+    if pictures is not None and task == "generate" and TOKENIZER in files:
+        places = read_places(folder)
+    return ModelFolder(
+        model, generation, files, spectrum, task, pooling, pictures, places
+    )
 
 
 def _task(config: PreTrainedConfig, folder: Path) -> Task:

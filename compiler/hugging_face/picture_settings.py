@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
 
@@ -102,6 +102,15 @@ def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
         match (settings or {}).get(name):
             case [int(height), int(width)]:
                 return height, width
+    return None
+
+
+def configured_size(config: PreTrainedConfig) -> tuple[int, int] | None:
+    """Return height and width of the pictures that a configuration speaks of."""
+    asked = getattr(getattr(config, "vision_config", config), "image_size", None)
+    match [asked, asked] if isinstance(asked, int) else list(asked or ()):
+        case [int(height), int(width)]:
+            return height, width
     return None
 
 

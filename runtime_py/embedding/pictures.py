@@ -162,17 +162,19 @@ def run_pictures(program: Program, task: str, pictures: object) -> Floats:
     method, preparation = method_of(program, PICTURES, found), preparation_of(found)
     rows, height, width = _sizes(program, method)
     made = list[Floats]()
-    listed = _checked(pictures)
+    listed = check_pictures(pictures)
     for first in range(0, len(listed), min(rows, _ROWS)):
         given = [
-            _pixels(preparation, one, (height, width))
+            pixels_of(preparation, one, (height, width))
             for one in listed[first : first + min(rows, _ROWS)]
         ]
         made.append(vectors_of(program.call(method, np.stack(given)), len(given)))
     return np.concatenate(made)
 
 
-def _pixels(preparation: Preparation, picture: object, size: tuple[int, int]) -> Floats:
+def pixels_of(
+    preparation: Preparation, picture: object, size: tuple[int, int]
+) -> Floats:
     """Return the pixels of a file or a picture.
 
     Raises:
@@ -191,7 +193,7 @@ def _pixels(preparation: Preparation, picture: object, size: tuple[int, int]) ->
     return pixels
 
 
-def _checked(pictures: object) -> Sequence[object]:
+def check_pictures(pictures: object) -> Sequence[object]:
     """Return a list of pictures.
 
     Raises:
