@@ -23,7 +23,11 @@ from kvc.compiler.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.hugging_face.headless import POOLER, has_pooler, unused
 from kvc.compiler.hugging_face.picture_places import PicturePlaces, read_places
-from kvc.compiler.hugging_face.picture_settings import read_pictures, takes_pictures
+from kvc.compiler.hugging_face.picture_settings import (
+    OTHERWISE,
+    read_pictures,
+    takes_pictures,
+)
 from kvc.compiler.hugging_face.pooling import MEAN, MODULES, Pooling, read_pooling
 from kvc.compiler.hugging_face.spectrum_settings import spectrum_in
 from kvc.compiler.hugging_face.tasks import (
@@ -124,12 +128,31 @@ def open_folder(
     load_weights(model, checkpoint, left_out)
     pictures = places = None
     if with_pictures and takes_pictures(model):
-        pictures = read_pictures(folder)
-    if pictures is not None and task == "generate" and TOKENIZER in files:
-        places = read_places(folder)
+        pictures, places = _read_pictures(folder, task, TOKENIZER in files)
     return ModelFolder(
         model, generation, files, spectrum, task, pooling, pictures, places
     )
+
+
+def _read_pictures(
+    folder: Path, task: Task, has_tokenizer: bool
+) -> tuple[Mapping[str, object] | None, PicturePlaces | None]:
+    """Return how pixels are made of pictures, and where they go in prompts.
+
+    Raises:
+        UnsupportedModel: kvc makes other pixels, or other prompts.
+        BadModelFolder, MissingPackage: as `read_pictures` and `read_places`.
+    """
+    if task != "generate":
+        return read_pictures(folder), None
+    try:
+        pictures = read_pictures(folder)
+        if pictures is None or not has_tokenizer:
+            return pictures, None
+        return pictures, read_places(folder)
+    except UnsupportedModel as error:
+        reason = error.reason + OTHERWISE
+        raise UnsupportedModel(model=error.model, reason=reason) from error
 
 
 def _task(config: PreTrainedConfig, folder: Path) -> Task:

@@ -29,7 +29,11 @@ from kvc.compiler.hugging_face.encoding_methods import (
 )
 from kvc.compiler.hugging_face.inputs import cache_name, has_encoder, inputs_of
 from kvc.compiler.hugging_face.observing import Meeting, observed
-from kvc.compiler.hugging_face.picture_settings import configured_size, takes_pictures
+from kvc.compiler.hugging_face.picture_settings import (
+    OTHERWISE,
+    configured_size,
+    takes_pictures,
+)
 from kvc.compiler.hugging_face.positions import plain_token, same_meeting, seen
 from kvc.compiler.hugging_face.probe import asked_for
 from kvc.schema.errors import KvcError, UnsupportedModel
@@ -37,9 +41,6 @@ from kvc.schema.errors import KvcError, UnsupportedModel
 _TOKENS: Final = ("image_token_id", "image_token_index")
 _TYPES: Final = ("token_type_ids", "mm_token_type_ids")  # 1 where a picture is
 _AROUND: Final = 3  # tokens before and after the picture of a text
-_OTHERWISE: Final = (
-    "; for its text alone, compile it without pictures (--no-pictures, pictures=False)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,19 @@ def picture_input(
     """
     if not hasattr(model, PICTURE_FEATURES) or not takes_pictures(model):
         return None
+    asked = _asked_beside(model)
+    if asked:
+        raise _refused(model, f"of a picture it asks for {', '.join(asked)}, too")
     found = (getattr(model.config, name, None) for name in _TOKENS)
     token = next((one for one in found if type(one) is int), None)
     size = prepared or configured_size(model.config)
-    if has_encoder(model) or token is None or size is None:
-        what = "has an encoder, or its configuration no image_token_id or no image_size"
-        raise _refused(model, f"it {what}")
+    if has_encoder(model):
+        raise _refused(model, "it has an encoder of texts, and reads pictures")
+    if token is None:
+        raise _refused(model, "its configuration names no token of a picture")
+    if size is None:
+        what = "has no image_size, so each picture has a size of its own"
+        raise _refused(model, f"its configuration {what}")
     vision = getattr(model.config, "vision_config", model.config)
     channels = getattr(vision, "num_channels", 3)
     given = PictureInput(token, 0, size, channels)
@@ -92,23 +100,26 @@ def picture_input(
     return given
 
 
+def _asked_beside(model: PreTrainedModel) -> list[str]:
+    """Return what a model has to be given of a picture beside its pixels."""
+    features: object = getattr(model, PICTURE_FEATURES)
+    assert callable(features), "it was found"
+    without = inspect.Parameter.empty
+    return [
+        name
+        for name, parameter in inspect.signature(features).parameters.items()
+        if (parameter.default, parameter.kind)
+        == (without, parameter.POSITIONAL_OR_KEYWORD)
+        and name != "pixel_values"
+    ]
+
+
 def _positions(model: PreTrainedModel, given: PictureInput) -> int:
     """Return how many embeddings a model makes of a picture.
 
     Raises:
-        UnsupportedModel: it asks for more than pixels, or cannot be run on them.
+        UnsupportedModel: it cannot be run on pixels, or attends by code of its own.
     """
-    features: object = getattr(model, PICTURE_FEATURES)
-    assert callable(features), "it was found"
-    asked = [
-        name
-        for name, parameter in inspect.signature(features).parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-        and name != "pixel_values"
-    ]
-    if asked:
-        raise _refused(model, f"of a picture it asks for {', '.join(asked)}, too")
     call = call_of(None)
     try:
         with stand_ins(model), observed(model):
@@ -136,7 +147,11 @@ def _check_reading(model: PreTrainedModel, given: PictureInput, first: int) -> N
     try:
         read, fed = _read(model, given, tokens), _fed(model, tokens, first)
     except UnsupportedModel as error:
-        raise _refused(model, f"with a picture, {error.reason}") from error
+        reason = (
+            f"in a text with a picture, {error.reason}; kvc cannot say that the places "
+            "of a picture see each other"
+        )
+        raise _refused(model, reason) from error
     except KvcError:
         raise
     except Exception as error:
@@ -209,4 +224,4 @@ def _call(tokens: Tensor, first: int) -> Call:
 
 
 def _refused(model: PreTrainedModel, reason: str) -> UnsupportedModel:
-    return UnsupportedModel(model=type(model).__name__, reason=reason + _OTHERWISE)
+    return UnsupportedModel(model=type(model).__name__, reason=reason + OTHERWISE)

@@ -14,6 +14,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
 
 _FILES: Final = ("preprocessor_config.json", "processor_config.json")
+# What to do about a model that makes text, and reads pictures as kvc does not.
+OTHERWISE: Final = (
+    "; for its text alone, compile it without pictures (--no-pictures, pictures=False)"
+)
 # What the runtime does as `PilBackend` does it; a class with its own does otherwise.
 _STEPS: Final = (
     "_preprocess", "resize", "rescale", "normalize", "center_crop", "process_image",

@@ -19,6 +19,7 @@ from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.choosing import Logits
 from kvc.runtime.generation.encoding import Encoding
 from kvc.runtime.generation.picturing import Picturing
+from kvc.runtime.generation.row import Row
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import (
     BadSetting,
@@ -47,30 +48,6 @@ class Pace:
     def tokens_per_second(self) -> float:
         """Return the rate, 0 when nothing ran."""
         return self.tokens / self.seconds if self.seconds else 0.0
-
-
-@dataclass(slots=True)
-class Row:
-    """How many tokens one row of a session has taken.
-
-    Attributes:
-        start: its position before the first token, None where nothing counts.
-        capacity: its greatest position, None for no limit.
-        fed: how many tokens it has taken.
-    """
-
-    start: int | None
-    capacity: int | None
-    fed: int = 0
-
-    @property
-    def room(self) -> int | None:
-        """Return how many more tokens it takes, None for no limit."""
-        return (
-            None
-            if self.start is None or self.capacity is None
-            else self.capacity - self.start - self.fed
-        )
 
 
 class Feeder:

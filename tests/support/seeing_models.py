@@ -4,7 +4,8 @@ Weights are drawn as in `hf_models`. The reference is the model itself in its ea
 attention, given the whole text and all pictures at once, without a cache.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,10 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from kvc.compiler import CacheConfig, export_hf
+from kvc.runtime import Session, load
+from kvc.tools.reports.methods import describe_methods
+
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
 
@@ -31,7 +36,11 @@ SIDE = 32  # of a picture
 PATCH = 8
 WORDS = 96  # tokens of the text alone
 TOKEN = 90  # that stands where a picture is
-POSITIONS = (SIDE // PATCH) ** 2
+POSITIONS = (SIDE // PATCH) ** 2  # of a picture, for a LLaVA
+CHUNKS = (3, 9, 12, 8, 12)  # pictures begin and end within them
+BEGINS = (4, 25)
+STEPS = 20
+CAPACITY = 100
 
 _TEXT: dict[str, object] = {
     "vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 96,
@@ -46,28 +55,46 @@ _VISION: dict[str, object] = {
 }  # fmt: skip
 
 
-def llava(text: str = "llama", vision: str = "clip_vision_model") -> PreTrainedModel:
-    """Return a LLaVA of a text model and a vision tower."""
-    return build(
-        "llava",
-        text_config=_TEXT | {"model_type": text},
-        vision_config=_VISION | {"model_type": vision},
-        image_token_index=TOKEN,
-    )
+def _kind(text: str, vision: str, **settings: object) -> dict[str, object]:
+    """Return settings of a text model and a vision tower."""
+    return {
+        "text_config": _TEXT | {"model_type": text},
+        "vision_config": _VISION | {"model_type": vision},
+        "image_token_id": TOKEN,
+        **settings,
+    }
 
 
-def gemma3() -> PreTrainedModel:
-    """Return a Gemma 3, in which the positions of a picture see each other."""
-    return build(
+_LLAVA = _kind("llama", "clip_vision_model")
+_SIGLIP = _kind("qwen2", "siglip_vision_model", vision_feature_select_strategy="full")
+_COHERE = _kind("cohere2", "siglip_vision_model", vision_feature_layer=-1)
+_INTERNVL = _kind("qwen2", "internvl_vision")
+_INTERNVL["vision_config"] = _VISION | {
+    "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH],
+}  # fmt: skip
+
+MODELS: dict[str, tuple[str, dict[str, object]]] = {
+    "llava": ("llava", _LLAVA),
+    "llava, SigLIP and Qwen2": ("llava", _SIGLIP),
+    "vipllava": ("vipllava", _LLAVA | {"vision_feature_layers": [-1, -2]}),
+    "internvl": ("internvl", _INTERNVL),
+    "aya_vision": ("aya_vision", _COHERE),
+    "cohere2_vision": ("cohere2_vision", _COHERE),
+}
+# What is refused, and what the error says of it.
+REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
+    "gemma3": (
         "gemma3",
-        text_config=_TEXT | {"query_pre_attn_scalar": 16, "sliding_window": 8},
-        vision_config=_VISION,
-        image_token_index=TOKEN,
-        mm_tokens_per_image=POSITIONS // 4,
-    )
+        _kind(
+            "gemma3_text", "siglip_vision_model", mm_tokens_per_image=POSITIONS // 4
+        ),
+        "see each other",
+    ),
+    "llava_next": ("llava_next", _LLAVA, "asks for image_sizes, too"),
+}  # fmt: skip
 
 
-def build(kind: str, **settings: object) -> PreTrainedModel:
+def build(kind: str, settings: Mapping[str, object]) -> PreTrainedModel:
     """Return a model with weights that matter, in its eager attention."""
     config = AutoConfig.for_model(kind, **settings)
     model: PreTrainedModel = AutoModelForImageTextToText.from_config(
@@ -89,11 +116,12 @@ def picture(seed: int, width: int = 45, height: int = 33) -> Image.Image:
     return Image.fromarray(values).resize((width, height))
 
 
-def text_with_pictures(length: int, begins: Sequence[int]) -> Tokens:
-    """Return tokens int64 [1, length], with the places of a picture at each begin."""
+def text_with_pictures(places: int) -> Tokens:
+    """Return tokens int64 [1, n], with so many places of a picture at each begin."""
+    length = sum(CHUNKS) + STEPS
     tokens = np.random.default_rng(7).integers(3, TOKEN, (1, length))
-    for begin in begins:
-        tokens[0, begin : begin + POSITIONS] = TOKEN
+    for begin in BEGINS:
+        tokens[0, begin : begin + places] = TOKEN
     return tokens
 
 
@@ -107,6 +135,63 @@ def eager(model: PreTrainedModel, tokens: Tokens, given: Floats) -> Floats:
         )
     logits: Floats = made.logits[0].numpy()
     return logits
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far a bundle is from its model, in standard deviations of the logits.
+
+    Attributes:
+        prefill: the largest difference after chunks of embeddings.
+        decode: the largest of the steps after them.
+        control: the largest difference that a wrong row of a picture makes.
+        left: how many operators no backend runs.
+    """
+
+    prefill: float
+    decode: float
+    control: float
+    left: int
+
+
+def compare(
+    model: PreTrainedModel, source: PreTrainedModel | Path, folder: Path, recipe: str
+) -> Parity:
+    """Compile a model, or its folder, run it and its control, and compare."""
+    path, cache = folder / "model.kvc", CacheConfig(CAPACITY)
+    made = export_hf(source, recipe=recipe, cache=cache, prefill_chunk=max(CHUNKS))
+    made.save(path)
+    given = pixels(len(BEGINS))
+    with load(path) as program, program.session() as session:
+        pictures = [program.embed_image(one[None]).copy() for one in given]
+        tokens = text_with_pictures(len(pictures[0]))
+        found = _fed(session, tokens, pictures)
+        pictures[1][1] = pictures[1][2]
+        changed = _fed(session, tokens, pictures)
+    logits = eager(model, tokens, given)
+    ends = np.cumsum(CHUNKS)
+    wanted = logits[[*(ends - 1), *range(ends[-1], ends[-1] + STEPS)]]
+    far, wrong = (np.abs(one - wanted) / logits.std() for one in (found, changed))
+    count = len(CHUNKS)
+    left = sum(sum(one.left.values()) for one in describe_methods(made.program))
+    return Parity(far[:count].max(), far[count:].max(), wrong.max(), left)
+
+
+def _fed(session: Session, tokens: Tokens, pictures: Sequence[Floats]) -> Floats:
+    """Return the logits after each chunk of embeddings, then of decode steps."""
+    session.reset()
+    ends = np.cumsum(CHUNKS)
+    pieces = zip(ends, CHUNKS, strict=True)
+    parts = [session.embed_tokens(tokens[:, e - n : e]).copy() for e, n in pieces]
+    whole = np.concatenate(parts, axis=1)
+    whole[0, tokens[0, : ends[-1]] == TOKEN] = np.concatenate(pictures)
+    made = [
+        session.prefill_embeds(whole[:, end - size : end])[0].copy()
+        for end, size in zip(ends, CHUNKS, strict=True)
+    ]
+    steps = range(ends[-1], ends[-1] + STEPS)
+    made += [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
+    return np.stack(made)
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

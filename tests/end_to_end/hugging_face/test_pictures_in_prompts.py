@@ -1,31 +1,34 @@
 """Models that read texts and pictures: the same logits, the same answers."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
-import numpy as np
+import encoder_models
 import pytest
 import torch
 from click.testing import CliRunner
-from encoder_models import build
 from seeing_models import (
+    CAPACITY,
+    CHUNKS,
+    MODELS,
     NOTICED,
     POSITIONS,
+    REFUSED,
     SIDE,
+    STEPS,
     TOKEN,
     TOLERANCE,
-    eager,
-    gemma3,
-    llava,
+    build,
+    compare,
     picture,
-    pixels,
     processor,
     save_folder,
-    text_with_pictures,
 )
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.runtime import Session, generate, load
+from kvc.runtime import generate, load
 from kvc.schema.errors import (
     BadModelSetting,
     BadPicture,
@@ -36,37 +39,23 @@ from kvc.schema.errors import (
 from kvc.tools.cli import main
 from kvc.tools.reports.methods import describe_methods
 
-CHUNKS = (3, 9, 12, 8, 12)  # places of pictures on both sides of their ends
-BEGINS = (4, 25)
-STEPS = 20
 PROMPTS = ("<image> 5 6 7", "3 4 <image> 9 <image> 8", "11 12 13")
 
 
-def fed(session: Session, tokens, pictures) -> list:
-    """Return the logits after each chunk of embeddings, then of decode steps."""
-    session.reset()
-    text = session.embed_tokens(tokens[:, :12]).copy()
-    parts = [session.embed_tokens(tokens[:, at : at + 11]) for at in range(12, 67, 11)]
-    whole = np.concatenate([text, *parts], axis=1)
-    whole[0, tokens[0, : whole.shape[1]] == TOKEN] = np.concatenate(pictures)
-    ends = np.cumsum(CHUNKS)
-    made = [
-        session.prefill_embeds(whole[:, end - size : end])[0].copy()
-        for end, size in zip(ends, CHUNKS, strict=True)
-    ]
-    last = int(ends[-1])
-    steps = range(last, last + STEPS)
-    return made + [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
-
-
-def expected(logits):
-    ends = np.cumsum(CHUNKS)
-    return [*logits[ends - 1], *logits[ends[-1] : ends[-1] + STEPS]]
+WITHOUT_TORCH = f"""
+import sys
+for name in ("torch", "transformers", "safetensors"):
+    sys.modules[name] = None
+from kvc.tools.cli import main
+bundle, prompt, image = sys.argv[1:]
+given = ["generate", bundle, prompt, "--image", image, "--max-tokens", "{STEPS}"]
+main(given, standalone_mode=False)
+"""
 
 
 @pytest.fixture(scope="module")
 def model():
-    return llava()
+    return build(*MODELS["llava"])
 
 
 @pytest.fixture(scope="module")
@@ -77,36 +66,48 @@ def folder(model, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def bundle(folder, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "llava.kvc"
-    cache = CacheConfig(100)
-    export_hf(folder, recipe="cpu_fp32", cache=cache, prefill_chunk=12).save(path)
+    cache, chunk = CacheConfig(CAPACITY), max(CHUNKS)
+    export_hf(folder, recipe="cpu_fp32", cache=cache, prefill_chunk=chunk).save(path)
     return path
 
 
 @pytest.mark.parametrize("recipe", ["fp32", "cpu_fp32"])
-def test_logits_are_those_of_the_model_with_its_pictures(model, recipe, tmp_path):
-    made = export_hf(model, recipe=recipe, cache=CacheConfig(100), prefill_chunk=12)
-    made.save(tmp_path / "model.kvc")
-    tokens, given = text_with_pictures(67, BEGINS), pixels(2)
-    logits = eager(model, tokens, given)
-    with load(tmp_path / "model.kvc") as program, program.session() as session:
-        pictures = [program.embed_image(one[None]).copy() for one in given]
-        found = fed(session, tokens, pictures)
-        pictures[1][3] = pictures[1][4]
-        changed = fed(session, tokens, pictures)
-    wanted, spread = expected(logits), float(logits.std())
-    assert np.abs(np.array(found) - wanted).max() < TOLERANCE * spread
-    assert np.abs(np.array(changed) - wanted)[3:].max() > NOTICED * spread
-    assert [one.shape for one in pictures] == [(POSITIONS, 64)] * 2
+def test_logits_are_those_of_the_model_with_its_pictures(
+    model, folder, recipe, tmp_path
+):
+    found = compare(model, folder, tmp_path, recipe)
+    assert max(found.prefill, found.decode) < TOLERANCE
+    assert found.control > NOTICED
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "llava"])
+def test_logits_of_every_architecture_are_those_of_the_model(name, tmp_path):
+    model = build(*MODELS[name])
+    found = compare(model, model, tmp_path, "cpu_fp32")
+    assert max(found.prefill, found.decode) < TOLERANCE
+    assert found.control > NOTICED
+    assert found.left == 0
 
 
 @pytest.mark.parametrize("recipe", ["cpu_fp32", "cpu_q8"])
-def test_it_runs_natively_whole(model, recipe):
-    made = export_hf(model, recipe=recipe, cache=CacheConfig(100), prefill_chunk=12)
+def test_it_answers_without_torch(folder, recipe, tmp_path):
+    cache = CacheConfig(CAPACITY)
+    made = export_hf(folder, recipe=recipe, cache=cache, prefill_chunk=max(CHUNKS))
+    made.save(tmp_path / "model.kvc")
     methods = {one.name: one.left for one in describe_methods(made.program)}
     assert methods.keys() == {
         "prefill", "decode", "prefill_embeds", "embed_image", "embed_tokens"
     }  # fmt: skip
     assert all(left == {} for left in methods.values())
+    picture(0).save(tmp_path / "a.png")
+    given = str(tmp_path / "model.kvc"), PROMPTS[0], str(tmp_path / "a.png")
+    command = [sys.executable, "-c", WITHOUT_TORCH, *given]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with load(given[0]) as program, program.session() as session:
+        run = generate(session, given[1], images=[given[2]], max_tokens=STEPS)
+        assert done.stdout == "".join(run.text())
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -219,8 +220,8 @@ def test_pictures_come_with_one_prompt(bundle):
 
 
 def test_the_model_without_pictures_has_none(folder, tmp_path):
-    cache = CacheConfig(100)
-    made = export_hf(folder, recipe="cpu_fp32", cache=cache, pictures=False)
+    settings = {"cache": CacheConfig(CAPACITY), "prefill_chunk": max(CHUNKS)}
+    made = export_hf(folder, recipe="cpu_fp32", pictures=False, **settings)
     made.save(tmp_path / "text.kvc")
     with load(tmp_path / "text.kvc") as program, program.session() as session:
         assert sorted(program.methods) == ["decode", "prefill"]
@@ -258,9 +259,11 @@ def test_the_command_reads_pictures(bundle, tmp_path):
     assert "none of '<image>'" in found.stderr
 
 
-def test_a_model_whose_pictures_see_both_ways_is_refused():
-    with pytest.raises(UnsupportedModel, match="--no-pictures"):
-        export_hf(gemma3(), cache=CacheConfig(64))
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_reads_pictures_in_another_way_is_refused(name):
+    kind, settings, says = REFUSED[name]
+    with pytest.raises(UnsupportedModel, match=f"{says}.*--no-pictures"):
+        export_hf(build(kind, settings), cache=CacheConfig(CAPACITY))
 
 
 def test_a_processor_that_makes_other_prompts_is_refused(folder, tmp_path, model):
@@ -269,9 +272,9 @@ def test_a_processor_that_makes_other_prompts_is_refused(folder, tmp_path, model
     found["num_additional_image_tokens"] = 0
     (tmp_path / "processor_config.json").write_text(json.dumps(found))
     with pytest.raises(UnsupportedModel, match="15 places in a prompt"):
-        export_hf(tmp_path, cache=CacheConfig(64))
+        export_hf(tmp_path, cache=CacheConfig(CAPACITY))
 
 
 def test_a_model_without_a_cache_takes_no_such_argument():
     with pytest.raises(BadModelSetting, match="has no cache"):
-        export_hf(build("bert"), pictures=False)
+        export_hf(encoder_models.build("bert"), pictures=False)
