@@ -24,6 +24,7 @@ class FolderOptions(TypedDict):
     prefill_sizes: tuple[int, ...]
     all_logits: bool
     inputs_embeds: bool
+    no_pictures: bool
 
 
 _NUMBER: Final = click.IntRange(min=1)
@@ -89,6 +90,11 @@ _OPTIONS: Final = (
         "--inputs-embeds",
         is_flag=True,
         help="HF folder: add a method prefill_embeds, which takes embeddings.",
+    ),
+    click.option(
+        "--no-pictures",
+        is_flag=True,
+        help="HF folder: of a model that reads pictures, too, compile the text alone.",
     ),
 )
 

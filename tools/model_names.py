@@ -78,6 +78,7 @@ def compile_folder(
         prefill_sizes=options["prefill_sizes"],
         all_logits=options["all_logits"],
         inputs_embeds=options["inputs_embeds"],
+        pictures=not options["no_pictures"],
         progress=progress,
         max_copy_bytes=max_copy_bytes,
     )

@@ -23,8 +23,10 @@ from transformers.cache_utils import Cache
 
 from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import AXIS, KvCache, LayerBuffers
+from kvc.compiler.hugging_face.encoding_methods import call_of, picture_features
 from kvc.compiler.hugging_face.inputs import inputs_of, takes_positions
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.picture_input import PictureInput
 from kvc.compiler.hugging_face.settings import LEAST_LENGTH, Sizes
 from kvc.compiler.spec import Dim, Method, StateSpec
 from kvc.schema.errors import UnsupportedModel
@@ -79,6 +81,21 @@ class CachedDecoder(nn.Module):
     def prefill_embeds(self, inputs_embeds: Tensor) -> Tensor:
         """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
         return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
+        """Return embeddings [1, seq, hidden] of tokens int64 [1, seq]."""
+        (decoder,) = self._decoder
+        made: Tensor = decoder.get_input_embeddings()(tokens)
+        return made
+
+    def embed_image(self, pixels: Tensor) -> Tensor:
+        """Return what stands in the places of a picture, float32 [places, hidden].
+
+        Args:
+            pixels: float32 [1, channels, height, width].
+        """
+        (decoder,) = self._decoder
+        return picture_features(decoder, call_of(None), pixels)
 
     def _append(
         self, keep: int, row_lengths: Tensor | None = None, **inputs: Tensor
@@ -160,6 +177,18 @@ def methods_of(
         example = embeds.expand(1, tokens.shape[1], -1).contiguous()
         methods.append(_method("prefill_embeds", "inputs_embeds", example, sizes))
     return tuple(methods)
+
+
+def picture_methods(given: PictureInput, sizes: Sizes) -> tuple[Method, ...]:
+    """Return the methods that make embeddings: of a picture, and of tokens beside it.
+
+    They have no state.
+    """
+    tokens, dims = torch.zeros(1, 2, dtype=torch.int64), {1: Dim("seq", 1, sizes.chunk)}
+    return (
+        Method("embed_image", args=(given.pixels(),)),
+        Method("embed_tokens", args=(tokens,), dynamic={"tokens": dims}),
+    )
 
 
 def _method(

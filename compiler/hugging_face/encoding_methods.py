@@ -6,8 +6,9 @@ their own: padding on the right, with any tokens, neither sees nor is seen, and 
 part in an embedding. No mask of all pairs of tokens is made.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.inputs import has_encoder
 from kvc.compiler.hugging_face.observing import observed
+from kvc.compiler.hugging_face.picture_settings import configured_size
 from kvc.compiler.hugging_face.pooling import Pooling
 from kvc.compiler.hugging_face.tasks import Task
 from kvc.compiler.spec import Dim, Method
@@ -26,7 +28,7 @@ _READ: Final = 7  # tokens of a text that is read to find the first position
 _TEXTS: Final = "input_ids"
 # What models with a tower for each have, and where features are in what it returns.
 _TEXT_FEATURES: Final = "get_text_features"
-_PICTURE_FEATURES: Final = "get_image_features"
+PICTURE_FEATURES: Final = "get_image_features"
 _FEATURES: Final = "pooler_output"
 _STATES: Final = "last_hidden_state"
 
@@ -112,22 +114,23 @@ class Encoders(nn.Module):
 
         Where a model makes no features, that is the state of its first position.
         """
-        made = _run_pictures(self._model[0], _call_of(None), pixels)
+        made = _run_pictures(self._model[0], call_of(None), pixels)
         if makes_features(self._model[0]):
             return _tensor(made, _FEATURES)
         return _tensor(made, _STATES)[:, 0]
 
     def classify_image(self, pixels: Tensor) -> Tensor:
         """Return logits float32 [batch, labels]; args as of `embed_image`."""
-        made = _run_pictures(self._model[0], _call_of(None), pixels)
+        made = _run_pictures(self._model[0], call_of(None), pixels)
         return _tensor(made, "logits")
 
     def _run(self, tokens: Tensor, lengths: Tensor | None) -> object:
         padding = self._reading.padding
-        return _run_texts(self._model[0], _call_of(lengths), tokens, padding)
+        return _run_texts(self._model[0], call_of(lengths), tokens, padding)
 
 
-def _call_of(lengths: Tensor | None) -> Call:
+def call_of(lengths: Tensor | None) -> Call:
+    """Return a call without a cache, of rows of these lengths; None: all is real."""
     nothing = torch.zeros(0, dtype=torch.int64)  # of a cache
     return Call(nothing, nothing, lengths, uncached=True)
 
@@ -150,9 +153,23 @@ def _run_texts(
 def _run_pictures(model: PreTrainedModel, call: Call, pixels: Tensor) -> object:
     """Run a model on pixels float32 [batch, channels, height, width]."""
     with attending(call):
-        run = getattr(model, _PICTURE_FEATURES) if makes_features(model) else model
-        made: object = run(pixel_values=pixels)
-        return made
+        run: object = getattr(model, PICTURE_FEATURES, model)
+        assert callable(run)
+        return run(pixel_values=pixels)
+
+
+def picture_features(model: PreTrainedModel, call: Call, pixels: Tensor) -> Tensor:
+    """Return what a model that makes text sees in pictures, float32 [tokens, hidden].
+
+    Args:
+        model: whose `get_image_features` returns the embeddings of each.
+        call: without a cache.
+        pixels: float32 [1, channels, height, width].
+    """
+    made: object = getattr(_run_pictures(model, call, pixels), _FEATURES)
+    parts = [made] if isinstance(made, Tensor) else list(cast(Iterable[Tensor], made))
+    flat = [part.reshape(-1, part.shape[-1]) for part in parts]
+    return (flat[0] if len(flat) == 1 else torch.cat(flat)).float()
 
 
 def _tensor(made: object, name: str) -> Tensor:
@@ -194,7 +211,7 @@ def read_model(
 
 def makes_features(model: PreTrainedModel) -> bool:
     """Tell whether a model has a tower for texts and one for pictures (CLIP)."""
-    return hasattr(model, _TEXT_FEATURES) and hasattr(model, _PICTURE_FEATURES)
+    return hasattr(model, _TEXT_FEATURES) and hasattr(model, PICTURE_FEATURES)
 
 
 def _read_texts(model: PreTrainedModel, task: Task) -> Reading:
@@ -224,11 +241,9 @@ def _read_pictures(
         UnsupportedModel: its configuration does not say it, or it has no such task.
     """
     config = getattr(model.config, "vision_config", model.config)
-    asked = getattr(config, "image_size", None)
-    size = (asked, asked) if isinstance(asked, int) else tuple(asked or ())
-    size = prepared or size
+    size = prepared or configured_size(model.config)
     methods = {"embed": "embed_image", "classify": "classify_image"}
-    if task not in methods or len(size) != 2:
+    if task not in methods or size is None:
         reason = (
             "its configuration has no image_size, or it is not to embed or classify"
         )
@@ -249,7 +264,7 @@ def _probe(model: PreTrainedModel, reading: Reading) -> int:
     try:
         with stand_ins(model), observed(model) as meetings:
             lengths = None if reading.fixed else torch.full((1,), _READ)
-            call = _call_of(lengths if reading.texts else None)
+            call = call_of(lengths if reading.texts else None)
             if reading.texts:
                 _run_texts(model, call, tokens, reading.padding)
             else:

@@ -23,6 +23,7 @@ from kvc.compiler.hugging_face.decoder import (
     check_positions,
     linear_layers,
     methods_of,
+    picture_methods,
     states_of,
 )
 from kvc.compiler.hugging_face.encoder_decoder import (
@@ -37,6 +38,9 @@ from kvc.compiler.hugging_face.inputs import has_encoder
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import check_keys
+from kvc.compiler.hugging_face.patches import as_products
+from kvc.compiler.hugging_face.picture_input import PictureInput, picture_input
+from kvc.compiler.hugging_face.picture_settings import size_of
 from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.replacing import using_kvc
@@ -52,7 +56,7 @@ from kvc.compiler.hugging_face.tasks import check_task
 from kvc.compiler.pipeline import compile_program
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
-from kvc.schema.errors import BadModelSetting
+from kvc.schema.errors import BadModelSetting, UnsupportedModel
 
 
 def export_hf(
@@ -65,6 +69,7 @@ def export_hf(
     prefill_sizes: Sequence[int] = (),
     all_logits: bool = False,
     inputs_embeds: bool = False,
+    pictures: bool = True,
     progress: Progress | None = None,
     max_copy_bytes: Mapping[str, int] | None = None,
 ) -> Bundle:
@@ -107,6 +112,8 @@ def export_hf(
             every position, float32 [batch, seq, vocab].
         inputs_embeds: also compile `prefill_embeds`, which takes embeddings float32
             [batch, seq, hidden] in place of tokens.
+        pictures: whether a model that makes text of texts and pictures takes pictures,
+            by `embed_image`, `embed_tokens` and `prefill_embeds`.
         progress: as of `compile_program`.
         max_copy_bytes: as of `compile_program`.
 
@@ -130,27 +137,31 @@ def export_hf(
             place="export_hf", setting="cache", expected=expected, found=found
         )
     settings = load_recipe(recipe, asked.dtype)
-    opened = open_model(model, check_task(task))
+    opened = open_model(model, check_task(task), pictures)
     decoder = opened.model
     if opened.task != "generate":
         check_unused(
-            opened.task, asked, prefill_chunk, prefill_sizes, all_logits, inputs_embeds
-        )
+            opened.task, asked, prefill_chunk, prefill_sizes, all_logits, inputs_embeds,
+            pictures,
+        )  # fmt: skip
         return export_encoders(opened, settings, asked, progress)
-    embeds = _example_embeds(decoder) if inputs_embeds else None
-    with Unchanged(decoder), using_kvc(decoder):
+    with Unchanged(decoder), using_kvc(decoder), as_products(decoder):
         given = encoder_input(decoder) if has_encoder(decoder) else None
         heard = 0
         if given is not None:
             check_rows(decoder, asked.batch or 1)
             heard = encoder_length(asked, decoder.config, given.positions)
         layers, first = _probed(decoder, given)
+        seen = _seen(opened, first) if pictures else None
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
         )
         check_keys(decoder, sizes.length)
         sizes = replace(sizes, heard=heard)
+        embeds = _example_embeds(decoder) if inputs_embeds or seen else None
         methods = methods_of(sizes, prefill_sizes, all_logits, embeds)
+        if seen is not None:
+            methods += picture_methods(seen, sizes)
         if given is None:
             whole = _decoder(decoder, layers.own, sizes, prefill_sizes, first)
             states = states_of(layers.own, sizes)
@@ -166,7 +177,7 @@ def export_hf(
                 methods,
                 recipe=settings,
                 states=states,
-                metadata=_metadata(opened),
+                metadata=_metadata(opened, seen),
                 progress=progress,
                 max_copy_bytes=max_copy_bytes,
                 files=opened.files,
@@ -186,6 +197,27 @@ def _probed(
         return cached_layers(decoder, given), first_position(decoder, given)
 
 
+def _seen(opened: Opened, first: int) -> PictureInput | None:
+    """Return what a model takes of a picture, None for one without pictures.
+
+    Raises:
+        UnsupportedModel: it reads them in a way that kvc does not, or its processor
+            makes other prompts than the model reads.
+    """
+    with held_still(opened.model, READ):
+        seen = picture_input(opened.model, size_of(opened.pictures), first)
+    if seen is None or opened.places is None:
+        return seen
+    places = opened.places.tokens.count(seen.token)
+    if places != seen.positions:
+        reason = (
+            f"its processor gives a picture {places} places in a prompt, and it makes "
+            f"{seen.positions} embeddings of one"
+        )
+        raise UnsupportedModel(model=type(opened.model).__name__, reason=reason)
+    return seen
+
+
 def _decoder(
     decoder: PreTrainedModel,
     layers: Mapping[int, CachedLayer],
@@ -199,7 +231,7 @@ def _decoder(
     return BatchedDecoder(decoder, layers, sizes, prefill_sizes, first)
 
 
-def _metadata(opened: Opened) -> dict[str, object]:
+def _metadata(opened: Opened, seen: PictureInput | None) -> dict[str, object]:
     metadata: dict[str, object] = {
         "architecture": opened.model.config.model_type,
         "generation_config": dict(opened.generation),
@@ -208,6 +240,14 @@ def _metadata(opened: Opened) -> dict[str, object]:
         metadata["spectrum"] = dict(opened.spectrum)
     if TOKENIZER in opened.files:
         metadata["tokenizer"] = TOKENIZER
+    if seen is not None:
+        metadata["pictures"] = {"method": "embed_image", **(opened.pictures or {})}
+        metadata["picture_places"] = {
+            "token": seen.token,
+            "positions": seen.positions,
+            "placeholder": opened.places and opened.places.placeholder,
+            "expansion": opened.places and opened.places.expansion,
+        }
     return metadata
 
 

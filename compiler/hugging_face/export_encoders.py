@@ -66,6 +66,7 @@ def check_unused(
     prefill_sizes: Sequence[int],
     all_logits: bool,
     inputs_embeds: bool,
+    pictures: bool,
 ) -> None:
     """Check that nothing is asked for that only a model with a cache has.
 
@@ -86,6 +87,8 @@ def check_unused(
         "inputs_embeds": inputs_embeds,
     }
     given |= {name: value for name, value in others.items() if value}
+    if not pictures:
+        given["pictures"] = pictures
     for name, value in given.items():
         expected = f"nothing, as a model for the task {task} has no cache"
         raise BadModelSetting(

@@ -22,7 +22,12 @@ from kvc.compiler.checkpoints.header import Problems, parse_object
 from kvc.compiler.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.hugging_face.headless import POOLER, has_pooler, unused
-from kvc.compiler.hugging_face.picture_settings import read_pictures, takes_pictures
+from kvc.compiler.hugging_face.picture_places import PicturePlaces, read_places
+from kvc.compiler.hugging_face.picture_settings import (
+    OTHERWISE,
+    read_pictures,
+    takes_pictures,
+)
 from kvc.compiler.hugging_face.pooling import MEAN, MODULES, Pooling, read_pooling
 from kvc.compiler.hugging_face.spectrum_settings import spectrum_in
 from kvc.compiler.hugging_face.tasks import (
@@ -68,6 +73,7 @@ class ModelFolder:
         task: what it is to do.
         pooling: how its embeddings are made.
         pictures: how pixels are made of a picture; None where no file says it.
+        places: where pictures go in prompts; None where there are none.
     """
 
     model: PreTrainedModel
@@ -77,14 +83,18 @@ class ModelFolder:
     task: Task = "generate"
     pooling: Pooling = MEAN
     pictures: Mapping[str, object] | None = None
+    places: PicturePlaces | None = None
 
 
-def open_folder(path: str | os.PathLike[str], asked: Task | None = None) -> ModelFolder:
+def open_folder(
+    path: str | os.PathLike[str], asked: Task | None = None, with_pictures: bool = True
+) -> ModelFolder:
     """Open a folder; only headers of weights are read.
 
     Args:
         path: of the folder.
         asked: what the model is to do; None: as the folder says.
+        with_pictures: whether it is to take pictures, if it can.
 
     Raises:
         BadModelFolder: a file is missing, damaged, or does not fit the others.
@@ -116,8 +126,33 @@ def open_folder(path: str | os.PathLike[str], asked: Task | None = None) -> Mode
     headless = task == "embed" and has_head(config)
     left_out = unused(model, checkpoint.tensors, headless) if task == "embed" else ()
     load_weights(model, checkpoint, left_out)
-    pictures = read_pictures(folder) if takes_pictures(model) else None
-    return ModelFolder(model, generation, files, spectrum, task, pooling, pictures)
+    pictures = places = None
+    if with_pictures and takes_pictures(model):
+        pictures, places = _read_pictures(folder, task, TOKENIZER in files)
+    return ModelFolder(
+        model, generation, files, spectrum, task, pooling, pictures, places
+    )
+
+
+def _read_pictures(
+    folder: Path, task: Task, has_tokenizer: bool
+) -> tuple[Mapping[str, object] | None, PicturePlaces | None]:
+    """Return how pixels are made of pictures, and where they go in prompts.
+
+    Raises:
+        UnsupportedModel: kvc makes other pixels, or other prompts.
+        BadModelFolder, MissingPackage: as `read_pictures` and `read_places`.
+    """
+    if task != "generate":
+        return read_pictures(folder), None
+    try:
+        pictures = read_pictures(folder)
+        if pictures is None or not has_tokenizer:
+            return pictures, None
+        return pictures, read_places(folder)
+    except UnsupportedModel as error:
+        reason = error.reason + OTHERWISE
+        raise UnsupportedModel(model=error.model, reason=reason) from error
 
 
 def _task(config: PreTrainedConfig, folder: Path) -> Task:

@@ -12,6 +12,7 @@ from typing import Final
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.hugging_face.folder import check_supported, open_folder
+from kvc.compiler.hugging_face.picture_places import PicturePlaces
 from kvc.compiler.hugging_face.pooling import MEAN, Pooling
 from kvc.compiler.hugging_face.tasks import Task, task_of
 from kvc.schema.errors import CompileError
@@ -41,6 +42,7 @@ class Opened:
         task: what it is to do.
         pooling: how its embeddings are made.
         pictures: how pixels are made of a picture; None where nothing says it.
+        places: where pictures go in prompts; None where nothing says it.
     """
 
     model: PreTrainedModel
@@ -51,14 +53,18 @@ class Opened:
     task: Task = "generate"
     pooling: Pooling = MEAN
     pictures: Mapping[str, object] | None = None
+    places: PicturePlaces | None = None
 
 
-def open_model(model: object, asked: Task | None = None) -> Opened:
+def open_model(
+    model: object, asked: Task | None = None, with_pictures: bool = True
+) -> Opened:
     """Return a model, or what is in a folder.
 
     Args:
         model: the model, or the path of a folder.
         asked: what it is to do; None: as the folder says, or the model's class.
+        with_pictures: as of `open_folder`.
 
     Raises:
         CompileError: it is neither.
@@ -67,11 +73,11 @@ def open_model(model: object, asked: Task | None = None) -> Opened:
         BadModelFolder, CheckpointError, UnknownTask: as `open_folder`.
     """
     if isinstance(model, str | os.PathLike):
-        folder = open_folder(model, asked)
+        folder = open_folder(model, asked, with_pictures)
         found = _settings(folder.model.config, folder.generation)
         return Opened(
             folder.model, found, folder.generation, folder.files, folder.spectrum,
-            folder.task, folder.pooling, folder.pictures,
+            folder.task, folder.pooling, folder.pictures, folder.places,
         )  # fmt: skip
     if not isinstance(model, PreTrainedModel):
         kind = type(model).__name__

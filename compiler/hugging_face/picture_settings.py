@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
 
 _FILES: Final = ("preprocessor_config.json", "processor_config.json")
+# What to do about a model that makes text, and reads pictures as kvc does not.
+OTHERWISE: Final = (
+    "; for its text alone, compile it without pictures (--no-pictures, pictures=False)"
+)
 # What the runtime does as `PilBackend` does it; a class with its own does otherwise.
 _STEPS: Final = (
     "_preprocess", "resize", "rescale", "normalize", "center_crop", "process_image",
@@ -146,6 +150,15 @@ def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
         match (settings or {}).get(name):
             case [int(height), int(width)]:
                 return height, width
+    return None
+
+
+def configured_size(config: PreTrainedConfig) -> tuple[int, int] | None:
+    """Return height and width of the pictures that a configuration speaks of."""
+    asked = getattr(getattr(config, "vision_config", config), "image_size", None)
+    match [asked, asked] if isinstance(asked, int) else list(asked or ()):
+        case [int(height), int(width)]:
+            return height, width
     return None
 
 

@@ -90,7 +90,7 @@ def _read(
     call = Call(start, start + seq, first=first or 0)
     cache = NotingCache(call) if first is None else _HoldingCache(call)
     cross = NotingCache(call, cross=True)
-    tokens = torch.full((1, seq), _plain_token(decoder.config.get_text_config()))
+    tokens = torch.full((1, seq), plain_token(decoder.config.get_text_config()))
     encoder = None if encoded is None else {encoded.name: encoded.of_length(_HEARD)}
     try:
         with stand_ins(decoder), observed(decoder) as meetings:
@@ -101,15 +101,16 @@ def _read(
         alone = "by itself" if first is None else "with what kvc gives it"
         reason = f"it cannot be run {alone}: {type(error).__name__}: {error}"
         raise _unsupported(decoder, reason) from error
-    return [*meetings, *map(_seen, call.windows)]
+    return [*meetings, *map(seen, call.windows)]
 
 
-def _seen(window: tuple[int, int | None]) -> Meeting:
+def seen(window: tuple[int, int | None]) -> Meeting:
+    """Return how far a layer sees as what it meets."""
     layer, width = window
     return Meeting(f"attention of layer {layer}", torch.tensor(width or 0))
 
 
-def _plain_token(config: PreTrainedConfig) -> int:
+def plain_token(config: PreTrainedConfig) -> int:
     """Return a token that means nothing special: padding may have no position."""
     named = [found for name, found in vars(config).items() if "token" in name]
     return next(token for token in range(len(named) + 1) if token not in named)
@@ -118,12 +119,13 @@ def _plain_token(config: PreTrainedConfig) -> int:
 def _difference(whole: Sequence[Meeting], end: Sequence[Meeting]) -> _Difference | None:
     """Return where two runs first part, None if nowhere."""
     for expected, found in zip_longest(whole, end):
-        if expected is None or found is None or not _same(expected, found):
+        if expected is None or found is None or not same_meeting(expected, found):
             return _Difference(expected, found)
     return None
 
 
-def _same(expected: Meeting, found: Meeting) -> bool:
+def same_meeting(expected: Meeting, found: Meeting) -> bool:
+    """Tell whether an op of a text's end has the values that the whole text gives."""
     one, other = _last(expected.value, found.value), _numbers(found.value)
     if expected.op != found.op or (one.dtype, one.shape) != (other.dtype, other.shape):
         return False

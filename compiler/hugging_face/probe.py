@@ -69,7 +69,7 @@ def cached_layers(
             raise
         except Exception as error:
             what = f"it cannot be run: {type(error).__name__}: {error}"
-            raise _unsupported(decoder, _asked(error) or what) from error
+            raise _unsupported(decoder, asked_for(error) or what) from error
     if not cache.noted and not cache.states:
         raise _unsupported(decoder, "it puts no keys, values or states into its cache")
     if given is not None and not cross.noted:
@@ -96,7 +96,7 @@ def _own_layers(
     }
 
 
-def _asked(error: Exception) -> str:
+def asked_for(error: Exception) -> str:
     """Return where a model asks for values of tensors; "" if it does not."""
     if not isinstance(
         error, DataDependentOutputException | DynamicOutputShapeException

@@ -12,6 +12,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
+    AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForNextSentencePrediction,
@@ -38,6 +39,7 @@ TASKS: Final[tuple[Task, ...]] = get_args(Task)
 MAKERS: Final[Mapping[Task, tuple[Maker, ...]]] = {
     "generate": (
         AutoModelForCausalLM,
+        AutoModelForImageTextToText,
         AutoModelForSeq2SeqLM,
         AutoModelForSpeechSeq2Seq,
     ),
@@ -127,7 +129,7 @@ def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
     """Return what makes a model for a task; None where transformers has none."""
     makers = MAKERS[task]
     if task == "generate":
-        makers = makers[1:] if config.is_encoder_decoder else makers[:1]
+        makers = makers[2:] if config.is_encoder_decoder else makers[:2]
     return next((one for one in makers if type(config) in _classes(one)), None)
 
 

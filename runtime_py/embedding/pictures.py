@@ -166,17 +166,19 @@ def run_pictures(program: Program, task: str, pictures: object) -> Floats:
     if always is not None:  # before memory is taken for it
         _check_size(always, (height, width), "every picture")
     made = list[Floats]()
-    listed = _checked(pictures)
+    listed = check_pictures(pictures)
     for first in range(0, len(listed), min(rows, _ROWS)):
         given = [
-            _pixels(preparation, one, (height, width))
+            pixels_of(preparation, one, (height, width))
             for one in listed[first : first + min(rows, _ROWS)]
         ]
         made.append(vectors_of(program.call(method, np.stack(given)), len(given)))
     return np.concatenate(made)
 
 
-def _pixels(preparation: Preparation, picture: object, size: tuple[int, int]) -> Floats:
+def pixels_of(
+    preparation: Preparation, picture: object, size: tuple[int, int]
+) -> Floats:
     """Return the pixels of a file or a picture.
 
     Raises:
@@ -204,7 +206,7 @@ def _check_size(made: tuple[int, ...], size: tuple[int, int], name: str) -> None
         raise BadSetting(name="the bundle", expected=expected, found=found)
 
 
-def _checked(pictures: object) -> Sequence[object]:
+def check_pictures(pictures: object) -> Sequence[object]:
     """Return a list of pictures.
 
     Raises:

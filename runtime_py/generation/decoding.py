@@ -7,7 +7,8 @@ row, chosen from the model's logits. `drafting.py` does the same with a draft mo
 from collections.abc import Sequence
 
 from kvc.runtime.generation.answer import Answer
-from kvc.runtime.generation.feeding import Feeder, Row
+from kvc.runtime.generation.feeding import Feeder
+from kvc.runtime.generation.row import Row
 
 
 class Decoding:

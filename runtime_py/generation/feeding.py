@@ -13,10 +13,13 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.calls.chunks import chunk_sizes, plan_chunks
+from kvc.runtime.arrays import Array
+from kvc.runtime.calls.chunks import Chunk, chunk_sizes, plan_chunks
 from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.choosing import Logits
 from kvc.runtime.generation.encoding import Encoding
+from kvc.runtime.generation.picturing import Picturing
+from kvc.runtime.generation.row import Row
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import (
     BadSetting,
@@ -29,6 +32,7 @@ from kvc.schema.model import Method
 from kvc.schema.types import Dim
 
 _Tokens = npt.NDArray[np.int64]
+_Lengths = dict[str, npt.NDArray[np.generic]]
 
 _PADDING: Final = 0  # a token of every model; what padding holds does not matter
 
@@ -44,30 +48,6 @@ class Pace:
     def tokens_per_second(self) -> float:
         """Return the rate, 0 when nothing ran."""
         return self.tokens / self.seconds if self.seconds else 0.0
-
-
-@dataclass(slots=True)
-class Row:
-    """How many tokens one row of a session has taken.
-
-    Attributes:
-        start: its position before the first token, None where nothing counts.
-        capacity: its greatest position, None for no limit.
-        fed: how many tokens it has taken.
-    """
-
-    start: int | None
-    capacity: int | None
-    fed: int = 0
-
-    @property
-    def room(self) -> int | None:
-        """Return how many more tokens it takes, None for no limit."""
-        return (
-            None
-            if self.start is None or self.capacity is None
-            else self.capacity - self.start - self.fed
-        )
 
 
 class Feeder:
@@ -86,6 +66,7 @@ class Feeder:
         rows: int = 1,
         name: str = "session",
         encoding: Encoding | None = None,
+        picturing: Picturing | None = None,
     ) -> None:
         """Find the methods.
 
@@ -95,6 +76,7 @@ class Feeder:
             name: what messages call the session.
             encoding: what an encoder is given before the prompts; the session begins
                 anew with it.
+            picturing: gives embeddings of the one prompt, which has pictures.
 
         Raises:
             UnknownName: the program lacks a role.
@@ -109,7 +91,7 @@ class Feeder:
         _check_rows(name, rows, len(starts))
         if encoding is not None:
             starts = [None if start is None else 0 for start in starts]
-        self._encoding = encoding
+        self._encoding, self._picturing = encoding, picturing
         symbols, longest = session.symbols, session.longest_call
         self._prefills = [chunk_sizes(m, symbols, longest) for m in prefills]
         self._decode = chunk_sizes(decode, symbols)
@@ -165,16 +147,27 @@ class Feeder:
         self._encode()
         last, at = np.zeros((0, 0), np.float32), 0
         longest = max(map(len, prompts))
-        for chunk in plan_chunks(longest, self._prefills, self._decode):
+        for chunk in self._plan(longest):
             parts = [prompt[at : at + chunk.count] for prompt in prompts]
             began = time.perf_counter()
-            logits = self.run(chunk.method, parts)
+            given = None
+            if self._picturing is not None:
+                (prompt,) = prompts
+                end = at + chunk.count
+                given = self._picturing.embeddings(prompt, at, end)
+            logits = self.run(chunk.method, parts, given)
             self.prefill.seconds += time.perf_counter() - began
             self.prefill.tokens += sum(map(len, parts))
             for row, part in enumerate(parts):
                 logits[row] = logits[row] if part else last[row]
             last, at = logits, at + chunk.count
         return last
+
+    def _plan(self, count: int) -> list[Chunk]:
+        """Return the calls for prompts of which the longest has so many tokens."""
+        if self._picturing is not None:
+            return plan_chunks(count, (), self._picturing.sizes)
+        return plan_chunks(count, self._prefills, self._decode)
 
     def _encode(self) -> None:
         """Run the encoder, where there is one; what it takes is part of the prompts."""
@@ -199,12 +192,18 @@ class Feeder:
         parts = [() if token is None else (token,) for token in tokens]
         return self.run(self._decode.method, parts)
 
-    def run(self, method: str, parts: Sequence[Sequence[int]]) -> Logits:
+    def run(
+        self,
+        method: str,
+        parts: Sequence[Sequence[int]],
+        embeddings: Array | None = None,
+    ) -> Logits:
         """Run tokens of each row in one call.
 
         Args:
             method: of the role "prefill" or "decode"; of one row, "prefill_all" too.
             parts: tokens of each row, as many as the method takes in the longest.
+            embeddings: of the one row's tokens, which the method takes in their place.
 
         Returns:
             What the call gives: float32 [rows, vocab], or of each token of one row
@@ -215,9 +214,11 @@ class Feeder:
             ExecutionError: as `Session.call`.
         """
         self._check_alone(method)
-        tokens, row_lengths = self._arguments(method, parts)
+        given, row_lengths = embeddings, _Lengths()
+        if given is None:
+            given, row_lengths = self._arguments(method, parts)
         self._calling = True
-        logits = cast(Logits, self.session.call(method, tokens, **row_lengths))
+        logits = cast(Logits, self.session.call(method, given, **row_lengths))
         for number, part in enumerate(parts):  # quicker than a strict zip of few
             self.rows[number].fed += len(part)
         self._changes, self._calling = self.session.changes, False
@@ -257,7 +258,7 @@ class Feeder:
 
     def _arguments(
         self, name: str, parts: Sequence[Sequence[int]]
-    ) -> tuple[_Tokens, dict[str, npt.NDArray[np.generic]]]:
+    ) -> tuple[_Tokens, _Lengths]:
         """Return tokens int64 [rows, longest], and row lengths.
 
         A single row has no row lengths.

@@ -22,6 +22,7 @@ from kvc.runtime.generation.encoding import (
 )
 from kvc.runtime.generation.feeding import Feeder, check_session
 from kvc.runtime.generation.generation import BatchGeneration, Generation
+from kvc.runtime.generation.picturing import check_alone, picturing_of, places_of
 from kvc.runtime.generation.prompts import (
     batch_of,
     histories_of,
@@ -36,6 +37,8 @@ from kvc.schema.errors import BadSetting
 if TYPE_CHECKING:
     import numpy as np
 
+    from kvc.runtime.embedding.pictures import Picture
+
     Prompt = str | Sequence[int] | np.typing.NDArray[np.int64]
     Prompts = Sequence[Prompt] | np.typing.NDArray[np.int64]
 
@@ -47,6 +50,7 @@ def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
     session: Session,
     prompt: "Prompt",
     *,
+    images: "Sequence[Picture]" = (),
     tokenizer: Tokenizer | None = None,
     history: Sequence[int] = (),
     draft: Session | None = None,
@@ -72,6 +76,7 @@ def generate(
     session: Session,
     prompt: object,
     *,
+    images: "Sequence[Picture]" = (),
     attention_mask: object = None,
     tokenizer: Tokenizer | None = None,
     history: Sequence[object] = (),
@@ -96,6 +101,11 @@ def generate(
             different lengths; or token ids [batch, n].
         attention_mask: of token ids [batch, n]: [batch, n], 1 for a token and 0 for
             padding, at either end of a row, as tokenizers of transformers make it.
+        images: the pictures of a prompt, paths of files or pictures of Pillow, where
+            the program reads pictures. A text has the model's placeholder, such as
+            <image>, once for each; tokens have the token of it, once for each picture
+            or in all of its places. A later prompt may bring others. Not for a batch,
+            with an encoder, or with a draft.
         tokenizer: for text; the bundle's where it is left out.
         history: what the session holds already, for the repetition penalty, and for a
             draft that holds less of it; of a batch what each row holds.
@@ -126,9 +136,11 @@ def generate(
         TypeError: there is no such argument.
         UnknownName: the program lacks a role: with a draft, "prefill_all" too.
         NoPosition, NotRewindable: with a draft, one of the two cannot go back.
+        BadPicture, FileProblem: a file is no picture, or too large a one.
         InputMismatch: the model does not have a token of the prompt.
         PromptTooLong: there is no room for the prompt.
-        MissingPackage, BadTokenizer: the bundle's tokenizer cannot be used.
+        MissingPackage, BadTokenizer: the bundle's tokenizer cannot be used, or Pillow
+            is not there for pictures.
         Poisoned, Busy, Closed, Forked: as `Session.call`.
 
     Warns:
@@ -153,13 +165,26 @@ def generate(
         expected = "none: the program has no encoder"
         found = repr(decoder_prompt)
         raise BadSetting(name="decoder_prompt", expected=expected, found=found)
+    places = places_of(session)
+    picturing = picturing_of(session, places, images)
+    pictures = 0
+    if picturing is not None:
+        check_alone(encode is not None, batch is not None, draft is not None)
+        pictures = picturing.count
     prompts = prompts_of(prompt, batch)
+    if places is not None:
+        prompts = [
+            places.in_text(one, pictures) if isinstance(one, str) else one
+            for one in prompts
+        ]
     histories = histories_of(history, None if batch is None else len(batch))
-    feeder = Feeder(session, len(prompts), encoding=encoding)
+    feeder = Feeder(session, len(prompts), encoding=encoding, picturing=picturing)
     tokens = [
         tokens_of(prompt, find_tokenizer, is_start=not row.start)
         for prompt, row in zip(prompts, feeder.rows, strict=True)
     ]
+    if places is not None:
+        tokens = [places.in_tokens(one, pictures) for one in tokens]
     feeder.check_prompts(tokens)
     source = Decoding(feeder)
     if draft is not None:

@@ -54,6 +54,14 @@ _WHY = {
     metavar="N",
     help="How many tokens the draft model guesses at a time.  [default: 4]",
 )
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="FILE",
+    help="A picture, for the first <image> of PROMPT, or what else the model has for "
+    "one; repeatable, in the order of the text.",
+)
 @loading_options
 def generate(
     bundle: str,
@@ -62,6 +70,7 @@ def generate(
     capacity: int | None,
     draft: str | None,
     draft_tokens: int | None,
+    images: tuple[str, ...],
     loading: Loading,
 ) -> None:
     """Continue each PROMPT with the model in BUNDLE.
@@ -85,6 +94,8 @@ def generate(
         raise click.UsageError("- reads all of stdin, so it can be given once")
     if draft is not None and len(prompts) > 1:
         raise click.UsageError("--draft guesses for one PROMPT")
+    if images and len(prompts) > 1:
+        raise click.UsageError("--image goes with one PROMPT")
     texts = [_read(prompt) for prompt in prompts]
     with ExitStack() as stack:
         program = stack.enter_context(open_program(bundle, loading))
@@ -93,7 +104,7 @@ def generate(
         if draft is not None:
             draft_program = stack.enter_context(open_program(draft, loading))
             draft_session = stack.enter_context(draft_program.session())
-        run = _start(session, texts, settings, draft_session, draft_tokens)
+        run = _start(session, texts, settings, draft_session, draft_tokens, images)
         for each in (program, draft_program):
             if each is not None:
                 each.pack()  # or the figures would be of that, not of the model
@@ -159,6 +170,7 @@ def _start(
     settings: "Arguments",
     draft: "Session | None",
     draft_tokens: int | None,
+    images: Sequence[str],
 ) -> "Generation | BatchGeneration":
     """Return a generation; what it ignores is said on stderr.
 
@@ -171,7 +183,12 @@ def _start(
         if len(texts) > 1:
             return generate(session, texts, **settings)
         return generate(
-            session, texts[0], draft=draft, draft_tokens=draft_tokens, **settings
+            session,
+            texts[0],
+            images=images,
+            draft=draft,
+            draft_tokens=draft_tokens,
+            **settings,
         )
 
 

@@ -29,6 +29,7 @@ import encoder_models  # noqa: E402  they lie beside the tests
 import hf_models  # noqa: E402
 import hf_parity  # noqa: E402
 import hf_quality  # noqa: E402
+import seeing_models  # noqa: E402
 import seq2seq_models  # noqa: E402
 
 HEAD = """\
@@ -83,6 +84,19 @@ model in eager attention, in standard deviations of what the model makes
   to PyTorch.
 
 Controls must be above {noticed:g}.
+
+"""
+SEEING = """\
+In the next table a model reads texts with pictures. A text with two pictures is fed as
+embeddings with the recipe `cpu_fp32`, and compared with the model itself, which is
+given the whole text and both pictures at once (`tests/support/seeing_models.py`).
+
+- *prefill*: the largest difference after chunks of {chunks} positions, whose ends are
+  within pictures.
+- *decode*: the largest difference in {steps} steps after them.
+- *control*: the same with one row of a picture's embeddings replaced. It must be above
+  {noticed:g}.
+- *left*: how many operators of all methods are left to PyTorch.
 
 """
 REMARKS = """\
@@ -291,6 +305,23 @@ def _picture_line(name: str) -> str:
     return f"| {name} | {far:.1e} | {changed:.3f} | {_left_by_recipes(name)} |\n"
 
 
+def _seeing_line(name: str) -> str:
+    model = seeing_models.build(*seeing_models.MODELS[name])
+    with tempfile.TemporaryDirectory() as folder:
+        found = seeing_models.compare(model, model, Path(folder), "cpu_fp32")
+    figures = f"{found.prefill:.1e} | {found.decode:.1e} | {found.control:.3f}"
+    return f"| {name} | {figures} | {found.left} |\n"
+
+
+def _unseeing_line(name: str) -> str:
+    kind, settings, _ = seeing_models.REFUSED[name]
+    try:
+        export_hf(seeing_models.build(kind, settings))
+    except CompileError as error:
+        return f"| {name} | {error} |\n"
+    raise AssertionError(f"{name} compiles; it is not refused any more")
+
+
 def _left_by_recipes(name: str) -> str:
     """Return how many operators each recipe leaves to PyTorch."""
     counts = []
@@ -404,6 +435,23 @@ PAGES: dict[str, tuple[str | Table, ...]] = {
             _head("architecture", "far", "changed", "left"),
             encoder_models.PICTURES,
             _picture_line,
+        ),
+        SEEING.format(
+            chunks=", ".join(map(str, seeing_models.CHUNKS)),
+            steps=seeing_models.STEPS,
+            noticed=seeing_models.NOTICED,
+        ),
+        Table(
+            "## Texts with pictures",
+            _head("architecture", "prefill", "decode", "control", "left"),
+            seeing_models.MODELS,
+            _seeing_line,
+        ),
+        Table(
+            "## Pictures refused",
+            _head("architecture", "what the error says"),
+            seeing_models.REFUSED,
+            _unseeing_line,
         ),
         REMARKS,
         Table(

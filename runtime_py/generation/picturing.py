@@ -1,0 +1,232 @@
+"""Prompts with pictures: where these go, and the embeddings fed in their places.
+
+In: a session of a program that reads pictures, a prompt, pictures. Out: tokens, in
+which each picture has as many places as the model makes embeddings of it, and a
+`Picturing`, which gives the embeddings of any part of the prompt. It holds those of one
+picture at a time.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
+from kvc.runtime.embedding.pictures import check_pictures, pixels_of, preparation_of
+from kvc.runtime.sessions.session import Session
+from kvc.schema.errors import BadSetting
+from kvc.schema.frozen import frozen
+
+if TYPE_CHECKING:
+    from kvc.runtime.embedding.pictures import Picture
+
+Floats = npt.NDArray[np.float32]
+
+_EMBED_PICTURE: Final = "embed_image"
+_EMBED_TOKENS: Final = "embed_tokens"
+_PREFILL: Final = "prefill_embeds"
+_PICTURES: Final = "pictures"
+_PLACES: Final = "picture_places"
+
+
+@frozen
+class Places:
+    """Where a prompt has pictures.
+
+    Attributes:
+        token: that stands in each place.
+        positions: how many places a picture has.
+        placeholder: what a text has for a picture; None: nothing says it.
+        expansion: what takes its place, which becomes so many of these tokens.
+    """
+
+    token: int
+    positions: int
+    placeholder: str | None
+    expansion: str | None
+
+    def in_text(self, prompt: str, pictures: int) -> str:
+        """Return a text with all places of its pictures.
+
+        Raises:
+            BadSetting: it has another number of pictures.
+        """
+        if self.placeholder is None or self.expansion is None:
+            return prompt
+        self._check(prompt.count(self.placeholder), pictures, repr(self.placeholder))
+        return prompt.replace(self.placeholder, self.expansion)
+
+    def in_tokens(self, prompt: Sequence[int], pictures: int) -> tuple[int, ...]:
+        """Return tokens with all places of their pictures, which may be there already.
+
+        Raises:
+            BadSetting: there are places for another number of pictures.
+        """
+        found = prompt.count(self.token)
+        if found == pictures * self.positions:
+            return tuple(prompt)
+        self._check(found, pictures, f"the token {self.token}")
+        return tuple(
+            each
+            for token in prompt
+            for each in (token,) * (self.positions if token == self.token else 1)
+        )
+
+    def _check(self, found: int, pictures: int, what: str) -> None:
+        if found != pictures:
+            expected = (
+                f"{what} once for each picture, {pictures} times"
+                if pictures
+                else f"none of {what}, which stands for a picture, as none is given "
+                "(images=, --image)"
+            )
+            raise BadSetting(name="prompt", expected=expected, found=f"{found}")
+
+
+class Picturing:
+    """Gives the embeddings of a prompt with pictures, part by part.
+
+    Attributes:
+        sizes: what the method takes that appends embeddings.
+        count: how many pictures there are.
+    """
+
+    def __init__(
+        self, session: Session, places: Places, pixels: Sequence[Floats]
+    ) -> None:
+        self.sizes: ChunkSizes = chunk_sizes(
+            session.methods[_PREFILL], session.symbols, session.longest_call
+        )
+        self.count = len(pixels)
+        self._session, self._places, self._pixels = session, places, pixels
+        self._shown: tuple[int, Floats] | None = None
+
+    def embeddings(self, prompt: Sequence[int], begin: int, end: int) -> Floats:
+        """Return embeddings float32 [1, end - begin, hidden] of a part of a prompt.
+
+        Args:
+            prompt: all tokens of it.
+            begin: of the part.
+            end: of the part.
+
+        Raises:
+            BadSetting: the program makes something else of a picture than it says.
+            ExecutionError: as `Session.call`.
+        """
+        part = np.array([prompt[begin:end]], np.int64)
+        made = cast(Floats, self._session.call(_EMBED_TOKENS, part))
+        token, positions = self._places.token, self._places.positions
+        place = prompt[:begin].count(token)
+        for i, found in enumerate(part[0]):
+            if found == token:
+                number, row = divmod(place, positions)
+                made[0, i] = self._picture(number, made.shape[2])[row]
+                place += 1
+        return made
+
+    def _picture(self, number: int, width: int) -> Floats:
+        """Return the embeddings of a picture, float32 [positions, width]."""
+        if self._shown is None or self._shown[0] != number:
+            pixels = self._pixels[number][None]
+            made = cast(Floats, self._session.call(_EMBED_PICTURE, pixels))
+            expected = (self._places.positions, width)
+            if made.shape != expected:
+                what = f"embeddings {list(expected)} of a picture"
+                found = f"{list(made.shape)}"
+                raise BadSetting(name="the bundle", expected=what, found=found)
+            self._shown = number, made
+        return self._shown[1]
+
+
+def places_of(session: Session) -> Places | None:
+    """Return where the pictures of a prompt go, None for a program without pictures.
+
+    Raises:
+        BadSetting: the bundle says something impossible.
+    """
+    found = _parsed(session, _PLACES)
+    if found is None:
+        return None
+    match found:
+        case {
+            "token": int(token),
+            "positions": int(positions),
+            "placeholder": str() | None as placeholder,
+            "expansion": str() | None as expansion,
+        } if token >= 0 and positions > 0 and placeholder != "":
+            methods = {_EMBED_PICTURE, _EMBED_TOKENS, _PREFILL}
+            if methods <= set(session.methods):
+                return Places(token, positions, placeholder, expansion)
+    raise _impossible(session, _PLACES)
+
+
+def picturing_of(
+    session: Session, places: Places | None, pictures: "Sequence[Picture]"
+) -> Picturing | None:
+    """Return what gives embeddings, None where a prompt has no pictures.
+
+    Raises:
+        BadSetting: the program reads no pictures, or something is no picture.
+        BadPicture, FileProblem: a file is no picture, or too large a one.
+        MissingPackage: Pillow is not installed.
+    """
+    if isinstance(pictures, list | tuple) and not pictures:
+        return None
+    listed = check_pictures(pictures)
+    if places is None:
+        expected = "none: the bundle is of a model that reads no pictures, or was "
+        raise BadSetting(
+            name="images",
+            expected=expected + "compiled without them",
+            found=f"{len(listed)}",
+        )
+    said = _parsed(session, _PICTURES)
+    preparation = preparation_of(said if isinstance(said, dict) else {})
+    size = _size_of(session)
+    pixels = [pixels_of(preparation, one, size) for one in listed]
+    return Picturing(session, places, pixels)
+
+
+def check_alone(encoder: bool, batch: bool, draft: bool) -> None:
+    """Check that pictures come with one prompt, and with nothing that cannot see them.
+
+    Raises:
+        BadSetting: they do not.
+    """
+    others = {"a list of prompts": batch, "an encoder": encoder, "a draft": draft}
+    found = [what for what, there in others.items() if there]
+    if found:
+        expected = "none, or one prompt alone"
+        raise BadSetting(name="images", expected=expected, found=f"{found[0]}, too")
+
+
+def _size_of(session: Session) -> tuple[int, int]:
+    """Return the height and the width of pictures.
+
+    Raises:
+        BadSetting: the method takes something else.
+    """
+    graph = session.methods[_EMBED_PICTURE].graph
+    shapes = [graph.values[given].type.dims for given in graph.inputs]
+    match shapes:
+        case [(1, 3, int(height), int(width))]:
+            return height, width
+    expected = f"a method {_EMBED_PICTURE} of pixels [1, 3, height, width]"
+    raise BadSetting(name="the bundle", expected=expected, found=f"{shapes}")
+
+
+def _parsed(session: Session, name: str) -> object:
+    try:
+        found: object = json.loads(session.metadata.get(name, "null"))
+    except (ValueError, RecursionError) as error:
+        raise _impossible(session, name) from error
+    return found
+
+
+def _impossible(session: Session, name: str) -> BadSetting:
+    expected, found = "what kvc compile writes", session.metadata.get(name, "nothing")
+    return BadSetting(
+        name=f"the bundle's metadata {name}", expected=expected, found=found[:80]
+    )

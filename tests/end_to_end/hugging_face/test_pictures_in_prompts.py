@@ -1,0 +1,280 @@
+"""Models that read texts and pictures: the same logits, the same answers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import encoder_models
+import pytest
+import torch
+from click.testing import CliRunner
+from seeing_models import (
+    CAPACITY,
+    CHUNKS,
+    MODELS,
+    NOTICED,
+    POSITIONS,
+    REFUSED,
+    SIDE,
+    STEPS,
+    TOKEN,
+    TOLERANCE,
+    build,
+    compare,
+    picture,
+    processor,
+    save_folder,
+)
+
+from kvc.compiler import CacheConfig, export_hf
+from kvc.runtime import generate, load
+from kvc.schema.errors import (
+    BadModelSetting,
+    BadPicture,
+    BadSetting,
+    PromptTooLong,
+    UnsupportedModel,
+)
+from kvc.tools.cli import main
+from kvc.tools.reports.methods import describe_methods
+
+PROMPTS = ("<image> 5 6 7", "3 4 <image> 9 <image> 8", "11 12 13")
+
+
+WITHOUT_TORCH = f"""
+import sys
+for name in ("torch", "transformers", "safetensors"):
+    sys.modules[name] = None
+from kvc.tools.cli import main
+bundle, prompt, image = sys.argv[1:]
+given = ["generate", bundle, prompt, "--image", image, "--max-tokens", "{STEPS}"]
+main(given, standalone_mode=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build(*MODELS["llava"])
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory) -> Path:
+    return save_folder(tmp_path_factory.mktemp("llava"), model)
+
+
+@pytest.fixture(scope="module")
+def bundle(folder, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "llava.kvc"
+    cache, chunk = CacheConfig(CAPACITY), max(CHUNKS)
+    export_hf(folder, recipe="cpu_fp32", cache=cache, prefill_chunk=chunk).save(path)
+    return path
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "cpu_fp32"])
+def test_logits_are_those_of_the_model_with_its_pictures(
+    model, folder, recipe, tmp_path
+):
+    found = compare(model, folder, tmp_path, recipe)
+    assert max(found.prefill, found.decode) < TOLERANCE
+    assert found.control > NOTICED
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "llava"])
+def test_logits_of_every_architecture_are_those_of_the_model(name, tmp_path):
+    model = build(*MODELS[name])
+    found = compare(model, model, tmp_path, "cpu_fp32")
+    assert max(found.prefill, found.decode) < TOLERANCE
+    assert found.control > NOTICED
+    assert found.left == 0
+
+
+@pytest.mark.parametrize("recipe", ["cpu_fp32", "cpu_q8"])
+def test_it_answers_without_torch(folder, recipe, tmp_path):
+    cache = CacheConfig(CAPACITY)
+    made = export_hf(folder, recipe=recipe, cache=cache, prefill_chunk=max(CHUNKS))
+    made.save(tmp_path / "model.kvc")
+    methods = {one.name: one.left for one in describe_methods(made.program)}
+    assert methods.keys() == {
+        "prefill", "decode", "prefill_embeds", "embed_image", "embed_tokens"
+    }  # fmt: skip
+    assert all(left == {} for left in methods.values())
+    picture(0).save(tmp_path / "a.png")
+    given = str(tmp_path / "model.kvc"), PROMPTS[0], str(tmp_path / "a.png")
+    command = [sys.executable, "-c", WITHOUT_TORCH, *given]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with load(given[0]) as program, program.session() as session:
+        run = generate(session, given[1], images=[given[2]], max_tokens=STEPS)
+        assert done.stdout == "".join(run.text())
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_answers_are_those_of_transformers(model, bundle, prompt):
+    images = [picture(i) for i in range(prompt.count("<image>"))]
+    given = processor()(images=images or None, text=prompt, return_tensors="pt")
+    limit = {"max_new_tokens": STEPS, "do_sample": False, "eos_token_id": [95]}
+    with torch.no_grad():
+        wanted = model.generate(**given, **limit)[0, given["input_ids"].shape[1] :]
+    with load(bundle) as program, program.session() as session:
+        run = generate(session, prompt, images=images, max_tokens=STEPS, stop_tokens=95)
+        assert list(run) == [token for token in wanted.tolist() if token != 95]
+
+
+def test_another_picture_gives_another_answer(bundle):
+    with load(bundle) as program:
+        answers = set()
+        for seed in range(3):
+            with program.session() as session:
+                run = generate(
+                    session, PROMPTS[0], images=[picture(seed)], max_tokens=STEPS
+                )
+                answers.add(tuple(run))
+    assert len(answers) == 3
+
+
+def test_tokens_may_have_the_token_of_a_picture_once_or_in_all_places(bundle):
+    once, images = [5, TOKEN, 6, 7], [picture(0)]
+    whole = [5, *[TOKEN] * POSITIONS, 6, 7]
+    with load(bundle) as program:
+        answers = []
+        for prompt in (once, whole, "5 <image> 6 7"):
+            with program.session() as session:
+                answers.append(
+                    list(generate(session, prompt, images=images, max_tokens=STEPS))
+                )
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_a_later_turn_brings_another_picture(bundle):
+    first, then = "3 <image> 4 5", "6 <image> 7"
+    with load(bundle) as program:
+        with program.session() as session:
+            limit = {"stop_tokens": 95}
+            run = generate(session, first, images=[picture(0)], max_tokens=4, **limit)
+            said = list(run)
+            more = [*run.pending, 6, TOKEN, 7]
+            limit["max_tokens"] = STEPS
+            turns = list(generate(session, more, images=[picture(1)], **limit))
+        with program.session() as session:
+            text = " ".join([first, *map(str, said), then])
+            images = [picture(0), picture(1)]
+            whole = list(generate(session, text, images=images, **limit))
+    assert len(turns) == STEPS
+    assert turns == whole
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count", "says"),
+    [
+        ("5 6", 1, "'<image>' once for each picture, 1 times, got 0"),
+        ("5 <image> <image>", 1, "1 times, got 2"),
+        ("5 <image>", 0, "none of '<image>'"),
+        ([5, TOKEN, 6], 0, "none of the token 90"),
+        ([5, TOKEN, TOKEN], 1, "1 times, got 2"),
+    ],
+)
+def test_a_prompt_has_a_place_for_each_picture(bundle, prompt, count, says):
+    images = [picture(0)] * count
+    with load(bundle) as program, program.session() as session:
+        with pytest.raises(BadSetting, match=says):
+            generate(session, prompt, images=images)
+        assert session.position == 0
+
+
+@pytest.mark.parametrize("images", ["a.png", [5], 7])
+def test_what_is_no_picture_is_refused(bundle, images):
+    with (
+        load(bundle) as program,
+        program.session() as session,
+        pytest.raises(BadSetting, match="picture"),
+    ):
+        generate(session, "<image> 5", images=images)
+
+
+def test_a_file_that_is_no_picture_is_refused(bundle, tmp_path):
+    (tmp_path / "a.png").write_text("words")
+    with (
+        load(bundle) as program,
+        program.session() as session,
+        pytest.raises(BadPicture, match=r"a\.png"),
+    ):
+        generate(session, "<image> 5", images=[tmp_path / "a.png"])
+
+
+def test_pictures_past_the_capacity_are_refused_before_anything_runs(bundle):
+    with load(bundle) as program, program.session(capacity=20) as session:
+        with pytest.raises(PromptTooLong):
+            generate(session, "<image> 5 <image>", images=[picture(0), picture(1)])
+        assert session.position == 0
+
+
+def test_pictures_come_with_one_prompt(bundle):
+    with (
+        load(bundle) as program,
+        program.session() as session,
+        pytest.raises(BadSetting, match="images: expected none, or one prompt"),
+    ):
+        generate(session, ["<image> 5", "6"], images=[picture(0)])
+
+
+def test_the_model_without_pictures_has_none(folder, tmp_path):
+    settings = {"cache": CacheConfig(CAPACITY), "prefill_chunk": max(CHUNKS)}
+    made = export_hf(folder, recipe="cpu_fp32", pictures=False, **settings)
+    made.save(tmp_path / "text.kvc")
+    with load(tmp_path / "text.kvc") as program, program.session() as session:
+        assert sorted(program.methods) == ["decode", "prefill"]
+        with pytest.raises(BadSetting, match="reads no pictures"):
+            generate(session, "3 4", images=[picture(0)])
+
+
+def test_metadata_says_how_a_prompt_is_expanded(bundle):
+    with load(bundle) as program:
+        places = json.loads(program.metadata["picture_places"])
+        pictures = json.loads(program.metadata["pictures"])
+    assert places == {
+        "token": TOKEN,
+        "positions": POSITIONS,
+        "placeholder": "<image>",
+        "expansion": "<image>" * POSITIONS,
+    }
+    assert (pictures["method"], pictures["crop"]) == ("embed_image", [SIDE, SIDE])
+
+
+def test_the_command_reads_pictures(bundle, tmp_path):
+    files = []
+    for seed in range(2):
+        picture(seed).save(tmp_path / f"{seed}.png")
+        files += ["--image", str(tmp_path / f"{seed}.png")]
+    arguments = ["generate", str(bundle), "5 <image> 6 <image>", "--max-tokens", "9"]
+    found = CliRunner().invoke(main, [*arguments, *files])
+    assert found.exit_code == 0, found.stderr
+    with load(bundle) as program, program.session() as session:
+        images = [picture(0), picture(1)]
+        run = generate(session, arguments[2], images=images, max_tokens=9)
+        assert found.stdout == "".join(run.text())
+    found = CliRunner().invoke(main, arguments)
+    assert found.exit_code == 1
+    assert "none of '<image>'" in found.stderr
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_reads_pictures_in_another_way_is_refused(name):
+    kind, settings, says = REFUSED[name]
+    with pytest.raises(UnsupportedModel, match=f"{says}.*--no-pictures"):
+        export_hf(build(kind, settings), cache=CacheConfig(CAPACITY))
+
+
+def test_a_processor_that_makes_other_prompts_is_refused(folder, tmp_path, model):
+    save_folder(tmp_path, model)
+    found = json.loads((tmp_path / "processor_config.json").read_text())
+    found["num_additional_image_tokens"] = 0
+    (tmp_path / "processor_config.json").write_text(json.dumps(found))
+    with pytest.raises(UnsupportedModel, match="15 places in a prompt"):
+        export_hf(tmp_path, cache=CacheConfig(CAPACITY))
+
+
+def test_a_model_without_a_cache_takes_no_such_argument():
+    with pytest.raises(BadModelSetting, match="has no cache"):
+        export_hf(encoder_models.build("bert"), pictures=False)

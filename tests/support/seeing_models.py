@@ -1,0 +1,228 @@
+"""Tiny random models that read texts and pictures, and folders of them.
+
+Weights are drawn as in `hf_models`. The reference is the model itself in its eager
+attention, given the whole text and all pictures at once, without a cache.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from hf_models import rescale
+from numpy.typing import NDArray
+from PIL import Image
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import (
+    AutoConfig,
+    AutoModelForImageTextToText,
+    LlavaProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from kvc.compiler import CacheConfig, export_hf
+from kvc.runtime import Session, load
+from kvc.tools.reports.methods import describe_methods
+
+Floats = NDArray[np.float32]
+Tokens = NDArray[np.int64]
+
+TOLERANCE = 1e-4
+NOTICED = 1e-3
+SIDE = 32  # of a picture
+PATCH = 8
+WORDS = 96  # tokens of the text alone
+TOKEN = 90  # that stands where a picture is
+POSITIONS = (SIDE // PATCH) ** 2  # of a picture, for a LLaVA
+CHUNKS = (3, 9, 12, 8, 12)  # pictures begin and end within them
+BEGINS = (4, 25)
+STEPS = 20
+CAPACITY = 100
+
+_TEXT: dict[str, object] = {
+    "vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+_VISION: dict[str, object] = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "image_size": SIDE, "patch_size": PATCH,
+    "num_channels": 3,
+}  # fmt: skip
+
+
+def _kind(text: str, vision: str, **settings: object) -> dict[str, object]:
+    """Return settings of a text model and a vision tower."""
+    return {
+        "text_config": _TEXT | {"model_type": text},
+        "vision_config": _VISION | {"model_type": vision},
+        "image_token_id": TOKEN,
+        **settings,
+    }
+
+
+_LLAVA = _kind("llama", "clip_vision_model")
+_SIGLIP = _kind("qwen2", "siglip_vision_model", vision_feature_select_strategy="full")
+_COHERE = _kind("cohere2", "siglip_vision_model", vision_feature_layer=-1)
+_INTERNVL = _kind("qwen2", "internvl_vision")
+_INTERNVL["vision_config"] = _VISION | {
+    "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH],
+}  # fmt: skip
+
+MODELS: dict[str, tuple[str, dict[str, object]]] = {
+    "llava": ("llava", _LLAVA),
+    "llava, SigLIP and Qwen2": ("llava", _SIGLIP),
+    "vipllava": ("vipllava", _LLAVA | {"vision_feature_layers": [-1, -2]}),
+    "internvl": ("internvl", _INTERNVL),
+    "aya_vision": ("aya_vision", _COHERE),
+    "cohere2_vision": ("cohere2_vision", _COHERE),
+}
+# What is refused, and what the error says of it.
+REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
+    "gemma3": (
+        "gemma3",
+        _kind(
+            "gemma3_text", "siglip_vision_model", mm_tokens_per_image=POSITIONS // 4
+        ),
+        "see each other",
+    ),
+    "llava_next": ("llava_next", _LLAVA, "asks for image_sizes, too"),
+}  # fmt: skip
+
+
+def build(kind: str, settings: Mapping[str, object]) -> PreTrainedModel:
+    """Return a model with weights that matter, in its eager attention."""
+    config = AutoConfig.for_model(kind, **settings)
+    model: PreTrainedModel = AutoModelForImageTextToText.from_config(
+        config, attn_implementation="eager"
+    )
+    rescale(model, seed=0)
+    return model.eval()
+
+
+def pixels(count: int) -> Floats:
+    """Return pictures float32 [count, 3, height, width]."""
+    shape = count, 3, SIDE, SIDE
+    return np.random.default_rng(5).normal(size=shape).astype(np.float32)
+
+
+def picture(seed: int, width: int = 45, height: int = 33) -> Image.Image:
+    """Return a picture of coarse noise, whose colours a small one still has."""
+    values = np.random.default_rng(seed).integers(0, 256, (5, 4, 3)).astype(np.uint8)
+    return Image.fromarray(values).resize((width, height))
+
+
+def text_with_pictures(places: int) -> Tokens:
+    """Return tokens int64 [1, n], with so many places of a picture at each begin."""
+    length = sum(CHUNKS) + STEPS
+    tokens = np.random.default_rng(7).integers(3, TOKEN, (1, length))
+    for begin in BEGINS:
+        tokens[0, begin : begin + places] = TOKEN
+    return tokens
+
+
+def eager(model: PreTrainedModel, tokens: Tokens, given: Floats) -> Floats:
+    """Return logits float32 [seq, vocab] of a whole text with its pictures."""
+    with torch.no_grad():
+        made = model(
+            input_ids=torch.from_numpy(tokens),
+            pixel_values=torch.from_numpy(given),
+            use_cache=False,
+        )
+    logits: Floats = made.logits[0].numpy()
+    return logits
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far a bundle is from its model, in standard deviations of the logits.
+
+    Attributes:
+        prefill: the largest difference after chunks of embeddings.
+        decode: the largest of the steps after them.
+        control: the largest difference that a wrong row of a picture makes.
+        left: how many operators no backend runs.
+    """
+
+    prefill: float
+    decode: float
+    control: float
+    left: int
+
+
+def compare(
+    model: PreTrainedModel, source: PreTrainedModel | Path, folder: Path, recipe: str
+) -> Parity:
+    """Compile a model, or its folder, run it and its control, and compare."""
+    path, cache = folder / "model.kvc", CacheConfig(CAPACITY)
+    made = export_hf(source, recipe=recipe, cache=cache, prefill_chunk=max(CHUNKS))
+    made.save(path)
+    given = pixels(len(BEGINS))
+    with load(path) as program, program.session() as session:
+        pictures = [program.embed_image(one[None]).copy() for one in given]
+        tokens = text_with_pictures(len(pictures[0]))
+        found = _fed(session, tokens, pictures)
+        pictures[1][1] = pictures[1][2]
+        changed = _fed(session, tokens, pictures)
+    logits = eager(model, tokens, given)
+    ends = np.cumsum(CHUNKS)
+    wanted = logits[[*(ends - 1), *range(ends[-1], ends[-1] + STEPS)]]
+    far, wrong = (np.abs(one - wanted) / logits.std() for one in (found, changed))
+    count = len(CHUNKS)
+    left = sum(sum(one.left.values()) for one in describe_methods(made.program))
+    return Parity(far[:count].max(), far[count:].max(), wrong.max(), left)
+
+
+def _fed(session: Session, tokens: Tokens, pictures: Sequence[Floats]) -> Floats:
+    """Return the logits after each chunk of embeddings, then of decode steps."""
+    session.reset()
+    ends = np.cumsum(CHUNKS)
+    pieces = zip(ends, CHUNKS, strict=True)
+    parts = [session.embed_tokens(tokens[:, e - n : e]).copy() for e, n in pieces]
+    whole = np.concatenate(parts, axis=1)
+    whole[0, tokens[0, : ends[-1]] == TOKEN] = np.concatenate(pictures)
+    made = [
+        session.prefill_embeds(whole[:, end - size : end])[0].copy()
+        for end, size in zip(ends, CHUNKS, strict=True)
+    ]
+    steps = range(ends[-1], ends[-1] + STEPS)
+    made += [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
+    return np.stack(made)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer of words that are numbers, with a token for a picture."""
+    vocabulary = {str(number): number for number in range(WORDS)}
+    special = {"<pad>": 0, "</s>": 2, "<image>": TOKEN}
+    for name, number in special.items():
+        del vocabulary[str(number)]
+        vocabulary[name] = number
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens([AddedToken("<image>", normalized=False)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="</s>"
+    )
+
+
+def processor() -> LlavaProcessor:
+    """Return what prepares texts and pictures for `llava`."""
+    sides = {"height": SIDE, "width": SIDE}
+    return LlavaProcessor(
+        CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=sides),
+        tokenizer(),
+        patch_size=PATCH,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    )
+
+
+def save_folder(path: Path, model: PreTrainedModel) -> Path:
+    """Save a model with its processor; return the folder."""
+    model.save_pretrained(path)
+    processor().save_pretrained(path)
+    return path
