@@ -19,7 +19,9 @@ from kvc.runtime import load
 from kvc.schema.errors import BadModelSetting
 from kvc.tools.reports.methods import describe_methods
 
-QUICK = ("bert", "modernbert", "roberta", "mpnet", "deberta-v2, third version")
+# Every day one of each kind of positions; all come with the exhaustive run.
+QUICK = ("bert", "modernbert", "mpnet")
+RARELY = pytest.mark.exhaustive
 
 
 def check(found):
@@ -32,7 +34,7 @@ def test_embeddings_are_those_of_the_model(name, tmp_path):
     check(compare(name, tmp_path))
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("name", [name for name in TEXTS if name not in QUICK])
 def test_embeddings_of_every_architecture_are_those_of_the_model(name, tmp_path):
     found = compare(name, tmp_path)
@@ -44,7 +46,11 @@ def test_embeddings_of_every_architecture_are_those_of_the_model(name, tmp_path)
 
 @pytest.mark.parametrize(
     ("name", "task"),
-    [("bert", "classify"), ("roberta", "fill_mask"), ("distilbert", "classify_tokens")],
+    [
+        ("bert", "classify"),
+        ("roberta", "fill_mask"),
+        pytest.param("distilbert", "classify_tokens", marks=RARELY),
+    ],
 )
 def test_logits_are_those_of_the_model(name, task, tmp_path):
     found = compare(name, tmp_path, task)
@@ -58,7 +64,12 @@ def test_a_models_own_mean_is_of_tokens_alone(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "task"),
-    [("vit", "classify"), ("clip", "embed"), ("siglip", "embed"), ("dinov2", "embed")],
+    [
+        ("vit", "classify"),
+        ("clip", "embed"),
+        pytest.param("siglip", "embed", marks=RARELY),
+        pytest.param("dinov2", "embed", marks=RARELY),
+    ],
 )
 def test_pictures_give_what_the_model_does(name, task, tmp_path):
     model, given = build(name, task), pixels(3)
@@ -106,7 +117,9 @@ def test_all_positions_of_a_siglip_text_count_padding_too(tmp_path):
     assert np.abs(found - wanted).max() < TOLERANCE * wanted.std()
 
 
-@pytest.mark.parametrize("name", ["bert", "deberta-v2", "clip"])
+@pytest.mark.parametrize(
+    "name", ["bert", pytest.param("deberta-v2", marks=RARELY), "clip"]
+)
 @pytest.mark.parametrize("recipe", ["cpu_fp32", "cpu_q8", "xnnpack_q8"])
 def test_an_encoder_runs_natively_whole(name, recipe):
     bundle = export_hf(build(name), recipe=recipe)

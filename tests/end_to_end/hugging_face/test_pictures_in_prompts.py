@@ -71,7 +71,9 @@ def bundle(folder, tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "cpu_fp32"])
+@pytest.mark.parametrize(
+    "recipe", [pytest.param("fp32", marks=pytest.mark.exhaustive), "cpu_fp32"]
+)
 def test_logits_are_those_of_the_model_with_its_pictures(
     model, folder, recipe, tmp_path
 ):
@@ -90,7 +92,9 @@ def test_logits_of_every_architecture_are_those_of_the_model(name, tmp_path):
     assert found.left == 0
 
 
-@pytest.mark.parametrize("recipe", ["cpu_fp32", "cpu_q8"])
+@pytest.mark.parametrize(
+    "recipe", [pytest.param("cpu_fp32", marks=pytest.mark.exhaustive), "cpu_q8"]
+)
 def test_it_answers_without_torch(folder, recipe, tmp_path):
     cache = CacheConfig(CAPACITY)
     made = export_hf(folder, recipe=recipe, cache=cache, prefill_chunk=max(CHUNKS))
