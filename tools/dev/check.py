@@ -22,7 +22,11 @@ FAST = {
 }
 # Among all tests, too.
 ARCHITECTURE = {"architecture": [PYTHON, "-m", "pytest", "tests/test_architecture.py"]}
-WHOLE, OTHERS = "tests/end_to_end", ("tests/tools", "tests/runtime_py/generation")
+WHOLE, RUNTIME = "tests/end_to_end", "tests/runtime_py"
+OTHERS = (
+    "tests/tools",
+    *(f"{RUNTIME}/{n}" for n in ("generation", "forks", "kernels")),
+)
 # Cut so that both take about as long: what runs whole models, but transformers' ones,
 # and a few folders more.
 SECOND = [WHOLE, f"--ignore={WHOLE}/hugging_face", *OTHERS]
