@@ -49,6 +49,8 @@ class Budgets:
             BudgetExceeded: it takes more than it may.
             UnknownName, BadSetting: the program has no such sizes.
         """
+        if self.file is self.ram is self.state is None:
+            return
         program = saved.program
         found = describe_footprint(program, self.sizes)
         savings = describe_savings(program, found.sizes, found.tokens)

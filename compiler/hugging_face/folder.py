@@ -18,10 +18,10 @@ from transformers.utils.chat_template_utils import (
 )
 
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
-from kvc.compiler.checkpoints.header import Problems, parse_object
 from kvc.compiler.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.hugging_face.headless import POOLER, has_pooler, unused
+from kvc.compiler.hugging_face.json_files import read_json
 from kvc.compiler.hugging_face.picture_places import PicturePlaces, read_places
 from kvc.compiler.hugging_face.picture_settings import (
     OTHERWISE,
@@ -109,8 +109,8 @@ def open_folder(
         is_file = "it is a file; give the folder that it lies in"
         raise _bad(folder, is_file if folder.exists() else why_not_fetched(str(path)))
     _check_no_adapter(folder)
-    described = _read_json(folder, CONFIG)
-    generation = _read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
+    described = read_json(folder, CONFIG)
+    generation = read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
     _check_generation(folder, generation)
     config = _config(folder, described)
     files = {name: folder / name for name in TOKENIZER_FILES if _has(folder, name)}
@@ -118,7 +118,7 @@ def open_folder(
     spectrum = None
     for name in (PROCESSOR, PREPROCESSOR):
         if _has(folder, name):
-            spectrum = spectrum_in(folder, name, _read_json(folder, name)) or spectrum
+            spectrum = spectrum_in(folder, name, read_json(folder, name)) or spectrum
     checkpoint = Checkpoint(folder)
     task = asked or _task(config, folder)
     pooling = read_pooling(folder) if task == "embed" else MEAN
@@ -173,7 +173,7 @@ def _check_no_adapter(folder: Path) -> None:
     """
     if not _has(folder, ADAPTER):
         return
-    described = _read_json(folder, ADAPTER)
+    described = read_json(folder, ADAPTER)
     kind, base = described.get("peft_type"), described.get("base_model_name_or_path")
     where = "beside the weights" if _has(folder, CONFIG) else "and no model"
     reason = (
@@ -186,20 +186,6 @@ def _check_no_adapter(folder: Path) -> None:
 
 def _has(folder: Path, name: str) -> bool:
     return (folder / name).exists()
-
-
-def _read_json(folder: Path, name: str) -> dict[str, object]:
-    """Return what a JSON file says.
-
-    Raises:
-        BadModelFolder: it cannot be read, or is no JSON object.
-    """
-    try:
-        return parse_object((folder / name).read_bytes())
-    except OSError as error:
-        raise _bad(folder, f"cannot read {name}: {reason_of(error)}") from error
-    except Problems as error:
-        raise _bad(folder, f"{name}: {'; '.join(error.reasons)}") from error
 
 
 def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
@@ -305,13 +291,13 @@ def _check_files(
     """
     for name in files:
         if name.endswith(".json"):
-            _read_json(folder, name)
+            read_json(folder, name)
     if TOKENIZER in files:
         check_tokenizer(files[TOKENIZER], config.get_text_config().vocab_size)
     if TEMPLATE in files:
         _check_template(folder, TEMPLATE, _read_text(folder, TEMPLATE))
     elif TOKENIZER_CONFIG in files:
-        for text in _templates(_read_json(folder, TOKENIZER_CONFIG)):
+        for text in _templates(read_json(folder, TOKENIZER_CONFIG)):
             _check_template(folder, TOKENIZER_CONFIG, text)
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
+from kvc.compiler.hugging_face.picture_settings import check_pillow
+from kvc.schema.errors import BadModelFolder, UnsupportedModel
 
 # Width and height of pictures that a processor could tell apart.
 _TRIED: Final = ((40, 30), (30, 40), (1000, 20), (900, 1300))
@@ -39,13 +40,8 @@ def read_places(folder: Path) -> PicturePlaces:
         UnsupportedModel: what it makes depends on the picture.
         MissingPackage: Pillow is not installed.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        what, install = "a folder of a model of pictures", "pip install 'pillow>=11'"
-        raise MissingPackage(
-            what=what, package="Pillow", reason=str(error), install=install
-        ) from error
+    check_pillow()
+    from PIL import Image
     from transformers import AutoProcessor
 
     try:

@@ -31,6 +31,21 @@ def takes_pictures(model: PreTrainedModel) -> bool:
     return "image" in (model.input_modalities or ())
 
 
+def check_pillow() -> None:
+    """Check that Pillow is here, which transformers' processors of pictures need.
+
+    Raises:
+        MissingPackage: it is not.
+    """
+    try:
+        import PIL  # noqa: F401  only whether it is there
+    except ImportError as error:
+        what, install = "a folder of a model of pictures", "pip install 'pillow>=11'"
+        raise MissingPackage(
+            what=what, package="Pillow", reason=str(error), install=install
+        ) from error
+
+
 def read_pictures(folder: Path) -> dict[str, object] | None:
     """Return how pixels are made, None where the folder does not say it.
 
@@ -41,14 +56,10 @@ def read_pictures(folder: Path) -> dict[str, object] | None:
     """
     if not any((folder / name).exists() for name in _FILES):
         return None
-    try:
-        from transformers import AutoImageProcessor
-        from transformers.image_processing_backends import PilBackend
-    except ImportError as error:
-        what, install = "a folder of a model of pictures", "pip install 'pillow>=11'"
-        raise MissingPackage(
-            what=what, package="Pillow", reason=str(error), install=install
-        ) from error
+    check_pillow()
+    from transformers import AutoImageProcessor
+    from transformers.image_processing_backends import PilBackend
+
     try:
         processor = AutoImageProcessor.from_pretrained(  # type: ignore[no-untyped-call]
             folder, local_files_only=True, trust_remote_code=False, backend="pil"

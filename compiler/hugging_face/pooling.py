@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvc.compiler.checkpoints.header import Problems, parse_object
+from kvc.compiler.hugging_face.json_files import read_json
 from kvc.schema.errors import BadModelFolder, UnsupportedModel, reason_of
 
 MODULES: Final = "modules.json"
@@ -209,12 +209,7 @@ def _read(folder: Path, name: str) -> dict[str, object]:
     """
     if not (folder / name).exists():
         return {}
-    try:
-        return parse_object((folder / name).read_bytes())
-    except OSError as error:
-        raise _bad(folder, f"cannot read {name}: {reason_of(error)}") from error
-    except Problems as error:
-        raise _bad(folder, f"{name}: {'; '.join(error.reasons)}") from error
+    return read_json(folder, name)
 
 
 def _bad(folder: Path, reason: str) -> BadModelFolder:

@@ -248,16 +248,24 @@ def gated_delta_rule(
     """
     _check_others(others)
     seq, shared, dtype = key.shape[1], value.shape[2] // key.shape[2], query.dtype
-    query, key, value, g, beta = _float32(query, key, value, g, beta)
-    g, beta = of_tokens(g, 1), of_tokens(beta, 1)
-    if use_qk_l2norm_in_kernel:
-        query, key = _normalised(query), _normalised(key)
-    query = query * query.shape[-1] ** -0.5
+    given = query, key, value, g, beta
+    query, key, value, g, beta = _delta_operands(*given, use_qk_l2norm_in_kernel)
     query, key = (_for_each_head(tensor, shared) for tensor in (query, key))
     chunks = [chunked(tensor) for tensor in (query, key, value, g, beta)]
     before = state_before(value, (query.shape[2], query.shape[3], value.shape[3]))
     last, out = scanned(partial(delta_chunk, block_pairs()), before, chunks)
     return joined(out, seq).to(dtype), last if output_final_state else None
+
+
+def _delta_operands(
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, normalised: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return operands of a delta rule in float32, queries scaled, padding left out."""
+    query, key, value, g, beta = _float32(query, key, value, g, beta)
+    if normalised:
+        query, key = _normalised(query), _normalised(key)
+    query = query * query.shape[-1] ** -0.5
+    return query, key, value, of_tokens(g, 1), of_tokens(beta, 1)
 
 
 def channel_delta_rule(
@@ -277,11 +285,8 @@ def channel_delta_rule(
     """
     _check_others(others)
     dtype = query.dtype
-    query, key, value, g, beta = _float32(query, key, value, g, beta)
-    g, beta = of_tokens(g, 1), of_tokens(beta, 1)
-    if use_qk_l2norm_in_kernel:
-        query, key = _normalised(query), _normalised(key)
-    query = query * query.shape[-1] ** -0.5
+    given = query, key, value, g, beta
+    query, key, value, g, beta = _delta_operands(*given, use_qk_l2norm_in_kernel)
     before = state_before(value, (*key.shape[2:], value.shape[3]))
     tokens = [tensor.transpose(0, 1) for tensor in (query, key, value, g, beta)]
     last, out = scanned(channel_delta_token, before, tokens)

@@ -4,13 +4,13 @@ In: the metadata of a program, which may be anybody's. Out: settings of a kind, 
 `BadSetting` that says what is missing.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from kvc.runtime.metadata import impossible, parsed
 from kvc.runtime.program import Program
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
@@ -56,7 +56,7 @@ class TextSettings:
 
 def task_of(program: Program) -> str:
     """Return what a program's model does, "" where it does not say it."""
-    task = _parsed(program, "task")
+    task = parsed(program.metadata, "task")
     return task if isinstance(task, str) else ""
 
 
@@ -78,7 +78,7 @@ def text_settings(program: Program, task: str) -> TextSettings:
         and 0 <= padding < 1 << 31
     )
     if not fits:
-        raise _impossible(program, TEXTS)
+        raise impossible(program.metadata, TEXTS)
     assert isinstance(padding, int), "as it was found"
     assert isinstance(prompts, dict), "as it was found"
     method = method_of(program, TEXTS, found)
@@ -91,7 +91,7 @@ def settings_in(program: Program, kind: str, task: str) -> Mapping[str, object]:
     Raises:
         BadSetting: its model does not do this with them.
     """
-    found, does = _parsed(program, kind), task_of(program)
+    found, does = parsed(program.metadata, kind), task_of(program)
     if does == task and isinstance(found, dict):
         return found
     what = {"embed": "embeds", "classify": "classifies"}[task]
@@ -111,7 +111,7 @@ def method_of(program: Program, kind: str, found: Mapping[str, object]) -> str:
     """
     name = found.get("method")
     if not isinstance(name, str) or name not in program.methods:
-        raise _impossible(program, kind)
+        raise impossible(program.metadata, kind)
     return name
 
 
@@ -121,9 +121,9 @@ def labels_of(program: Program) -> tuple[str, ...]:
     Raises:
         BadSetting: the bundle has no list of them.
     """
-    found = _parsed(program, "labels")
+    found = parsed(program.metadata, "labels")
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise _impossible(program, "labels")
+        raise impossible(program.metadata, "labels")
     return tuple(found)
 
 
@@ -133,9 +133,9 @@ def scores_of(program: Program) -> Callable[[Doubles], Doubles]:
     Raises:
         BadSetting: the bundle names nothing that does.
     """
-    found = _parsed(program, "scores")
+    found = parsed(program.metadata, "scores")
     if not isinstance(found, str) or found not in _SCORES:
-        raise _impossible(program, "scores")
+        raise impossible(program.metadata, "scores")
     return _SCORES[found]
 
 
@@ -155,18 +155,3 @@ _SCORES: Final[Mapping[str, Callable[[Doubles], Doubles]]] = {
     "sigmoid": _sigmoid,
     "none": lambda logits: logits,
 }
-
-
-def _parsed(program: Program, name: str) -> object:
-    try:
-        found: object = json.loads(program.metadata.get(name, "null"))
-    except (ValueError, RecursionError) as error:
-        raise _impossible(program, name) from error
-    return found
-
-
-def _impossible(program: Program, name: str) -> BadSetting:
-    expected, found = "what kvc compile writes", program.metadata.get(name, "nothing")
-    return BadSetting(
-        name=f"the bundle's metadata {name}", expected=expected, found=found[:80]
-    )

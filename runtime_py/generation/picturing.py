@@ -6,7 +6,6 @@ which each picture has as many places as the model makes embeddings of it, and a
 picture at a time.
 """
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
 from kvc.runtime.embedding.pictures import check_pictures, pixels_of, preparation_of
+from kvc.runtime.metadata import impossible, parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
@@ -146,7 +146,7 @@ def places_of(session: Session) -> Places | None:
     Raises:
         BadSetting: the bundle says something impossible.
     """
-    found = _parsed(session, _PLACES)
+    found = parsed(session.metadata, _PLACES)
     if found is None:
         return None
     match found:
@@ -159,7 +159,7 @@ def places_of(session: Session) -> Places | None:
             methods = {_EMBED_PICTURE, _EMBED_TOKENS, _PREFILL}
             if methods <= set(session.methods):
                 return Places(token, positions, placeholder, expansion)
-    raise _impossible(session, _PLACES)
+    raise impossible(session.metadata, _PLACES)
 
 
 def picturing_of(
@@ -182,7 +182,7 @@ def picturing_of(
             expected=expected + "compiled without them",
             found=f"{len(listed)}",
         )
-    said = _parsed(session, _PICTURES)
+    said = parsed(session.metadata, _PICTURES)
     preparation = preparation_of(said if isinstance(said, dict) else {})
     size = _size_of(session)
     pixels = [pixels_of(preparation, one, size) for one in listed]
@@ -215,18 +215,3 @@ def _size_of(session: Session) -> tuple[int, int]:
             return height, width
     expected = f"a method {_EMBED_PICTURE} of pixels [1, 3, height, width]"
     raise BadSetting(name="the bundle", expected=expected, found=f"{shapes}")
-
-
-def _parsed(session: Session, name: str) -> object:
-    try:
-        found: object = json.loads(session.metadata.get(name, "null"))
-    except (ValueError, RecursionError) as error:
-        raise _impossible(session, name) from error
-    return found
-
-
-def _impossible(session: Session, name: str) -> BadSetting:
-    expected, found = "what kvc compile writes", session.metadata.get(name, "nothing")
-    return BadSetting(
-        name=f"the bundle's metadata {name}", expected=expected, found=found[:80]
-    )
