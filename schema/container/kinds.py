@@ -7,6 +7,9 @@ from typing import Final
 BUNDLE_MAGIC: Final = b"\x8bKVC\r\n\x1a\n"
 DATA_MAGIC: Final = b"\x8bKVD\r\n\x1a\n"
 SESSION_MAGIC: Final = b"\x89KVCS\r\n\n"
+# Of ExecuTorch, behind four other bytes.
+PTE_MARK: Final = b"ET12"
+PTD_MARK: Final = b"FT01"
 
 _KINDS: Final = (
     (BUNDLE_MAGIC, "a kvc bundle (.kvc)"),
@@ -49,8 +52,11 @@ def guess_kind(head: bytes) -> str:
 
 
 def _guess_deeper(head: bytes) -> str:
+    if head[4:8] in (PTE_MARK, PTD_MARK):
+        what = "program (.pte)" if head[4:8] == PTE_MARK else "data file (.ptd)"
+        return f"an ExecuTorch {what}: `kvc dump` describes it"
     if head[4:6] == b"ET" or head[4:8] == b"eh00":
-        return "an ExecuTorch program (.pte)"
+        return "an ExecuTorch program (.pte) of another schema than kvc knows"
     if head[4:8] in (b"KVCP", b"KVCX", b"KVCD"):
         return "a part of a kvc file without its container"
     if head[4:8] == b"TFL3":

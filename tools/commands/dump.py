@@ -1,4 +1,4 @@
-"""`kvc dump`: describe a bundle, or a saved session.
+"""`kvc dump`: describe a bundle, a saved session, or a file of ExecuTorch.
 
 Of a bundle it reads header and program, never a blob. Of data files it reads header and
 index, to tell where their bytes go; a missing one is not an error, and the report says
@@ -6,7 +6,7 @@ so.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from kvc.tools.data_folders import data_folders_option
 
 if TYPE_CHECKING:
     from kvc.schema.model import Program
+    from kvc.tools.executorch.opening import Described
     from kvc.tools.reports.listing import ListingReport
     from kvc.tools.reports.overview import DumpReport
 
@@ -89,11 +90,13 @@ def dump(
     Without options, prints an overview; each option prints one table in full instead.
     --html writes a page with pictures of the memory plan and of the file.
 
-    BUNDLE may also be a saved session: then its program, position and capacity.
+    BUNDLE may also be a saved session: then its program, position and capacity. Or a
+    .pte or .ptd file of ExecuTorch: then what such a file says, in the same tables.
 
     Example: kvc dump model.kvc --at capacity=8192,seq=128,tokens=512
     """
     from kvc.schema.container import BundleFile, is_session
+    from kvc.tools.executorch.opening import describe_executorch
     from kvc.tools.reports.files import describe_file
     from kvc.tools.text import escape
 
@@ -108,6 +111,15 @@ def dump(
             )
         _print_session(bundle, as_json)
         return
+    asked = [name for name, wanted in sections.items() if wanted]
+    foreign = describe_executorch(bundle)
+    if foreign is not None:
+        if footprint or page is not None:
+            raise click.UsageError(
+                "--at, --max-ram, --what-if and --html are of bundles alone"
+            )
+        _print_executorch(foreign, asked, ops, as_json)
+        return
     if page is not None:
         if tables or footprint or as_json:
             raise click.UsageError("--html has everything; leave other options out")
@@ -120,13 +132,13 @@ def dump(
             )
         _print_footprint(bundle, places, most, what_if, as_json)
         return
-    asked = [name for name, wanted in sections.items() if wanted]
     with BundleFile.open(bundle) as file:
         by_method = as_json or sections["size"]
         report = describe_file(file, data_folders, by_method=by_method)
         listings = _listings(file.program, ops)
     if as_json:
-        click.echo(json.dumps(_json(report, asked, listings), indent=2))
+        code = [asdict(one) for one in listings]
+        click.echo(json.dumps(_chosen(asdict(report), asked, code), indent=2))
     else:
         click.echo("\n".join(_lines(report, asked, listings)))
 
@@ -137,6 +149,24 @@ def _print_session(path: str, as_json: bool) -> None:
     report = describe_session(path)
     shown = json.dumps({"session": asdict(report)}, indent=2) if as_json else None
     click.echo(shown or "\n".join(session_lines(report)))
+
+
+def _print_executorch(
+    foreign: "Described", asked: Sequence[str], ops: Sequence[str], as_json: bool
+) -> None:
+    from kvc.tools.executorch.lines import code_lines, pte_lines, table_of
+    from kvc.tools.executorch.opening import methods_named
+
+    report, methods = foreign
+    chosen = methods_named(methods, ops)
+    if as_json:
+        code = [{"method": m.name, "code": code_lines(m)[1:]} for m in chosen]
+        click.echo(json.dumps(_chosen(asdict(report), asked, code), indent=2))
+        return
+    tables = [table_of(name)(report) for name in asked]
+    tables += [code_lines(method) for method in chosen]
+    lines = [line for table in tables for line in ("", *table)][1:]
+    click.echo("\n".join(lines or pte_lines(report)))
 
 
 def _write_page(bundle: str, name: str, data_folders: Sequence[str]) -> None:
@@ -203,17 +233,18 @@ def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]
     return [describe_listing(program, methods[name]) for name in names]
 
 
-def _json(
-    report: "DumpReport", asked: Sequence[str], listings: Sequence["ListingReport"]
+def _chosen(
+    everything: dict[str, object],
+    asked: Sequence[str],
+    listings: Sequence[Mapping[str, object]],
 ) -> dict[str, object]:
     """Return everything, or the tables that were asked for."""
-    everything = asdict(report)
     if not asked and not listings:
         return everything
     keys = {"copies": ("updates",), "delegates": ("delegates", "operators")}
     wanted = [key for name in asked for key in keys.get(name, (name,))]
-    found = {key: everything[key] for key in wanted}
-    return found | ({"ops": [asdict(one) for one in listings]} if listings else {})
+    found = {key: everything[key] for key in wanted if key in everything}
+    return found | ({"ops": listings} if listings else {})
 
 
 def _lines(

@@ -1,0 +1,44 @@
+"""Tell a file of ExecuTorch by its mark, and read it."""
+
+from collections.abc import Sequence
+
+from kvc.schema.container import OpenFile
+from kvc.schema.container.kinds import PTD_MARK, PTE_MARK
+from kvc.schema.errors import UnknownName
+from kvc.tools.executorch.flat_tensor import read_ptd
+from kvc.tools.executorch.program import PteMethod, read_pte
+from kvc.tools.executorch.report import PteReport, describe_ptd, describe_pte
+
+Described = tuple[PteReport, tuple[PteMethod, ...]]
+
+
+def describe_executorch(path: str) -> Described | None:
+    """Return the reports on a file of ExecuTorch and its methods; None for other files.
+
+    Raises:
+        FileProblem: the system refuses, or it is no plain file.
+        BadStructure, Truncated, LimitExceeded: it is damaged.
+    """
+    with OpenFile(path) as file:
+        mark = file.pread(0, min(8, file.size))[4:]
+    if mark == PTD_MARK:
+        return describe_ptd(read_ptd(path)), ()
+    if mark != PTE_MARK:
+        return None
+    program = read_pte(path)
+    return describe_pte(program), program.methods
+
+
+def methods_named(
+    methods: Sequence[PteMethod], names: Sequence[str]
+) -> list[PteMethod]:
+    """Return some methods.
+
+    Raises:
+        UnknownName: there is no such method.
+    """
+    known = {method.name: method for method in methods}
+    for name in names:
+        if name not in known:
+            raise UnknownName(kind="method", name=name, known=tuple(known))
+    return [known[name] for name in names]

@@ -1,0 +1,474 @@
+"""What a `.pte` file holds: methods with their values and calls, delegates, segments.
+
+In: a path. Out: a `Pte`. The layout is that of `schema/program.fbs` of ExecuTorch 1.5
+(identifier ET12), which only ever appends fields, and of the extended header before it:
+`eh00`, and as little-endian integers the header's size (4 bytes), the size of the
+program, where segments begin, and how many bytes they have (8 each; the last one is
+missing in older files). Files of before segments have no such header.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kvc.schema.container import OpenFile
+from kvc.schema.errors import BadStructure
+from kvc.tools.executorch.tables import Buffer, Table
+
+_EXTENDED: Final = b"eh00"
+_HEADER_NBYTES: Final = 40  # up to the end of the extended header, as long as ever
+
+# The fields of each table, in the order of the schema.
+_PROGRAM = (
+    "version", "execution_plan", "constant_buffer", "backend_delegate_data", "segments",
+    "constant_segment", "mutable_data_segments", "named_data",
+)  # fmt: skip
+_PLAN = (
+    "name", "container_meta_type", "values", "inputs", "outputs", "chains", "operators",
+    "delegates", "non_const_buffer_sizes", "non_const_buffer_device",
+)  # fmt: skip
+_TENSOR = (
+    "scalar_type", "storage_offset", "sizes", "dim_order", "requires_grad",
+    "data_buffer_idx", "allocation_info", "layout", "shape_dynamism",
+    "extra_tensor_info",
+)  # fmt: skip
+_ALLOCATION = ("memory_id", "memory_offset_low", "memory_offset_high")
+_EXTRA = ("mutable_data_segments_idx", "fully_qualified_name", "location")
+_VALUE = ("val_type", "val")
+_CHAIN = ("inputs", "outputs", "instructions", "stacktrace")
+_INSTRUCTION = ("instr_args_type", "instr_args")
+_OPERATOR = ("name", "overload")
+_DELEGATE = ("id", "processed", "compile_specs")
+_REFERENCE = ("location", "index")
+_SPEC = ("key", "value")
+_SEGMENT = ("offset", "size")
+_SUBSEGMENTS = ("segment_index", "offsets")
+_NAMED = ("key", "segment_index")
+# The members of two unions, by their number, and the fields of each.
+_VALUES = {
+    1: ("null", ()), 2: ("int", ("int_val",)), 3: ("bool", ("bool_val",)),
+    4: ("float", ("double_val",)), 5: ("tensor", _TENSOR), 6: ("str", ("string_val",)),
+    7: ("ints", ("items",)), 8: ("floats", ("items",)), 9: ("bools", ("items",)),
+    10: ("tensors", ("items",)), 11: ("tensors", ("items",)),
+}  # fmt: skip
+_CALLS = {
+    1: ("kernel", ("op_index", "args")), 2: ("delegate", ("delegate_index", "args")),
+    3: ("move", ("move_from", "move_to")),
+    4: ("jump unless", ("cond_value_index", "destination_instruction")),
+    5: ("free", ("value_index",)),
+}  # fmt: skip
+# Names as kvc has them, and bits of an element, by the number of a scalar type.
+SCALARS: Final = {
+    0: ("uint8", 8), 1: ("int8", 8), 2: ("int16", 16), 3: ("int32", 32),
+    4: ("int64", 64), 5: ("float16", 16), 6: ("float32", 32), 7: ("float64", 64),
+    11: ("bool", 8), 12: ("qint8", 8), 13: ("quint8", 8), 14: ("qint32", 32),
+    15: ("bfloat16", 16), 16: ("quint4x2", 4), 17: ("quint2x4", 2), 22: ("bits16", 16),
+    23: ("float8_e5m2", 8), 24: ("float8_e4m3fn", 8), 25: ("float8_e5m2fnuz", 8),
+    26: ("float8_e4m3fnuz", 8), 27: ("uint16", 16), 28: ("uint32", 32),
+    29: ("uint64", 64),
+}  # fmt: skip
+UNBOUND: Final = "unbound"
+_DYNAMISM = {1: "bound", 2: UNBOUND}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of a method.
+
+    Attributes:
+        dtype: its name.
+        sizes: upper bounds of them where it is dynamic.
+        nbytes: at these sizes.
+        dynamism: "" for fixed sizes, "bound" or "unbound".
+        memory: number of its buffer and offset in bytes; None where the runtime or the
+            caller gives memory.
+        data: index of its data in the file, 0 for none.
+        name: that the file tells, or "".
+        external: whether its data lies in another file, under its name.
+    """
+
+    dtype: str
+    sizes: tuple[int, ...]
+    nbytes: int
+    dynamism: str
+    memory: tuple[int, int] | None
+    data: int
+    name: str
+    external: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PteValue:
+    """A value of a method: a tensor, or what stands as text."""
+
+    kind: str
+    text: str
+    tensor: Tensor | None
+    items: tuple[int, ...] = ()  # of a list of tensors or integers, as values
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An instruction; `what` indexes operators or delegates by its kind."""
+
+    kind: str
+    what: int
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PteDelegate:
+    """A partition; `inline` is the size of a payload in the program, else `segment`."""
+
+    backend: str
+    inline: int
+    segment: int | None
+    specs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PteMethod:
+    """A method as the file has it."""
+
+    name: str
+    values: tuple[PteValue, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    calls: tuple[Call, ...]
+    operators: tuple[str, ...]
+    delegates: tuple[PteDelegate, ...]
+    buffers: tuple[int, ...]  # bytes of planned memory; the first one is unused
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Bytes after the program, `offset` counted from where segments begin."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pte:
+    """A program of ExecuTorch.
+
+    Attributes:
+        path, nbytes: of the file.
+        version: of the schema.
+        header_nbytes: of the extended header, 0 where there is none.
+        program_nbytes: of the program with what lies in it, the header included.
+        segments_at: where segments begin in the file.
+        constants: bytes of each constant that lies in the program.
+        inline: bytes of each delegate's payload that lies in the program.
+        constant_segment: index of the one with constants, None for none.
+        constant_offsets: of each in it.
+        mutable_segments: of those with initial data of states.
+        named: key and segment of data with a name.
+    """
+
+    path: str
+    nbytes: int
+    version: int
+    header_nbytes: int
+    program_nbytes: int
+    methods: tuple[PteMethod, ...]
+    segments_at: int
+    segments: tuple[Segment, ...]
+    constants: tuple[int, ...]
+    inline: tuple[int, ...]
+    constant_segment: int | None
+    constant_offsets: tuple[int, ...]
+    mutable_segments: tuple[int, ...]
+    named: tuple[tuple[str, int], ...]
+
+    @property
+    def tables_nbytes(self) -> int:
+        """Bytes of the program without data that lies in it."""
+        within = sum(self.constants) + sum(self.inline)
+        return self.program_nbytes - self.header_nbytes - within
+
+
+def read_pte(path: str) -> Pte:
+    """Read a program.
+
+    Raises:
+        FileProblem: the system cannot read it.
+        BadStructure, Truncated, LimitExceeded: it is damaged, or no such file.
+    """
+    content, nbytes, extended = read_front(path, _EXTENDED)
+    header_nbytes, program_nbytes, segments_at = extended or (0, nbytes, nbytes)
+    buffer = Buffer(content[:program_nbytes], path)
+    root = buffer.root(_PROGRAM)
+    inline = tuple(
+        t.nbytes("data") for t in root.tables("backend_delegate_data", ("data",))
+    )
+    segments = read_segments(root, buffer, segments_at, nbytes)
+    constant = root.table("constant_segment", _SUBSEGMENTS)
+    offsets = constant.integers("offsets", "u8") if constant else ()
+    found = Pte(
+        path=path,
+        nbytes=nbytes,
+        version=root.integer("version", "I"),
+        header_nbytes=header_nbytes,
+        program_nbytes=program_nbytes,
+        methods=tuple(
+            _read_method(plan, buffer, inline, len(segments))
+            for plan in root.tables("execution_plan", _PLAN)
+        ),
+        segments_at=segments_at,
+        segments=segments,
+        constants=tuple(
+            t.nbytes("storage") for t in root.tables("constant_buffer", ("storage",))
+        ),
+        inline=inline,
+        constant_segment=(
+            constant.integer("segment_index", "I") if constant and offsets else None
+        ),
+        constant_offsets=offsets,
+        mutable_segments=tuple(
+            t.integer("segment_index", "I")
+            for t in root.tables("mutable_data_segments", _SUBSEGMENTS)
+        ),
+        named=tuple(
+            (t.text("key"), t.integer("segment_index", "I"))
+            for t in root.tables("named_data", _NAMED)
+        ),
+    )
+    _check_data(found, buffer)
+    return found
+
+
+def read_front(
+    path: str, magic: bytes
+) -> tuple[bytes, int, tuple[int, int, int] | None]:
+    """Return a file up to its segments, its size, and what its extended header says.
+
+    That is the header's size, the size of the FlatBuffer with it, and where segments
+    begin; None where there is no such header.
+
+    Raises:
+        FileProblem: the system cannot read it.
+        Truncated: the file ends before that.
+        BadStructure: the header says what cannot be.
+    """
+    with OpenFile(path) as file:
+        front = file.pread(0, min(_HEADER_NBYTES, file.size))
+        extended = _extended(front, magic, path)
+        wanted = extended[1] if extended else file.size
+        return file.pread(0, wanted), file.size, extended
+
+
+def _extended(front: bytes, magic: bytes, path: str) -> tuple[int, int, int] | None:
+    if front[8:12] != magic:
+        return None
+    buffer = Buffer(front, path)
+    size = buffer.integer("I", 12)
+    if magic == _EXTENDED:
+        nbytes, base = buffer.integer("Q", 16), buffer.integer("Q", 24)
+    else:
+        nbytes = buffer.integer("Q", 16) + buffer.integer("Q", 24)
+        base = buffer.integer("Q", 32)
+    if nbytes < 8 + size or (base and base < nbytes):
+        raise BadStructure(
+            path=path, offset=8, what="the header's sizes contradict each other"
+        )
+    return size, nbytes, base or nbytes
+
+
+def read_segments(
+    root: Table, buffer: Buffer, begin: int, nbytes: int
+) -> tuple[Segment, ...]:
+    """Return the segments, which have to lie in the file."""
+    found = tuple(
+        Segment(t.integer("offset", "Q"), t.integer("size", "Q"))
+        for t in root.tables("segments", _SEGMENT)
+    )
+    end = begin
+    for segment in sorted(found, key=lambda one: (one.offset, one.nbytes)):
+        start = begin + segment.offset
+        if start < end:
+            buffer.fail(start, "two segments overlap")
+        end = start + segment.nbytes
+        if end > nbytes:
+            buffer.fail(start, "a segment reaches past the file's end")
+    return found
+
+
+def _check_data(found: Pte, buffer: Buffer) -> None:
+    """Check that all that names a segment names one that is there, and what is inside."""
+    used = [segment for _, segment in found.named] + [*found.mutable_segments]
+    if found.constant_segment is not None:
+        used.append(found.constant_segment)
+    for one in used:
+        if one >= len(found.segments):
+            buffer.fail(0, f"segment {one} is not there")
+    if found.tables_nbytes < 0:
+        buffer.fail(0, "constants or payloads in the program overlap")
+
+
+def _read_method(
+    plan: Table, buffer: Buffer, inline: tuple[int, ...], segments: int
+) -> PteMethod:
+    values = tuple(
+        _read_value(value, buffer) for value in plan.tables("values", _VALUE)
+    )
+    operators = tuple(
+        ".".join(filter(None, (op.text("name"), op.text("overload"))))
+        for op in plan.tables("operators", _OPERATOR)
+    )
+    delegates = tuple(
+        _read_delegate(one, buffer, inline, segments)
+        for one in plan.tables("delegates", _DELEGATE)
+    )
+    calls = tuple(
+        _read_call(call, buffer, len(operators), len(delegates))
+        for chain in plan.tables("chains", _CHAIN)
+        for call in chain.tables("instructions", _INSTRUCTION)
+    )
+    found = PteMethod(
+        name=plan.text("name"),
+        values=values,
+        inputs=plan.integers("inputs", "i4"),
+        outputs=plan.integers("outputs", "i4"),
+        calls=calls,
+        operators=operators,
+        delegates=delegates,
+        buffers=plan.integers("non_const_buffer_sizes", "i8"),
+    )
+    _check_method(found, buffer)
+    return found
+
+
+def _check_method(method: PteMethod, buffer: Buffer) -> None:
+    """Check that all that names a value names one, and that memory is as large."""
+    count = len(method.values)
+    named = [*method.inputs, *method.outputs]
+    named += [arg for call in method.calls for arg in call.args]
+    named += [item for value in method.values for item in value.items if item != -1]
+    for value in named:
+        if not 0 <= value < count:
+            buffer.fail(0, f"value {value} of method {method.name!r} is not there")
+    if any(nbytes < 0 for nbytes in method.buffers):
+        buffer.fail(0, f"memory of method {method.name!r} has a negative size")
+    for index, one in enumerate(method.values):
+        if one.tensor and one.tensor.memory and one.tensor.dynamism != UNBOUND:
+            number, offset = one.tensor.memory
+            fits = number < len(method.buffers)
+            if not fits or offset + one.tensor.nbytes > method.buffers[number]:
+                what = (
+                    f"value {index} of method {method.name!r} lies outside its memory"
+                )
+                buffer.fail(0, what)
+
+
+def _read_value(value: Table, buffer: Buffer) -> PteValue:
+    number = value.integer("val_type", "B")
+    if number not in _VALUES:
+        buffer.fail(0, f"a value of the kind {number}, which does not exist")
+    kind, fields = _VALUES[number]
+    content = value.table("val", fields)
+    if content is None:
+        if kind != "null":
+            buffer.fail(0, f"a value of the kind {kind!r} has no content")
+        return PteValue("null", "None", None)
+    if kind == "tensor":
+        tensor = _read_tensor(content, buffer)
+        return PteValue(kind, "", tensor)
+    if kind in ("tensors", "ints"):  # each item names a value
+        width = "i4" if kind == "tensors" else "i8"
+        return PteValue(kind, "", None, content.integers("items", width))
+    return PteValue(kind, _text(kind, content), None)
+
+
+def _text(kind: str, content: Table) -> str:
+    match kind:
+        case "int":
+            return str(content.integer("int_val", "q"))
+        case "bool":
+            return str(bool(content.integer("bool_val", "B")))
+        case "float":
+            return str(content.number("double_val", "d"))
+        case "str":
+            return repr(content.text("string_val"))
+        case "floats":
+            return str(content.numbers("items", "f8").tolist())
+        case "bools":
+            return str([bool(item) for item in content.integers("items", "u1")])
+    return "None"
+
+
+def _read_tensor(tensor: Table, buffer: Buffer) -> Tensor:
+    dtype, bits = SCALARS.get(scalar := tensor.integer("scalar_type", "b"), ("", 0))
+    if not dtype:
+        buffer.fail(0, f"a tensor of the scalar type {scalar}, which does not exist")
+    sizes = tensor.integers("sizes", "i4")
+    if any(size < 0 for size in sizes):
+        buffer.fail(0, f"a tensor has negative sizes {sizes}")
+    extra = tensor.table("extra_tensor_info", _EXTRA)
+    place = tensor.table("allocation_info", _ALLOCATION)
+    memory = None
+    if place is not None:
+        low, high = (place.integer(f"memory_offset_{h}", "I") for h in ("low", "high"))
+        memory = place.integer("memory_id", "I"), low | high << 32
+    return Tensor(
+        dtype=dtype,
+        sizes=sizes,
+        nbytes=nbytes_of(sizes, bits),
+        dynamism=_DYNAMISM.get(tensor.integer("shape_dynamism", "b"), ""),
+        memory=memory,
+        data=tensor.integer("data_buffer_idx", "I"),
+        name=extra.text("fully_qualified_name") if extra else "",
+        external=extra is not None and extra.integer("location", "b") == 1,
+    )
+
+
+def nbytes_of(sizes: tuple[int, ...], bits: int) -> int:
+    """Return the bytes of a tensor."""
+    elements = 1
+    for size in sizes:
+        elements *= size
+    return -(-elements * bits // 8)
+
+
+def _read_call(call: Table, buffer: Buffer, operators: int, delegates: int) -> Call:
+    number = call.integer("instr_args_type", "B")
+    if number not in _CALLS:
+        buffer.fail(0, f"an instruction of the kind {number}, which does not exist")
+    kind, fields = _CALLS[number]
+    content = call.table("instr_args", fields)
+    if content is None:
+        buffer.fail(0, f"an instruction of the kind {kind!r} has no content")
+    if kind in ("kernel", "delegate"):
+        what = content.integer(fields[0], "i")
+        if not 0 <= what < (operators if kind == "kernel" else delegates):
+            buffer.fail(0, f"an instruction calls {kind} {what}, which is not there")
+        return Call(kind, what, content.integers("args", "i4"))
+    first = content.integer(fields[0], "i")
+    if kind == "jump unless":
+        return Call(kind, content.integer(fields[1], "i"), (first,))
+    args = tuple(content.integer(field, "i") for field in fields)
+    return Call(kind, 0, args)
+
+
+def _read_delegate(
+    one: Table, buffer: Buffer, inline: tuple[int, ...], segments: int
+) -> PteDelegate:
+    where = one.table("processed", _REFERENCE)
+    index = where.integer("index", "I") if where else 0
+    outside = where is not None and where.integer("location", "b") == 1
+    if where is not None and index >= (segments if outside else len(inline)):
+        buffer.fail(0, f"payload {index} of a delegate is not there")
+    specs = tuple(_spec(spec) for spec in one.tables("compile_specs", _SPEC))
+    within = inline[index] if where and not outside else 0
+    return PteDelegate(one.text("id"), within, index if outside else None, specs)
+
+
+def _spec(spec: Table) -> str:
+    return f"{spec.text('key')} ({spec.nbytes('value')} bytes)"
+
+
+def arguments(method: PteMethod, call: Call) -> Iterator[int]:
+    """Yield the values that a call names, those within lists of tensors too."""
+    for arg in call.args:
+        yield arg
+        yield from (item for item in method.values[arg].items if item != -1)
