@@ -32,6 +32,7 @@ from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.memory import Copies, StateMemory
 from kvc.runtime.states.owner import Group, Owner, group_states
+from kvc.runtime.summaries import program_summary
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import CallMismatch, Closed, Forked
 from kvc.schema.model import Program
@@ -56,6 +57,7 @@ class Engine:
         self._mode = mode
         self._reference = reference
         self._max_turns = max_turns
+        self._stored = stored
         self._blobs = hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
         self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
@@ -271,6 +273,15 @@ class Engine:
         self.check_open()
         packed = self._resources.packed()
         return describe_residency(self.program, self._mode, self._blobs, packed)
+
+    def summary(self) -> str:
+        """Return the overview of the bundle.
+
+        Raises:
+            Closed, Forked: as `call`.
+        """
+        self.check_open()
+        return program_summary(self._stored)
 
     @property
     def forked(self) -> bool:

@@ -306,6 +306,23 @@ class Program(Callables):
         """Release everything; calls that still run in other threads finish first."""
         self._engine.close()
 
+    def summary(self) -> str:
+        """Return what `kvc dump` prints of the bundle: methods, states, memory, size.
+
+        `print(program)` prints it, and a notebook shows it.
+
+        Raises:
+            Closed, Forked: the program is closed, or belongs to another process.
+        """
+        return self._engine.summary()
+
+    def __str__(self) -> str:
+        return repr(self) if self._engine.closed else self.summary()
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Show the summary in a notebook."""
+        return {"text/plain": str(self)}
+
     def __repr__(self) -> str:
         closed = "closed" if self._engine.closed else ", ".join(self.methods)
         return f"<Program {self.path}: {closed}>"

@@ -10,6 +10,7 @@ from typing import Self
 from kvc.runtime.data.held import HeldBlobs
 from kvc.runtime.data.locations import Place
 from kvc.runtime.data.pages import PageTable
+from kvc.runtime.summaries import residency_summary
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Program
 from kvc.schema.uses import methods_of_blobs
@@ -79,6 +80,13 @@ class Residency:
     mode: str
     blobs: tuple[BlobResidency, ...]
     totals: Totals
+
+    def __str__(self) -> str:
+        return residency_summary(self)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Show the text in a notebook."""
+        return {"text/plain": str(self)}
 
 
 def describe_residency(

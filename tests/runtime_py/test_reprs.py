@@ -7,7 +7,7 @@ from counting_model import counting_program
 from hand_built import write_bundle
 from stateful_programs import BATCH, linear_program, session_program
 
-from kvc.runtime import generate, load
+from kvc.runtime import Closed, generate, load
 from kvc.runtime.sessions.usage import Use
 
 
@@ -70,3 +70,25 @@ def test_states_are_named(tmp_path):
     with load(write_bundle(tmp_path / "l.kvc", linear_program())) as program:
         names = ", ".join(program.states)
         assert repr(program.session().state) == f"<StateViews: {names}>"
+
+
+def test_a_program_printed_is_what_dump_prints(program):
+    from click.testing import CliRunner
+
+    from kvc.tools.cli import main
+
+    printed = CliRunner().invoke(main, ["dump", program.path]).stdout
+    assert program.summary() + "\n" == str(program) + "\n" == printed
+    assert program._repr_mimebundle_()["text/plain"] == str(program)
+    program.close()
+    assert str(program) == repr(program)
+    with pytest.raises(Closed):
+        program.summary()
+
+
+def test_a_report_on_memory_is_printed_as_a_table(program):
+    report = program.residency()
+    head, title, *_ = str(report).splitlines()
+    assert head == "memory of the data, loaded with mode map, in bytes:"
+    assert title.split()[:3] == ["blobs", "bytes", "mapped"]
+    assert report._repr_mimebundle_() == {"text/plain": str(report)}

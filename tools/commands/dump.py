@@ -5,7 +5,6 @@ index, to tell where their bytes go; a missing one is not an error, and the repo
 so.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import click
 
 from kvc.tools.amounts import nbytes_of, sizes_of
 from kvc.tools.data_folders import data_folders_option
+from kvc.tools.outputs import json_text
 
 if TYPE_CHECKING:
     from kvc.schema.model import Program
@@ -138,7 +138,7 @@ def dump(
         listings = _listings(file.program, ops)
     if as_json:
         code = [asdict(one) for one in listings]
-        click.echo(json.dumps(_chosen(asdict(report), asked, code), indent=2))
+        click.echo(json_text(_chosen(asdict(report), asked, code)))
     else:
         click.echo("\n".join(_lines(report, asked, listings)))
 
@@ -147,7 +147,7 @@ def _print_session(path: str, as_json: bool) -> None:
     from kvc.tools.reports.session import describe_session, session_lines
 
     report = describe_session(path)
-    shown = json.dumps({"session": asdict(report)}, indent=2) if as_json else None
+    shown = json_text({"session": asdict(report)}) if as_json else None
     click.echo(shown or "\n".join(session_lines(report)))
 
 
@@ -161,7 +161,7 @@ def _print_executorch(
     chosen = methods_named(methods, ops)
     if as_json:
         code = [{"method": m.name, "code": code_lines(m)[1:]} for m in chosen]
-        click.echo(json.dumps(_chosen(asdict(report), asked, code), indent=2))
+        click.echo(json_text(_chosen(asdict(report), asked, code)))
         return
     tables = [table_of(name)(report) for name in asked]
     tables += [code_lines(method) for method in chosen]
@@ -211,7 +211,7 @@ def _print_footprint(
         shown: dict[str, object] = {"footprint": fields}
         if what_if:
             shown["savings"] = [asdict(one) for one in savings]
-        click.echo(json.dumps(shown, indent=2))
+        click.echo(json_text(shown))
         return
     lines = footprint_lines(found)
     if what_if:

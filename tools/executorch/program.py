@@ -295,7 +295,7 @@ def read_segments(
 
 
 def _check_data(found: Pte, buffer: Buffer) -> None:
-    """Check that all that names a segment names one that is there, and what is inside."""
+    """Check that segments that are named are there, and that sizes add up."""
     used = [segment for _, segment in found.named] + [*found.mutable_segments]
     if found.constant_segment is not None:
         used.append(found.constant_segment)

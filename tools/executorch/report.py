@@ -455,7 +455,11 @@ def _program_parts(pte: Pte) -> Iterator[PartReport]:
     parts += [
         PartReport("program", what, len(sizes), sum(sizes)) for what, sizes in inline
     ]
-    parts.append(PartReport("program", "tables of methods and values; code", 1, pte.tables_nbytes))
+    parts.append(
+        PartReport(
+            "program", "tables of methods and values; code", 1, pte.tables_nbytes
+        )
+    )
     yield from _padded(parts, pte.nbytes)
 
 

@@ -15,6 +15,7 @@ from kvc.tools.reports.blobs import (
     sharing_lines,
 )
 from kvc.tools.reports.copies import UpdateReport, copy_summary, describe_copies
+from kvc.tools.reports.cost import CostReport, cost_line, describe_cost
 from kvc.tools.reports.delegates import (
     DelegateReport,
     delegate_summary_lines,
@@ -53,6 +54,7 @@ class DumpReport:
     """All that `kvc dump` knows about a bundle."""
 
     file: FileReport
+    cost: CostReport
     methods: tuple[MethodReport, ...]
     states: tuple[StateReport, ...]
     position: PositionReport | None
@@ -80,8 +82,11 @@ def describe_bundle(
         recipe=origin.recipe,
         source_digest=origin.source_digest,
     )
+    operators = describe_operators(program)
+    disk = sizes.nbytes + sum(other.nbytes for other in sizes.data_files)
     return DumpReport(
         file=file,
+        cost=describe_cost(program, disk, operators),
         methods=describe_methods(program),
         states=describe_states(program),
         position=describe_position(program),
@@ -89,7 +94,7 @@ def describe_bundle(
         sharing=describe_sharing(program),
         blobs=describe_blobs(program),
         delegates=describe_delegates(program),
-        operators=describe_operators(program),
+        operators=operators,
         memory=describe_memory(program),
         size=sizes,
         metadata=dict(sorted(program.metadata.items())),
@@ -100,6 +105,7 @@ def overview_lines(report: DumpReport) -> list[str]:
     """Lay out the answers to the first questions on one screen."""
     file, memory = report.file, report.memory
     lines = [
+        cost_line(report.cost),
         f"{escape(file.path)}: {_sizes(report.size)}, recipe {escape(file.recipe)}, "
         f"made by kvc {escape(file.kvc_version)} (torch {escape(file.torch_version)})",
         f"digest {file.digest[:16]}: bundles of equal content have equal digests",

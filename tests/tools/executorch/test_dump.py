@@ -114,7 +114,7 @@ def test_json_has_all_and_the_tables_that_are_asked_for(kvc):
     ]
     assert whole["methods"][1]["inputs"] == ["float32[16, 8] at most"]
     asked = kvc("dump", pte("methods"), "--delegates", "--ops", "decode", "--json")
-    assert list(json.loads(asked.stdout)) == ["delegates", "ops"]
+    assert list(json.loads(asked.stdout)) == ["version", "delegates", "ops"]
 
 
 def test_what_such_a_file_cannot_tell_is_refused(kvc):

@@ -169,7 +169,7 @@ def test_the_table_says_what_runs_where_and_why(kvc, tmp_path):
         "      cpu: it has no kernel of aten::sort",
     ]
     found = json.loads(kvc("dump", path, "--delegates", "--json").stdout)
-    assert list(found) == ["delegates", "operators"]
+    assert list(found) == ["version", "delegates", "operators"]
     assert found["operators"][-1] == {
         "method": "forward",
         "op": "aten::sort",

@@ -1,0 +1,134 @@
+"""Write `tools/reports/JSON.md`: what `kvc dump --json` prints, field by field.
+
+    python tools/dev/json_page.py
+
+All of it is told from the classes of reports: their fields, types and docstrings. Run
+it after a change of one of them.
+"""
+
+import dataclasses
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+
+from kvc.tools.executorch.report import PteReport
+from kvc.tools.outputs import JSON_VERSION
+from kvc.tools.reports.footprint import Footprint
+from kvc.tools.reports.listing import ListingReport
+from kvc.tools.reports.overview import DumpReport
+from kvc.tools.reports.savings import Saving
+from kvc.tools.reports.session import SessionReport
+
+PAGE = Path(__file__).parents[1] / "reports" / "JSON.md"
+# The command; the key beside `version`, "" where the fields themselves stand there, and
+# what is under it; the class.
+PRINTED = (
+    ("kvc dump BUNDLE --json", "", "", DumpReport),
+    ("kvc dump BUNDLE --ops METHOD --json", "ops", "a list of ", ListingReport),
+    ("kvc dump BUNDLE --at ... --json", "footprint", "", Footprint),
+    ("kvc dump BUNDLE --what-if --json", "savings", "a list of ", Saving),
+    ("kvc dump SESSION --json", "session", "", SessionReport),
+    ("kvc dump PROGRAM.pte --json", "", "", PteReport),
+)
+HEAD = f"""\
+# What `kvc dump --json` prints
+
+`python tools/dev/json_page.py` writes this page from the classes of reports.
+
+Each output is one object with the key `version`, {JSON_VERSION} now. A field that
+goes, or comes to mean something else, raises it; a new field does not. With `--size`,
+`--memory`, `--states`, `--copies` (the key `updates`), `--blobs` or `--delegates`
+(`delegates` and `operators`) the other keys are left out. Bytes and counts are
+integers, digests are hexadecimal, `null` stands for nothing.
+
+| command | key | |
+| --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    rows = [
+        f"| `{command}` | {f'`{key}`' if key else ''} | {many}{_link(kind)} |"
+        for command, key, many, kind in PRINTED
+    ]
+    kinds: dict[type, None] = {}
+    for *_, kind in PRINTED:
+        _collect(kind, kinds)
+    sections = [line for kind in kinds for line in ("", *_section(kind))]
+    return HEAD + "\n".join([*rows, *sections]) + "\n"
+
+
+def _collect(kind: type, kinds: dict[type, None]) -> None:
+    """Add a class, and those of its fields."""
+    if kind in kinds:
+        return
+    kinds[kind] = None
+    for hint in typing.get_type_hints(kind).values():
+        for part in _parts(hint):
+            if dataclasses.is_dataclass(part) and isinstance(part, type):
+                _collect(part, kinds)
+
+
+def _parts(hint: object) -> Iterator[object]:
+    yield hint
+    for part in typing.get_args(hint):
+        yield from _parts(part)
+
+
+def _section(kind: type) -> list[str]:
+    doc = inspect.getdoc(kind) or ""
+    summary, _, rest = doc.partition("Attributes:")
+    told = _told(rest)
+    hints = typing.get_type_hints(kind)
+    rows = [
+        f"| `{one.name}` | {_typed(hints[one.name])} | {told.get(one.name, '')} |"
+        for one in dataclasses.fields(kind)
+    ]
+    lines = [f"## {kind.__name__}", "", " ".join(summary.split()), ""]
+    return [*lines, "| field | type | |", "| --- | --- | --- |", *rows]
+
+
+def _told(text: str) -> Mapping[str, str]:
+    """Return what a docstring says of each attribute."""
+    found: dict[str, str] = {}
+    names: Sequence[str] = ()
+    for line in text.splitlines():
+        start = re.match(r" {4}(\w+(?:, \w+)*): (.*)", line)
+        if start:
+            names = start[1].split(", ")
+            found |= dict.fromkeys(names, start[2])
+        elif line.strip():
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+    return {name: said.replace("|", "\\|") for name, said in found.items()}
+
+
+def _typed(hint: object) -> str:
+    """Return a type as JSON has it."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " or ".join(f'"{part}"' for part in parts)
+    if isinstance(hint, UnionType) or origin is typing.Union:
+        return " or ".join(_typed(part) for part in parts)
+    if origin is not None and issubclass(origin, Mapping):
+        return f"object of {_typed(parts[1])}"
+    if origin is not None:
+        kinds = dict.fromkeys(_typed(part) for part in parts if part is not Ellipsis)
+        return f"list of {' and '.join(kinds)}"
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _link(hint)
+    names = {str: "text", int: "integer", bool: "boolean", type(None): "null"}
+    return names.get(typing.cast("type", hint), str(hint))
+
+
+def _link(kind: type) -> str:
+    return f"[{kind.__name__}](#{kind.__name__.lower()})"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(f"{PAGE}\n")
