@@ -8,15 +8,11 @@ import json
 import shutil
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
 
 import click
 
 from kvc.tools.bench.plan import SpeedTest
 from kvc.tools.text import escape
-
-NAME: Final = "llama.cpp"
 
 
 def find_llama_bench(program: str) -> str:
@@ -68,15 +64,3 @@ def _output_of(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     except OSError as error:  # no program of this machine, though marked as one
         reason = f"cannot run {escape(command[0])}: {error.strerror}"
         raise click.ClickException(reason) from error
-
-
-def nbytes_of(model: str) -> int:
-    """Return the size of a file.
-
-    Raises:
-        ClickException: there is none.
-    """
-    try:
-        return Path(model).stat().st_size
-    except OSError as error:
-        raise click.ClickException(f"cannot read {model}: {error.strerror}") from error

@@ -16,7 +16,7 @@ from typing import Final
 
 import click
 
-from kvc.tools.bench.llama_bench import NAME, nbytes_of, run_llama_bench
+from kvc.tools.bench.peers import Peer
 from kvc.tools.bench.plan import Figures, Plan, SpeedTest, figures_of
 from kvc.tools.loading import Loading
 from kvc.tools.text import escape
@@ -84,8 +84,7 @@ def run_rounds(
     rows: int,
     rounds: int,
     loading: Loading,
-    peers: Sequence[str] = (),
-    llama_bench: str = "",
+    peers: Sequence[Peer] = (),
     progress: Progress | None = None,
 ) -> list[Measured]:
     """Return what each bundle and then each peer's file gives.
@@ -96,14 +95,12 @@ def run_rounds(
         rows: of the sessions.
         rounds: how often.
         loading: how to load bundles.
-        peers: GGUF files, which take turns with the bundles.
-        llama_bench: the program that runs these.
+        peers: files of other runtimes, which take turns with the bundles.
         progress: told what runs.
 
     Raises:
         ClickException: a process fails; the message says why.
     """
-    sizes = [nbytes_of(peer) for peer in peers]
     report = progress or (lambda what, done, total: None)
     in_all, done = rounds * (len(bundles) + len(peers)), 0
     figures: list[list[Figures]] = [[] for _ in bundles]
@@ -114,9 +111,8 @@ def run_rounds(
             kept.append(_measure(bundle, tests, rows, loading))
             done += 1
         for peer, times in zip(peers, others, strict=True):
-            report(peer, done, in_all)
-            threads = figures[0][0].threads
-            times.append(run_llama_bench(llama_bench, peer, tests, threads))
+            report(peer.path, done, in_all)
+            times.append(peer.seconds(tests, figures[0][0].threads))
             done += 1
     threads = figures[0][0].threads
     return [
@@ -125,8 +121,8 @@ def run_rounds(
             for bundle, kept in zip(bundles, figures, strict=True)
         ),
         *(
-            Measured(peer, NAME, nbytes, threads, 1, tests, tuple(times))
-            for peer, nbytes, times in zip(peers, sizes, others, strict=True)
+            Measured(peer.path, peer.name, peer.nbytes, threads, 1, tests, tuple(times))
+            for peer, times in zip(peers, others, strict=True)
         ),
     ]
 

@@ -1,6 +1,7 @@
 """`kvc bench`: measure how fast bundles read prompts and make tokens."""
 
 import json
+import sys
 
 import click
 
@@ -60,9 +61,10 @@ COUNT = click.IntRange(min=0)
 @click.option(
     "--against",
     "peers",
-    metavar="MODEL.gguf",
+    metavar="MODEL",
     multiple=True,
-    help="Measure llama.cpp with this file in the same rounds. Repeatable.",
+    help="Measure in the same rounds llama.cpp with this .gguf file, or ONNX Runtime "
+    "with this .onnx file. Repeatable.",
 )
 @click.option(
     "--llama-bench",
@@ -71,6 +73,13 @@ COUNT = click.IntRange(min=0)
     default="llama-bench",
     show_default=True,
     help="llama.cpp's program for --against.",
+)
+@click.option(
+    "--onnx-python",
+    "python",
+    metavar="PATH",
+    default=sys.executable,
+    help="A Python that has onnxruntime, for --against.  [default: this one]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all rounds.")
 @loading_options
@@ -83,6 +92,7 @@ def bench(
     rows: int,
     peers: tuple[str, ...],
     program: str,
+    python: str,
     as_json: bool,
     loading: Loading,
 ) -> None:
@@ -100,7 +110,7 @@ def bench(
 
     Example: kvc bench q8.kvc q4.kvc -p 128 -n 32 -d 0 -d 1024
     """
-    from kvc.tools.bench.llama_bench import find_llama_bench
+    from kvc.tools.bench.peers import find_peers
     from kvc.tools.bench.plan import plan_tests
     from kvc.tools.bench.rounds import run_rounds
     from kvc.tools.bench.tables import as_json as fields
@@ -111,8 +121,8 @@ def bench(
     if not tests:
         raise click.UsageError("nothing to measure: -p and -n are both 0")
     if peers and rows > 1:
-        raise click.UsageError("llama-bench runs one row: no --batch with --against")
-    llama_bench = find_llama_bench(program) if peers else ""
+        raise click.UsageError("peers run one row: no --batch with --against")
+    found_peers = find_peers(peers, program, python)
     with Stages(quiet=False) as stages:
         found = run_rounds(
             bundles,
@@ -120,8 +130,7 @@ def bench(
             rows,
             rounds,
             loading,
-            peers,
-            llama_bench,
+            found_peers,
             lambda what, done, total: stages.show("measuring", done, total, what),
         )
     if as_json:

@@ -130,6 +130,28 @@ def test_llama_bench_takes_its_turn(kvc, fast, tmp_path):
     assert (done.exit_code, f"cannot run {program}: " in done.output) == (1, True)
 
 
+def test_onnxruntime_takes_its_turn(kvc, fast, tmp_path, monkeypatch):
+    fake = Path(__file__).with_name("fake_onnxruntime.py").read_text()
+    (tmp_path / "onnxruntime.py").write_text(fake)
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"a model")
+    (tmp_path / "model.onnx_data").write_bytes(b"weights")
+    nothing = kvc("bench", fast, "-p", 4, "-n", 0, "-r", 1, "--against", model)
+    assert "--onnx-python PATH" in nothing.output
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    arguments = ("-p", 4, "-n", 2, "-d", 3, "-r", 2, "--against", model)
+    _, other = bench(kvc, fast, *arguments)
+    assert (other["path"], other["recipe"], other["nbytes"]) == (
+        str(model),
+        "onnxruntime",
+        14,
+    )
+    assert [t["test"] for t in other["tests"]] == ["pp4 @ d3", "tg2 @ d3"]
+    model.write_bytes(b"broken")
+    done = kvc("bench", fast, *arguments)
+    assert f"ONNX Runtime fails on {model}: no model" in done.output
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -139,6 +161,8 @@ def test_llama_bench_takes_its_turn(kvc, fast, tmp_path):
         (("-b", 2), "no session size 'batch'"),
         (("-b", 2, "--against", "m.gguf"), "no --batch with --against"),
         (("--against", "m.gguf", "--llama-bench", "/no/such"), "there is no /no/such"),
+        (("--against", "m.onnx", "--onnx-python", "/no/such"), "cannot run /no/such"),
+        (("--against", "m.bin"), "give a .gguf file"),
     ],
 )
 def test_what_cannot_be_measured(kvc, fast, options, message):
