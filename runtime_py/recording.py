@@ -29,8 +29,8 @@ class Span:
 
     Attributes:
         method: that was called.
-        op: of the instruction; "kvc::delegate" of a partition whose library does not
-            tell more.
+        op: of the instruction; of a library that says what it runs, its name for that,
+            and "kvc::delegate" for the rest of the partition.
         backend: that ran it, "" for the runtime itself.
         source: the user's line, and the module; "" where it is not known.
         began, ended: in nanoseconds of `time.perf_counter_ns`.
@@ -91,12 +91,15 @@ class _Told:
         steps: how many it has.
         whole: the instruction that calls it.
         instructions: that each step runs; none where the library does not tell.
+        operators: names of a library's, and the microseconds of each; None where it
+            does not tell.
     """
 
     backend: str
     steps: int
     whole: Instruction
     instructions: Sequence[Instruction]
+    operators: tuple[Sequence[str], Array] | None
 
 
 @frozen
@@ -113,11 +116,19 @@ class _NativeNote:
         for partition in self.partitions:
             times: Sequence[int] = self.ended[at : at + partition.steps].tolist()
             at += len(times)
-            steps = partition.instructions
+            steps, backend = partition.instructions, partition.backend
             if not steps:
                 steps, times = [partition.whole], times[-1:]
+            if partition.operators is not None:
+                # They ran one after another; when each began nobody tells.
+                names, took = partition.operators
+                ends = began + 1000 * np.cumsum(took.astype(np.int64))
+                source = partition.whole.source
+                for op, last in zip(names, ends.tolist(), strict=True):
+                    last = min(last, times[-1])
+                    yield Span(self.method, op, backend, source, began, last)
+                    began = last
             for told, last in zip(steps, times, strict=True):
-                backend = partition.backend
                 yield Span(self.method, told.op, backend, told.source, began, last)
                 began = last
 
@@ -156,7 +167,13 @@ def watch(
 
 def _told(call: NativeCall, delegates: Sequence[Instruction]) -> list[_Told]:
     return [
-        _Told(one.backend, len(one.steps), whole, one.instructions)
+        _Told(
+            one.backend,
+            len(one.steps),
+            whole,
+            one.instructions,
+            None if one.operators is None else one.operators(),
+        )
         for one, whole in zip(call.partitions, delegates, strict=True)
     ]
 

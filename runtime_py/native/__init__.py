@@ -150,6 +150,8 @@ class NativePartition:
         backend: whose partition it is, for reports.
         instructions: that each step runs, for reports; none where the library does not
             tell.
+        operators: returns the names of a library's and what each took in the last run,
+            uint64 [operators] in microseconds, for reports.
     """
 
     steps: Steps
@@ -157,6 +159,7 @@ class NativePartition:
     make_ready: Callable[[], None] | None = None
     backend: str = ""
     instructions: Sequence[Instruction] = ()
+    operators: Callable[[], tuple[Sequence[str], Array]] | None = None
 
 
 class NativeCall:

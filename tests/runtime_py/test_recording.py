@@ -63,6 +63,22 @@ def test_every_native_step_is_a_span_and_results_stay(bundles):
     assert len(recorder.spans) == 2 * count > 20
 
 
+def test_a_library_names_its_own_operators(tmp_path):
+    pytest.importorskip("executorch.lib", reason="the XNNPACK library is missing")
+    path = compiled(tmp_path, "xnnpack_q8")
+    with load(path, reference=False) as program, program.session() as session:
+        session.call("decode", TOKEN)
+        with record() as recorder:
+            session.call("decode", TOKEN)
+    library = [span for span in recorder.spans if span.backend == "xnnpack"]
+    named = {span.op for span in library}
+    assert any(op.startswith("Fully Connected") for op in named)
+    assert "kvc::delegate" in named  # the rest of each partition
+    times = [t for s in recorder.spans for t in (s.began, s.ended)]
+    assert times == sorted(times)
+    assert all("decoder:" in span.source for span in library)
+
+
 def test_nothing_is_recorded_outside_or_in_other_threads(bundles):
     with load(bundles["cpu_q8"]) as program, program.session() as session:
         with record() as recorder:

@@ -245,6 +245,10 @@ _RUNTIMES: Final[Mapping[str, Sequence[object]]] = {
     "xnn_reshape_runtime": (_RUNTIME,),
     "xnn_setup_runtime_v2": (_RUNTIME, c_size_t, ctypes.POINTER(ExternalValue)),
     "xnn_invoke_runtime": (_RUNTIME,),
+    # what is asked for, room for it, and how much it takes
+    "xnn_get_runtime_profiling_info": (
+        *(_RUNTIME, ctypes.c_int, c_size_t, c_void_p, ctypes.POINTER(c_size_t)),
+    ),
     "xnn_delete_runtime": (_RUNTIME,),
 }
 _RESULTS: Final[Mapping[str, tuple[object, Sequence[object]]]] = {

@@ -10,9 +10,11 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import NoReturn
+from typing import Final, NoReturn
 
-from kvc.runtime.arrays import Array, copy_into
+import numpy as np
+
+from kvc.runtime.arrays import Array, address_of, copy_into
 from kvc.runtime.delegates.xnnpack.apart import call_apart
 from kvc.runtime.delegates.xnnpack.externals import Externals, place_externals
 from kvc.runtime.delegates.xnnpack.functions import MAX_RANK
@@ -25,6 +27,8 @@ from kvc.schema.errors import Closed, NativeCallFailed
 from kvc.schema.frozen import frozen
 
 _Shapes = Sequence[tuple[int, ...]]
+_OPERATOR_NAMES: Final = 1  # of `xnn_profile_info`
+_OPERATOR_TIMES: Final = 2
 
 
 @frozen
@@ -75,6 +79,7 @@ class Runtime:
         # What has been set up last: the shapes of all operands, and which call.
         self._shapes: _Shapes | None = None
         self._token: object = None
+        self._names: Sequence[str] | None = None  # of its operators
 
     def make(self, sizes: Mapping[str, int]) -> Subgraph:
         """Make the native runtime unless it is there; packs what nobody has packed.
@@ -91,7 +96,7 @@ class Runtime:
         self._kit.workspace.mend()
         if self._subgraph is not None and self._pointer.value is not None:
             return self._subgraph
-        self._shapes = None
+        self._shapes = self._names = None
         try:
             with self._kit.weights.packing() as cache:
                 made = self._subgraph = self._build(sizes)
@@ -169,7 +174,39 @@ class Runtime:
         def raises(failure: Failure) -> NoReturn:
             self._refuse(failure.facts[0])
 
-        return NativeCall([NativePartition(steps, raises, make_ready, "xnnpack")])
+        partition = NativePartition(
+            steps, raises, make_ready, "xnnpack", operators=self.operators
+        )
+        return NativeCall([partition])
+
+    def operators(self) -> tuple[Sequence[str], Array]:
+        """Return the library's operators, and what each took in the last run.
+
+        That is uint64 [operators], whole microseconds as the library counts them.
+        """
+        if self._names is None:
+            names = self._told(_OPERATOR_NAMES).split(b"\0")[:-1]
+            self._names = [name.decode(errors="backslashreplace") for name in names]
+        times = np.empty(len(self._names), np.uint64)
+        self._ask(_OPERATOR_TIMES, address_of(times), times.nbytes)
+        return self._names, times
+
+    def _told(self, what: int) -> bytes:
+        """Return a text of the library about its last run."""
+        needed = self._ask(what, None, 0)
+        room = ctypes.create_string_buffer(needed)
+        self._ask(what, ctypes.addressof(room), needed)
+        return room.raw
+
+    def _ask(self, what: int, place: int | None, nbytes: int) -> int:
+        """Have the library write what it noted; return how many bytes it takes."""
+        needed = ctypes.c_size_t()
+        status = self._xnn.xnn_get_runtime_profiling_info(
+            self._pointer, what, nbytes, place, ctypes.byref(needed)
+        )
+        if nbytes:  # else it refuses, and says how much
+            self._check(status, f"{self._kit.what}: xnn_get_runtime_profiling_info")
+        return needed.value
 
     def _refuse(self, status: int) -> NoReturn:
         self._check(status, f"{self._kit.what}: xnn_invoke_runtime")
