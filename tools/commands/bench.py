@@ -6,6 +6,7 @@ import sys
 import click
 
 from kvc.tools.loading import Loading, loading_options
+from kvc.tools.terminal import show
 
 COUNT = click.IntRange(min=0)
 
@@ -136,4 +137,4 @@ def bench(
     if as_json:
         click.echo(json.dumps({"bundles": fields(found)}, indent=2))
     else:
-        click.echo("\n".join(tables(found)))
+        show(tables(found))

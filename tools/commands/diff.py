@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kvc.tools.data_folders import data_folders_option
+from kvc.tools.terminal import show
 
 if TYPE_CHECKING:
     from kvc.tools.reports.listing import ListingReport
@@ -56,7 +57,7 @@ def diff(
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2))
     else:
-        click.echo("\n".join(difference_lines(report, code)))
+        show(difference_lines(report, code))
     if not report.equal:
         raise click.exceptions.Exit(DIFFERENT)
 

@@ -14,6 +14,7 @@ import click
 from kvc.tools.amounts import nbytes_of, sizes_of
 from kvc.tools.data_folders import data_folders_option
 from kvc.tools.outputs import json_text
+from kvc.tools.terminal import show
 
 if TYPE_CHECKING:
     from kvc.schema.model import Program
@@ -52,6 +53,11 @@ if TYPE_CHECKING:
     help="The instructions of METHOD. Repeatable.",
 )
 @click.option(
+    "--full",
+    is_flag=True,
+    help="With --copies, --ops or --size, a line for each layer or module.",
+)
+@click.option(
     "--at",
     metavar="NAME=N,...",
     help="What memory it takes at these sizes, and with tokens=N held in each row; "
@@ -78,6 +84,7 @@ def dump(
     bundle: str,
     as_json: bool,
     ops: Sequence[str],
+    full: bool,
     at: str | None,
     max_ram: str | None,
     what_if: bool,
@@ -140,15 +147,17 @@ def dump(
         code = [asdict(one) for one in listings]
         click.echo(json_text(_chosen(asdict(report), asked, code)))
     else:
-        click.echo("\n".join(_lines(report, asked, listings)))
+        show(_lines(report, asked, listings, full))
 
 
 def _print_session(path: str, as_json: bool) -> None:
     from kvc.tools.reports.session import describe_session, session_lines
 
     report = describe_session(path)
-    shown = json_text({"session": asdict(report)}) if as_json else None
-    click.echo(shown or "\n".join(session_lines(report)))
+    if as_json:
+        click.echo(json_text({"session": asdict(report)}))
+    else:
+        show(session_lines(report))
 
 
 def _print_executorch(
@@ -166,7 +175,7 @@ def _print_executorch(
     tables = [table_of(name)(report) for name in asked]
     tables += [code_lines(method) for method in chosen]
     lines = [line for table in tables for line in ("", *table)][1:]
-    click.echo("\n".join(lines or pte_lines(report)))
+    show(lines or pte_lines(report))
 
 
 def _write_page(bundle: str, name: str, data_folders: Sequence[str]) -> None:
@@ -216,7 +225,7 @@ def _print_footprint(
     lines = footprint_lines(found)
     if what_if:
         lines += ["", "OTHER SETTINGS of kvc compile", *saving_lines(savings)]
-    click.echo("\n".join(lines))
+    show(lines)
 
 
 def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:
@@ -248,10 +257,13 @@ def _chosen(
 
 
 def _lines(
-    report: "DumpReport", asked: Sequence[str], listings: Sequence["ListingReport"]
+    report: "DumpReport",
+    asked: Sequence[str],
+    listings: Sequence["ListingReport"],
+    full: bool,
 ) -> list[str]:
     """Return the overview, or the tables that were asked for, a blank line between."""
-    from kvc.tools.reports.blobs import blob_lines
+    from kvc.tools.reports.blobs import blob_lines, blob_size_lines
     from kvc.tools.reports.copies import copy_lines
     from kvc.tools.reports.delegates import delegate_lines
     from kvc.tools.reports.memory import memory_lines
@@ -262,23 +274,26 @@ def _lines(
 
     if not asked and not listings:
         return overview_lines(report)
-    full = {
-        "size": lambda: size_lines(report.size),
+    table = {
+        "size": lambda: [
+            *size_lines(report.size),
+            *("", *blob_size_lines(report.blobs, full)),
+        ],
         "memory": lambda: memory_lines(report.memory),
         "states": lambda: [
             *state_lines(report.states),
             position_line(report.position),
         ],
-        "copies": lambda: copy_lines(report.updates),
+        "copies": lambda: copy_lines(report.updates, full),
         "blobs": lambda: blob_lines(report.blobs),
         "delegates": lambda: [
             *delegate_lines(report.delegates),
             *("", *operator_lines(report.operators)),
         ],
     }
-    tables = [full[name]() for name in asked]
+    tables = [table[name]() for name in asked]
     if listings:
         from kvc.tools.reports.listing import listing_lines
 
-        tables += [listing_lines(one) for one in listings]
+        tables += [listing_lines(one, full) for one in listings]
     return [line for table in tables for line in ("", *table)][1:]

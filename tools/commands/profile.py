@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvc.tools.loading import Loading, loading_options, open_program
+from kvc.tools.terminal import show
 
 if TYPE_CHECKING:
     from kvc.tools.bench.profiling import Profile
@@ -106,7 +107,7 @@ def profile_command(
     if as_json:
         click.echo(json.dumps({"tests": _fields(found, by)}, indent=2))
     else:
-        click.echo("\n".join(_lines(found, by)))
+        show(_lines(found, by))
 
 
 def _save(path: Path, found: Sequence["Profile"]) -> None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from kvc.schema.model import Program
 from kvc.schema.uses import FILE, PLAIN, methods_of_blobs
+from kvc.tools.reports.families import families
 from kvc.tools.reports.uses import users_of_names
-from kvc.tools.text import columns, escape, plural, size
+from kvc.tools.text import columns, escape, plural, share, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +148,44 @@ def _who(methods: Sequence[str]) -> str:
         return "initial values of states"
     names = " + ".join(map(escape, methods))
     return f"{names}, shared" if len(methods) > 1 else f"{names} only"
+
+
+def blob_size_lines(blobs: Sequence[BlobReport], full: bool) -> list[str]:
+    """Lay out what the blobs of each module take, in exact bytes, the most first.
+
+    Args:
+        blobs: of a bundle and its data files.
+        full: whether equal ones of each layer stand on a line of their own.
+    """
+    groups = [(_name_of(blob), [blob]) for blob in blobs]
+    if not full:
+        groups = families(blobs, name=_name_of, like=_kind_of)
+    groups.sort(key=lambda one: -_sum(one[1]))
+    rows = [
+        (
+            f"{_sum(group):,}",
+            share(_sum(group), _sum(blobs)),
+            f"{len(group):,}",
+            _kind_of(group[0]),
+            escape(name),
+        )
+        for name, group in groups
+    ]
+    total = (f"{_sum(blobs):,}", "100.0%", f"{len(blobs):,}", "", "all blobs")
+    title = ("bytes", "share", "blobs", "type", "name in the model")
+    return columns([title, *rows, total], ">>>") if rows else []
+
+
+def _sum(blobs: Sequence[BlobReport]) -> int:
+    return sum(blob.nbytes for blob in blobs)
+
+
+def _name_of(blob: BlobReport) -> str:
+    return blob.names[0].name
+
+
+def _kind_of(blob: BlobReport) -> str:
+    first = blob.names[0]
+    if first.format != PLAIN:
+        return first.format
+    return first.type.partition("[")[0]

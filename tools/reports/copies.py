@@ -13,6 +13,7 @@ from kvc.schema.control import read_control
 from kvc.schema.model import Block, Graph, Instruction, Method, Program, Ref
 from kvc.schema.ops import CONTROL_OPS
 from kvc.schema.types import Symbol
+from kvc.tools.reports.families import NUMBER, families, pattern_of
 from kvc.tools.reports.uses import state_of
 from kvc.tools.text import columns, escape, plural, size
 
@@ -112,22 +113,33 @@ def _nbytes(graph: Graph, copy: int, symbols: Mapping[str, Symbol]) -> int:
     return sum(kind.max_nbytes(symbols) for kind in kinds)
 
 
-def copy_lines(updates: Sequence[UpdateReport]) -> list[str]:
-    """Lay out every update."""
+def copy_lines(updates: Sequence[UpdateReport], full: bool) -> list[str]:
+    """Lay out every update; those that differ only in the layer together, unless full.
+
+    Bytes are those of all that share a line.
+    """
+    groups = [(u.state, [u]) for u in updates]
+    if not full:
+        groups = families(updates, name=lambda u: u.state, like=_like)
     rows = [
         (
-            escape(u.method),
-            escape(u.state),
-            u.verdict,
-            f"{u.bytes_per_call:,}",
-            escape(u.source),
-            escape(u.reason),
+            escape(group[0].method),
+            escape(state),
+            group[0].verdict,
+            f"{sum(u.bytes_per_call for u in group):,}",
+            escape(pattern_of([u.source for u in group])),
+            escape(group[0].reason),
         )
-        for u in updates
+        for state, group in groups
     ]
     title = ("method", "state", "verdict", "bytes copied", "source", "reason")
     lines = columns([title, *rows], "<<<>") if rows else ["  no method writes a state"]
     return [*lines, copy_summary(updates)] if rows else lines
+
+
+def _like(update: UpdateReport) -> tuple[str, ...]:
+    source = NUMBER.sub("#", update.source)
+    return update.method, update.verdict, update.reason, source
 
 
 def copy_summary(updates: Sequence[UpdateReport]) -> str:

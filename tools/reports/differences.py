@@ -227,8 +227,8 @@ def _code(
     Numbers of values and places in memory shift with every instruction that is added,
     and are left out; where nothing else differs, that is said.
     """
-    before = {listing.method: listing_lines(listing) for listing in old}
-    after = {listing.method: listing_lines(listing) for listing in new}
+    before = {listing.method: listing_lines(listing, full=True) for listing in old}
+    after = {listing.method: listing_lines(listing, full=True) for listing in new}
     found: dict[str, tuple[str, ...]] = {}
     for name, lines in before.items():
         others = after.get(name, lines)

@@ -4,11 +4,12 @@ A model of thirty layers has thirty names of everything; an overview wants one.
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
-_NUMBER = re.compile(r"(?<![^._\s])\d+(?![^._\s])")
+# Of a layer or the like: between dots, underscores, spaces or brackets.
+NUMBER = re.compile(r"(?<![^._\s(])\d+(?![^._\s)])")
 
 
 def families(
@@ -27,14 +28,16 @@ def families(
     """
     groups: dict[Hashable, list[T]] = {}
     for item in items:
-        groups.setdefault((_NUMBER.sub("#", name(item)), like(item)), []).append(item)
-    return [(_pattern([name(i) for i in group]), group) for group in groups.values()]
+        groups.setdefault((NUMBER.sub("#", name(item)), like(item)), []).append(item)
+    found = groups.values()
+    return [(pattern_of([name(i) for i in group]), group) for group in found]
 
 
-def _pattern(names: list[str]) -> str:
-    numbers = zip(*(map(int, _NUMBER.findall(name)) for name in names), strict=True)
+def pattern_of(names: Sequence[str]) -> str:
+    """Return one text for names that differ only in their numbers."""
+    numbers = zip(*(map(int, NUMBER.findall(name)) for name in names), strict=True)
     ranges = iter([_range(sorted(set(column))) for column in numbers])
-    return _NUMBER.sub(lambda _: next(ranges), names[0])
+    return NUMBER.sub(lambda _: next(ranges), names[0])
 
 
 def _range(numbers: list[int]) -> str:

@@ -32,6 +32,7 @@ from kvc.schema.model import (
     Value,
 )
 from kvc.schema.ops import CONTROL_OPS
+from kvc.tools.reports.folding import folded
 from kvc.tools.reports.uses import operands
 from kvc.tools.text import escape
 
@@ -208,14 +209,24 @@ def _item(item: Item) -> str:
             return str(item)
 
 
-def listing_lines(report: ListingReport) -> list[str]:
-    """Lay the code out, one line a call, what is inside a delegate indented."""
-    lines = [f"method {escape(report.method)}", *(f"  {v}" for v in report.values)]
+def listing_lines(report: ListingReport, full: bool) -> list[str]:
+    """Lay the code out, one line a call, what is inside a delegate indented.
+
+    Args:
+        report: of a method.
+        full: whether lines that repeat, as of equal layers, stand there each time.
+    """
+    lines = [f"  {value}" for value in report.values]
     for index, call in enumerate(report.instructions):
         lines.append(f"  {index:>4}  {call.text}{_comment(call)}")
-        lines += [f"          | {c.text}{_comment(c)}" for c in call.delegate]
-    lines.append(f"  return {report.returns}")
-    return [*lines, *(f"  advance {advance}" for advance in report.advances)]
+        inside = [f"          | {c.text}{_comment(c)}" for c in call.delegate]
+        lines += inside if full else folded(inside, "          | ")
+    return [
+        f"method {escape(report.method)}",
+        *(lines if full else folded(lines, "        ")),
+        f"  return {report.returns}",
+        *(f"  advance {advance}" for advance in report.advances),
+    ]
 
 
 def _comment(call: InstructionReport) -> str:

@@ -39,6 +39,15 @@ def test_every_byte_of_the_file_has_a_place(kvc, sample):
     assert min(part["nbytes"] for part in size["parts"]) > 0
 
 
+def test_the_size_of_blobs_by_their_names(kvc, sample):
+    lines = kvc("dump", sample, "--size").stdout.splitlines()
+    start = lines.index("") + 1
+    assert lines[start].split()[:4] == ["bytes", "share", "blobs", "type"]
+    *rows, total = (line.split() for line in lines[start + 1 :])
+    assert sum(int(row[0].replace(",", "")) for row in rows) == int(total[0])
+    assert ["32", "10.8%", "1", "float32", "bias"] in rows
+
+
 def test_copies_as_json(kvc, sample):
     assert json.loads(kvc("dump", sample, "--copies", "--json").stdout) == {
         "version": 1,

@@ -17,7 +17,7 @@ IDLE = {Aliasing.VIEW, Aliasing.CONTROL}
 
 
 def test_a_listing_shows_blocks_beneath_what_runs_them():
-    lines = listing_lines(describe_listing(WHOLE, WHOLE.methods[0]))
+    lines = listing_lines(describe_listing(WHOLE, WHOLE.methods[0]), full=True)
     heads = [line.split("|")[1].strip() for line in lines if "| block" in line]
     assert heads == [f"block {number}" for number in range(5)]
     assert any("|   %" in line and "aten::index_copy" in line for line in lines)
@@ -25,14 +25,14 @@ def test_a_listing_shows_blocks_beneath_what_runs_them():
 
 def test_a_listing_says_what_is_written_and_what_cursors_gain():
     write = RAGGED.methods[0]
-    lines = listing_lines(describe_listing(RAGGED, write))
+    lines = listing_lines(describe_listing(RAGGED, write), full=True)
     assert lines[-1] == "  advance cursor 0 by seq, of which row_lengths count"
     assert [line.split("; ")[1] for line in lines if "; " in line] == [
         "writes %3 SLOTS axis 2: seq",
         "writes %2 ANYWHERE",
     ]
     open_ended = replace(write, advances=(Advance(0, None),))
-    lines = listing_lines(describe_listing(RAGGED, open_ended))
+    lines = listing_lines(describe_listing(RAGGED, open_ended), full=True)
     assert lines[-1] == "  advance cursor 0 by what its loops decide"
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 from sample_programs import sample_program
 
 from kvc.schema.model import Update
-from kvc.tools.reports.copies import copy_lines, describe_copies
+from kvc.tools.reports.copies import UpdateReport, copy_lines, describe_copies
 
 
 def with_updates(*updates):
@@ -20,11 +20,29 @@ def test_updates_that_copy_nothing_are_safe():
         ("decode", "cache", "SAFE"),
         ("decode", "position", "SAFE"),
     ]
-    assert copy_lines(updates)[-1] == "  2 updates of states, all in place"
+    assert copy_lines(updates, full=False)[-1] == "  2 updates of states, all in place"
 
 
 def test_a_verdict_with_copies_counts_the_bytes_of_their_results():
     first = sample_program().methods[1].updates[0].instruction
     (copy,) = describe_copies(with_updates(Update(first, "why", (first,))))
     assert (copy.state, copy.bytes_per_call, copy.reason) == ("cache", 512, "why")
-    assert copy_lines([copy])[-1].startswith("  1 update of states, 1 by copy: 512 B")
+    assert copy_lines([copy], full=False)[-1].startswith(
+        "  1 update of states, 1 by copy: 512 B"
+    )
+
+
+def test_layers_share_a_line_unless_all_is_asked_for():
+    updates = [
+        UpdateReport(
+            "f", f"layers.{i}.k", "COPY", 100, "read later", f"m:1 (layers.{i})"
+        )
+        for i in range(30)
+    ]
+    updates.append(UpdateReport("f", "layers.30.k", "SAFE", 0, "", "m:1 (layers.30)"))
+    title, copies, safe, _ = copy_lines(updates, full=False)
+    assert copies.split()[:4] == ["f", "layers.{0..29}.k", "COPY", "3,000"]
+    assert "m:1 (layers.{0..29})" in copies
+    assert "layers.30.k" in safe
+    assert copy_lines(updates, full=True)[0].split() == title.split()
+    assert len(copy_lines(updates, full=True)) == 33

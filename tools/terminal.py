@@ -1,0 +1,51 @@
+"""Print tables: as they are into a file or pipe, fitted and coloured on a terminal.
+
+Colours follow https://no-color.org.
+"""
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+
+_HANGING: Final = 8
+_NARROWEST: Final = 40  # below it lines are left to the terminal
+
+
+def show(lines: Sequence[str]) -> None:
+    """Print lines on stdout."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        colour = not os.environ.get("NO_COLOR")
+        lines = list(fitted(lines, width, colour))
+    click.echo("\n".join(lines))
+
+
+def fitted(lines: Sequence[str], width: int, colour: bool) -> Iterator[str]:
+    """Yield lines of at most so many columns: long ones go on further in, at a space.
+
+    Titles are bold, and the word COPY is yellow.
+    """
+    for line in lines:
+        parts = [line]
+        if len(line) > width >= _NARROWEST:
+            indent = min(len(line) - len(line.lstrip()) + _HANGING, width // 2)
+            parts = textwrap.wrap(
+                line,
+                width,
+                subsequent_indent=" " * indent,
+                break_on_hyphens=False,
+                replace_whitespace=False,
+                drop_whitespace=True,
+            )
+        yield from (_coloured(part, line) if colour else part for part in parts)
+
+
+def _coloured(part: str, line: str) -> str:
+    if line[:1].strip():  # a title begins at the edge
+        return click.style(part, bold=True)
+    return part.replace(" COPY ", f" {click.style('COPY', fg='yellow')} ")
