@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,10 +26,12 @@ BACKENDS = {
 }
 
 
+@cache
 def tree_of(path):
     return ast.parse((ROOT / path).read_text(), str(path))
 
 
+@cache
 def imports_of(path):
     """All modules that a file imports, `from a import b` as `a` and `a.b`."""
     found = set()

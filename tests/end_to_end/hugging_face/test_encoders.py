@@ -20,7 +20,7 @@ from kvc.schema.errors import BadModelSetting
 from kvc.tools.reports.methods import describe_methods
 
 # Every day one of each kind of positions; all come with the exhaustive run.
-QUICK = ("bert", "modernbert", "mpnet")
+QUICK = ("bert", "modernbert")
 RARELY = pytest.mark.exhaustive
 
 

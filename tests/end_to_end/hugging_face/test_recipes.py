@@ -21,20 +21,20 @@ def check(name: str, folder: Path, *ways: Way, shallow: bool = False) -> None:
             assert quality.control > NOTICED, way
 
 
-# Of linear layers with biases and without, turned matrices, experts, and latents.
-@pytest.mark.parametrize("name", ["gpt2", "qwen3_moe", "deepseek_v3"])
+# Of experts and of latents; the exhaustive run has all.
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
 def test_int8_weights_and_caches_equal_a_model_that_rounds(name, tmp_path):
     check(name, tmp_path, INT8, shallow=True)
 
 
-@pytest.mark.parametrize("recipe", ["xnnpack_q4", "cpu_q4", "cpu_bf16"])
+@pytest.mark.parametrize("recipe", ["xnnpack_q4", "cpu_q4"])
 def test_a_recipe_equals_a_model_that_rounds(recipe, tmp_path):
     check("qwen3", tmp_path, Way(recipe), shallow=True)
 
 
 # Its body carries a state that XNNPACK would have to write while it reads it.
 def test_a_scan_whose_body_xnnpack_runs_keeps_the_state_that_it_reads(tmp_path):
-    check("olmo_hybrid", tmp_path, Way("xnnpack_q8"))
+    check("olmo_hybrid", tmp_path, Way("xnnpack_q8"), shallow=True)
 
 
 @pytest.mark.exhaustive

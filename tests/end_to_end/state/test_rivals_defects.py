@@ -109,6 +109,7 @@ compile_program(Apart(64, 4), methods).save(sys.argv[2])
 """
 
 
+@pytest.mark.exhaustive  # every day in compiler/test_pipeline.py
 def test_another_process_with_another_hash_seed_gives_the_same_bytes(
     tmp_path: Path,
 ) -> None:
