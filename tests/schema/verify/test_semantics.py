@@ -1,4 +1,5 @@
 from dataclasses import replace
+from time import process_time
 
 import pytest
 from sample_programs import sample_program
@@ -170,6 +171,14 @@ def test_numbers_of_names_and_states_are_limited(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(limits, "MAX_STATES", 1)
     refuse(P, "number of states", LimitExceeded)
+
+
+def test_the_name_that_is_there_twice_is_found_among_many():
+    names = [*(f"n{i}" for i in range(200_000)), "n7"]
+    start = process_time()
+    with pytest.raises(BadProgram, match="'n7' is there twice"):
+        limits.Reporter("x").unique(names, "names")
+    assert process_time() - start < 10  # comparing each with each takes minutes
 
 
 def test_a_metadata_key_must_be_printable():
