@@ -1,9 +1,8 @@
 """`kvc bench`: measure how fast bundles read prompts and make tokens."""
 
-import json
-
 import click
 
+from kvc.tools.json_text import json_text
 from kvc.tools.loading import Loading, loading_options
 
 COUNT = click.IntRange(min=0)
@@ -125,6 +124,6 @@ def bench(
             lambda what, done, total: stages.show("measuring", done, total, what),
         )
     if as_json:
-        click.echo(json.dumps({"bundles": fields(found)}, indent=2))
+        click.echo(json_text({"bundles": fields(found)}, indent=2))
     else:
         click.echo("\n".join(tables(found)))

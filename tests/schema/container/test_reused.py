@@ -84,6 +84,20 @@ def test_what_cannot_be_reused_is_refused(path, tmp_path):
     assert not path.exists()
 
 
+def test_a_second_name_of_a_reused_file_is_not_written_over(path, tmp_path):
+    base = Path(save_data(tmp_path / "base.kvc", SMALL, external=True).data_path)
+    path.hardlink_to(base)
+    with pytest.raises(CannotWrite, match="a data file is there"):
+        save_data(path, NEW, reuse=[base])
+    assert path.samefile(base)
+    other = tmp_path / "other.kvc"
+    second = tmp_path / "second.kvd"
+    second.hardlink_to(base)
+    saved = save_data(other, NEW, reuse=[second, base])  # one file, by its first name
+    assert [file.name for file in saved.program.files] == ["", second.name]
+    assert contents_of(other) == NEW
+
+
 def test_what_cannot_be_reused_is_told_before_the_work_in_the_same_words(tmp_path):
     base = Path(save_data(tmp_path / "base.kvc", SMALL, external=True).data_path)
     strange = tmp_path / "not plain.kvd"
