@@ -3,11 +3,12 @@ from time import process_time
 
 import pytest
 from sample_programs import sample_program
+from stateful_programs import session_program
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError, LimitExceeded
 from kvc.schema.model import Blob, DataFile, NamedData
-from kvc.schema.types import Affine, Symbol, TensorType
+from kvc.schema.types import Affine, Symbol, TensorType, affine
 from kvc.schema.uses import constants_of
 from kvc.schema.verify import limits, verify_program
 
@@ -163,6 +164,17 @@ def test_plain_data_behind_packed_data_is_refused():
 def test_a_name_of_no_blob_is_refused():
     extra = replace(P.names[0], name="extra", blob=3)
     refuse(replace(P, names=(*P.names, extra)), "no blob 3")
+
+
+def test_inputs_and_states_tell_every_size_of_a_call():
+    program, _ = session_program((), cached=False)
+    (method,) = program.methods
+    (advance,) = method.advances
+    more = replace(advance, tokens=affine(0, {"more": 1}))
+    changed = replace(method, advances=(more,))
+    symbols = (*program.symbols, Symbol("more", 1, 4))
+    told = r"method 'write': nothing tells it the sizes \['more'\]"
+    refuse(replace(program, symbols=symbols, methods=(changed,)), told)
 
 
 def test_numbers_of_names_and_states_are_limited(monkeypatch):
