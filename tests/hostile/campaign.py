@@ -27,7 +27,9 @@ from hostile_seeds import SEEDS, write_seed
 from sealing import seal
 from verifier_checks import all_checks
 
-BATCH = 25  # cases that one process tries
+from kvc.runtime.kernels import load_kernels, load_preparations
+
+BATCH = 100  # cases that one process tries
 CASE_SECONDS = 8  # of a processor, for loading and both runs
 MEMORY = 6 << 30  # of address space
 CRASH, LONG = "ends the process", "runs for long"
@@ -134,6 +136,7 @@ def keep_finding(
 def run(folder: Path, names: list[str], seconds: float, cases: int | None) -> Record:
     """Try cases of all seeds by turns, until the time is over or all are done."""
     seeds = {seed.name: seed for seed in open_seeds(folder, names)}
+    load_kernels(), load_preparations()  # once, not in each process
     record = Record(folder)
     start = begin = time.monotonic()
     kept = len(record.findings)

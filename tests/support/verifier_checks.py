@@ -13,7 +13,9 @@ from types import TracebackType
 from kvc.schema import errors
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("schema/verify", "schema/codec", "schema/container")
+FOLDERS = ("schema/verify", "schema/codec", "schema/container", "schema/ops")
+# Errors that are raised again as one of a file.
+_INNER = frozenset(("Misfit", "BadResult", "Conflict", "ShapeMismatch"))
 # What raises for those who call it.
 REFUSING = frozenset(
     ("require", "_require", "fail", "_fail", "limit", "unique", "name", "text")
@@ -75,8 +77,12 @@ def _named(path: Path, function: str, line: str) -> str:
 def _refusals(function: ast.FunctionDef) -> Iterator[int]:
     for node in ast.walk(function):
         match node:
-            case ast.Call(func=ast.Attribute(attr=name)) if name in REFUSING:
+            case ast.Call(func=ast.Attribute(value=owner, attr=name)):
+                reports = ast.unparse(owner).endswith(("report", "self"))
+                if name in REFUSING and reports:
+                    yield node.lineno
+            case ast.Call(func=ast.Name(id=name)) if name in REFUSING:
                 yield node.lineno
             case ast.Raise(exc=ast.Call(func=ast.Name(id=name))):
-                if name == "Misfit" or hasattr(errors, name):
+                if name in _INNER or hasattr(errors, name):
                     yield node.lineno
