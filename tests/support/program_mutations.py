@@ -18,7 +18,7 @@ from kvc.schema.model import Blob, Program
 Path = tuple[object, ...]  # names of fields, indices, keys
 NUMBERS = (0, 1, 2, 3, 7, 63, 64, 255, 2**15, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1)
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, math.inf, -math.inf, math.nan)
-_TRIES = 8  # for something that is not what it was
+_TRIES = 20  # for something that is not what it was
 BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFF)
 
 
@@ -35,20 +35,26 @@ class Mutator:
         self._kinds = sorted(self._places)
 
     def mutate(self, dice: random.Random) -> Program:
-        """Return a program that differs in one to three places, or in none."""
+        """Return a program that differs in one to three places."""
         changed: object = self._program
         for _ in range(dice.choice((1, 1, 1, 2, 3))):
+            changed = self._with_one(changed, dice)
+        assert isinstance(changed, Program)
+        return changed
+
+    def _with_one(self, program: object, dice: random.Random) -> object:
+        """Change one place, if one is found that there still is."""
+        for _ in range(_TRIES):
             kind = dice.choice(self._kinds)
             path = dice.choice(self._places[kind])
             try:
-                value = _at(changed, path)
+                value = _at(program, path)
             except (AttributeError, IndexError, KeyError, TypeError):
                 continue  # an earlier change has removed it
-            tried = (self._other(value, kind, dice) for _ in range(_TRIES))
-            other = next((one for one in tried if one != value), value)
-            changed = _put(changed, path, other)
-        assert isinstance(changed, Program)
-        return changed
+            other = self._other(value, kind, dice)
+            if other != value:
+                return _put(program, path, other)
+        return program
 
     def _other(self, value: object, kind: str, dice: random.Random) -> object:
         """Return something else for a place of a kind."""

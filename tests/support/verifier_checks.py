@@ -57,6 +57,8 @@ def all_checks() -> set[str]:
     found = set()
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).glob("*.py")):
+            if path.name == "collect.py":  # it removes files, and refuses none
+                continue
             text = path.read_text()
             lines = text.splitlines()
             for function in ast.walk(ast.parse(text)):

@@ -8,7 +8,7 @@ from named_bytes import SMALL, names, read_blobs, save_data
 from sealing import parts, seal_data
 
 from kvc.schema.codec import decode_index, encode_index
-from kvc.schema.container import BundleFile, check_reuse, verify_bundle
+from kvc.schema.container import BundleFile, check_reuse, reused, verify_bundle
 from kvc.schema.errors import CannotWrite, DigestMismatch, FileProblem, WrongKind
 
 NEW = SMALL | {"new": b"new bytes"}
@@ -81,6 +81,23 @@ def test_what_cannot_be_reused_is_refused(path, tmp_path):
     ):
         with pytest.raises(error, match=text):
             save_data(path, NEW, reuse=reuse)
+    assert not path.exists()
+
+
+def test_a_file_that_goes_while_it_is_opened_is_not_referred_to(
+    path, tmp_path, monkeypatch
+):
+    base = save_data(tmp_path / "base.kvc", SMALL, external=True).data_path
+    monkeypatch.setattr(reused, "names_file", lambda *_: False)
+    with pytest.raises(FileProblem, match="it was removed or replaced"):
+        save_data(path, NEW, reuse=[base])
+
+    def refuses(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(reused, "names_file", refuses)
+    with pytest.raises(FileProblem, match="Permission denied"):
+        save_data(path, NEW, reuse=[base])
     assert not path.exists()
 
 
