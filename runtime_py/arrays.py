@@ -5,7 +5,9 @@ numpy; a torch tensor is recognised only if torch is already imported.
 """
 
 import ctypes
+import math
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array = npt.NDArray[np.generic]
+Part = tuple[int | slice, ...]  # an index of its first axes
 
 
 def is_tensor(value: object) -> bool:
@@ -62,6 +65,28 @@ def _bits(array: Array) -> Array:
 def zero(array: Array) -> None:
     """Set all elements to zero."""
     _bits(array)[...] = 0
+
+
+def parts_of(
+    shape: tuple[int, ...], most: int
+) -> Iterator[tuple[Part, tuple[int, ...]]]:
+    """Yield parts that make up an array, and their shapes, in the order of elements.
+
+    Each has at most `most` elements, but at least one, and lies together where the
+    array is contiguous.
+    """
+    axis = 0
+    while axis < len(shape) and math.prod(shape[axis + 1 :]) > most:
+        axis += 1
+    if axis == len(shape):
+        yield (), ()
+        return
+    inner = shape[axis + 1 :]
+    step = most // max(1, math.prod(inner))
+    for first in np.ndindex(shape[:axis]):
+        for low in range(0, shape[axis], step):
+            high = min(low + step, shape[axis])
+            yield (*first, slice(low, high)), (high - low, *inner)
 
 
 def prefix(array: Array, shape: tuple[int, ...]) -> Array:

@@ -91,7 +91,8 @@ class Conversation:
 
         Raises:
             CacheOverflow: there is no room; the conversation is as it was.
-            BadChatTemplate: the template refuses it; the same.
+            BadChatTemplate, TemplateLimit: the template refuses it, or takes too much;
+                the same.
             KvcError: as `kvc.runtime.generate` and `Session.call`, at once or while the
                 answer is made.
         """

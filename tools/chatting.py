@@ -112,7 +112,13 @@ def _answer(
     capacity: int | None,
     stops: Callable[[], AbstractContextManager[Stop]],
 ) -> None:
-    from kvc.runtime import BadChatTemplate, BadSetting, CacheOverflow, InputMismatch
+    from kvc.runtime import (
+        BadChatTemplate,
+        BadSetting,
+        CacheOverflow,
+        InputMismatch,
+        TemplateLimit,
+    )
 
     before, stopped = conversation.answer, False
     try:
@@ -126,7 +132,7 @@ def _answer(
         stopped = True
     except CacheOverflow as error:
         terminal.note(f"{error}. /reset begins a new conversation")
-    except (BadChatTemplate, BadSetting, InputMismatch) as error:
+    except (BadChatTemplate, BadSetting, InputMismatch, TemplateLimit) as error:
         terminal.note(str(error))
     if conversation.answer is not None and conversation.answer is not before:
         terminal.write("\n")

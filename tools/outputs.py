@@ -1,19 +1,10 @@
-"""Check where a command writes, before it does any work; what it prints as JSON."""
+"""Check where a command writes, before it does any work."""
 
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from kvc.schema.errors import CannotWrite, reason_of
-
-JSON_VERSION: Final = 1  # of what `kvc dump --json` says, see reports/JSON.md
-
-
-def json_text(found: Mapping[str, object]) -> str:
-    """Return what `kvc dump --json` prints of some tables."""
-    return json.dumps({"version": JSON_VERSION, **found}, indent=2)
 
 
 def check_output(name: str) -> Path:

@@ -129,6 +129,7 @@ def run_pieces(
     For shorter rows, those of the piece that has their last token.
 
     Raises:
+        InputMismatch: it has another number of rows than the session.
         CacheOverflow: not all tokens fit; nothing has run.
         ExecutionError: a piece failed; the session is as it was before the first one.
     """
@@ -138,8 +139,9 @@ def run_pieces(
     steps = (
         [tokens.shape[1]] * len(starts) if row_lengths is None else row_lengths.tolist()
     )
-    states.check_room(0, starts, steps)
     taken = [_take_piece(piece, tokens, row_lengths) for piece in pieces]
+    pieces[0].entry.solve(taken[0], states)
+    states.check_room(0, starts, steps)
     results: list[object] = []
     with all_or_nothing([piece.entry for piece in pieces], states):
         for piece, given in zip(pieces, taken, strict=True):

@@ -4,7 +4,8 @@
 dead, and of growing states, only the valid slots are saved, so a file is as long as the
 conversation, not as the cache. It belongs to one program, identified by its digest. A
 checksum is not a signature, so the sizes and positions in a file are checked against
-the program as well.
+the program as well. States go through a buffer, part by part: neither saving nor
+restoring takes their memory once more.
 """
 
 import hashlib
@@ -12,12 +13,13 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import accumulate, compress
 from operator import ge
+from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.arrays import Array, Part, parts_of
 from kvc.runtime.sessions.sizes import (
     capacity_symbol,
     choose_capacity,
@@ -38,6 +40,7 @@ from kvc.runtime.states.owner import ALL_SLOTS, Span
 from kvc.runtime.states.table import kind_of
 from kvc.schema.closing import Closing
 from kvc.schema.container import SESSION_MAGIC, AtomicFile, path_text
+from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     BadSetting,
     BadSnapshot,
@@ -45,6 +48,8 @@ from kvc.schema.errors import (
 )
 from kvc.schema.model import Cursor, CursorKind, Program, State
 from kvc.schema.types import evaluate
+
+_BUFFER_NBYTES: Final = 8 << 20
 
 
 def save_snapshot(
@@ -129,6 +134,8 @@ class Snapshot(Closing):
             of = f"it is of program {other}, this one is {own}; open it with its own"
             self._require(self.header.program == digest, of)
             self._shapes = self._check_header()
+            nbytes = map(_nbytes, program.states, self._shapes)
+            self._begins = list(accumulate(nbytes, initial=0))
             self._check_pending()
             self._check_position()
         except BaseException:
@@ -141,9 +148,14 @@ class Snapshot(Closing):
         Raises:
             FileProblem, BadSnapshot: the file can no longer be read.
         """
-        for number in range(len(memory.states)):
-            kind, span = _place(memory, number, self._shapes[number])
-            kind.store.write(span, self._read_state(number))
+        for number, shape in enumerate(self._shapes):
+            kind, span = _place(memory, number, shape)
+            begin = self._begins[number]
+            dtype = memory.states[number].type.dtype
+            for part, held in _parts_of(dtype, shape):
+                content = self._file.read_array(begin, held, dtype.numpy)
+                kind.store.write(span, content, part)
+                begin += content.nbytes
         header = self.header
         found = {"written": [header.written], "reached": header.reached}
         for kind in memory.kinds:
@@ -195,9 +207,7 @@ class Snapshot(Closing):
         shapes = state_shapes(program, sizes, *marks)
         expected = _describe(program.states, shapes)
         self._require(header.states == expected, "its states are not the program's")
-        nbytes = sum(
-            _nbytes(s, shape) for s, shape in zip(program.states, shapes, strict=True)
-        )
+        nbytes = sum(map(_nbytes, program.states, shapes))
         there = self._file.nbytes - DIGEST_NBYTES - self._file.start
         self._require(nbytes == there, f"its states have {there} bytes, not {nbytes}")
         return shapes
@@ -261,11 +271,8 @@ class Snapshot(Closing):
 
     def _read_state(self, state: int) -> Array:
         """Return what the file holds of a state."""
-        states = self._program.states
-        before = zip(states[:state], self._shapes, strict=False)
-        offset = sum(_nbytes(s, shape) for s, shape in before)
-        dtype = states[state].type.dtype.numpy
-        return self._file.read_array(offset, self._shapes[state], dtype)
+        dtype = self._program.states[state].type.dtype.numpy
+        return self._file.read_array(self._begins[state], self._shapes[state], dtype)
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
@@ -280,7 +287,16 @@ def _parts(
     yield text
     for number, shape in enumerate(shapes):
         kind, span = _place(memory, number, shape)
-        yield kind.store.read(span).reshape(-1).view(np.uint8).data
+        for part, _ in _parts_of(memory.states[number].type.dtype, shape):
+            content = kind.store.read(span, part)
+            yield content.reshape(-1).view(np.uint8).data
+
+
+def _parts_of(
+    dtype: DType, shape: tuple[int, ...]
+) -> Iterator[tuple[Part, tuple[int, ...]]]:
+    """Yield the parts in which a state goes through the buffer, and their shapes."""
+    return parts_of(shape, _BUFFER_NBYTES // dtype.itemsize)
 
 
 def _place(

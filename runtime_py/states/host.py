@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kvc.runtime.arenas import PAGE_NBYTES, Arena
-from kvc.runtime.arrays import Array, copy_into, own_copy, zero
+from kvc.runtime.arrays import Array, Part, copy_into, own_copy, zero
 from kvc.runtime.data.pages import PageTable
 from kvc.runtime.forks.forking import share_arena
 from kvc.runtime.forks.intervals import Intervals
@@ -46,12 +46,13 @@ class HostStore:
             self.all[i, ...] for i in range(len(self.all))
         ]
 
-    def read(self, span: Span = WHOLE) -> Array:
-        return own_copy(self.all if span is WHOLE else self._part(self.all, span))
+    def read(self, span: Span = WHOLE, part: Part = ()) -> Array:
+        held = self.all if span is WHOLE else self._part(self.all, span)
+        return own_copy(held[(*part, ...)])
 
-    def write(self, span: Span, content: Array) -> None:
+    def write(self, span: Span, content: Array, part: Part = ()) -> None:
         self.note(span.low, span.high)
-        copy_into(self._part(self.all, span), content)
+        copy_into(self._part(self.all, span)[(*part, ...)], content)
 
     def fill(self, span: Span) -> None:
         span = span._replace(low=max(span.low, 0))

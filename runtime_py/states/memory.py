@@ -97,8 +97,11 @@ class StateMemory:
             kind_of(group.first)(group, store, self.lengths)
             for group, store in zip(groups, owner.stores, strict=True)
         ]
+        self._places: dict[int, tuple[Kind, int]] = {}
         for kind in self.kinds:
             kind.snapshots = copies.snapshots
+            for index, state in enumerate(kind.group.states):
+                self._places[state] = kind, index
         grown = (kind.group.states for kind in self.kinds if kind.grows)
         self.growing = sorted(state for group in grown for state in group)
         self.counted: tuple[tuple[int, ...], ...] = tuple((0,) * n for n in rows)
@@ -248,10 +251,7 @@ class StateMemory:
 
     def find(self, state: int) -> tuple[Kind, int]:
         """Return the kind of a state, and which of its states it is."""
-        for kind in self.kinds:
-            if state in kind.group.states:
-                return kind, kind.group.states.index(state)
-        raise AssertionError("every state is of a group")
+        return self._places[state]
 
     def current(self, state: int) -> Array:
         """Return what a state holds now: up to its length if it grows.

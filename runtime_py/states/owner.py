@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array
+from kvc.runtime.arrays import Array, Part
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Method, ResetRule, State
 from kvc.schema.types import Dim
@@ -142,15 +142,15 @@ class Store(Protocol):
     shared: bool
     buffers: Sequence[Buffer]
 
-    def read(self, span: Span = WHOLE) -> Array:
-        """Return a copy of what a span holds.
+    def read(self, span: Span = WHOLE, part: Part = ()) -> Array:
+        """Return a copy of what a span holds, or of a part of that.
 
-        Of shape [states, *shape], or as the state is shaped where the span names one; a
-        row that is named stays as an axis of 1.
+        What a span holds is of shape [states, *shape], or as the state is shaped where
+        the span names one; a row that is named stays as an axis of 1.
         """
 
-    def write(self, span: Span, content: Array) -> None:
-        """Write what `read` of a span of that shape has returned."""
+    def write(self, span: Span, content: Array, part: Part = ()) -> None:
+        """Write what `read` of a span of that shape, and a part, has returned."""
 
     def fill(self, span: Span) -> None:
         """Give a span its initial content again."""

@@ -6,7 +6,8 @@
 `tokenizer_of` and `chat_template_of` read what a bundle says and carries. `plain.py`
 has the tokenizers that need no file; `library.py` reads tokenizer.json with the package
 tokenizers, `stages.py` turns its tokens into text piece by piece. Chat templates run in
-`sandbox.py`.
+a process of their own: `rendering.py` starts it, `template_process.py` and `sandbox.py`
+are what runs there.
 """
 
 from kvc.runtime.tokenizers.base import TextSource, TextStream, Tokenizer

@@ -3,38 +3,52 @@
 In: the files of a bundle, chat_template.jinja or the chat_template of its
 tokenizer_config.json, which also names the special tokens. Out: text, as the
 `apply_chat_template` of transformers makes it. A template is code of the model's
-authors: it runs in the sandbox of jinja2, and sees nothing but strings.
+authors: it runs in the sandbox of jinja2, in a process of its own (`rendering.py`), and
+sees nothing but strings.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kvc.runtime.tokenizers.base import TextSource, Tokenizer
-from kvc.schema.errors import BadChatTemplate, MissingPackage
+from kvc.runtime.tokenizers.rendering import Limits, Renderer
+from kvc.schema.errors import BadChatTemplate
 from kvc.schema.frozen import frozen
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 Message = Mapping[str, str]  # "role": "system", "user" or "assistant"; "content"
 
 _TEMPLATE: Final = "chat_template.jinja"
 _CONFIG: Final = "tokenizer_config.json"
 _SPECIAL: Final = "special_tokens_map.json"
-_INSTALL: Final = "pip install 'jinja2>=3.1.6'"
-_LEAST: Final = (3, 1, 6)  # earlier sandboxes of jinja2 have known ways out
+_LIMITS: Final = Limits()
 
 
-def chat_template_of(source: TextSource) -> "ChatTemplate | None":
+def chat_template_of(
+    source: TextSource,
+    *,
+    max_seconds: float = _LIMITS.max_seconds,
+    max_characters: int = _LIMITS.max_characters,
+    max_nbytes: int = _LIMITS.max_nbytes,
+) -> "ChatTemplate | None":
     """Return the chat template of a program or a session, None where there is none.
 
+    Args:
+        source: the program or session.
+        max_seconds: of a processor's time, for the template to be read, and again for
+            each conversation.
+        max_characters: of the text of a conversation.
+        max_nbytes: of memory that the template may take, on Linux.
+
     Raises:
+        BadSetting: a limit is no number, or less than 0.
         MissingPackage: the package jinja2, which runs templates, is not installed.
         BadChatTemplate: the template, or what says the special tokens, is wrong.
+        TemplateLimit: reading the template takes more than a limit.
         FileChanged, FormatError, FileProblem: a file cannot be had any more.
         Closed, Forked: the program is closed, or belongs to another process.
     """
+    limits = Limits(max_seconds, max_characters, max_nbytes).checked()
     config = _read_json(source, _CONFIG)
     if _TEMPLATE in source.files:
         file, text = _TEMPLATE, _decoded(_TEMPLATE, source.files[_TEMPLATE])
@@ -43,7 +57,7 @@ def chat_template_of(source: TextSource) -> "ChatTemplate | None":
     if not text:
         return None
     special = _special_tokens(_read_json(source, _SPECIAL)) | _special_tokens(config)
-    return ChatTemplate(file, _compiled(file, text), special)
+    return ChatTemplate(file, Renderer(file, text, limits), special)
 
 
 @frozen
@@ -52,11 +66,12 @@ class ChatTemplate:
 
     Attributes:
         file: where it stands, for messages.
+        renderer: has it run.
         special_tokens: what it may use, such as "bos_token", by name.
     """
 
     file: str
-    template: "Template"
+    renderer: Renderer
     special_tokens: Mapping[str, str]
 
     def render(
@@ -69,58 +84,24 @@ class ChatTemplate:
             add_generation_prompt: whether to end where the model's answer begins.
 
         Raises:
+            BadSetting: the messages are not made of texts.
             BadChatTemplate: the template refuses the conversation, or fails.
+            TemplateLimit: it takes more than a limit.
         """
-        try:
-            return self.template.render(
-                **self.special_tokens,
-                messages=[dict(message) for message in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-            )
-        except Exception as error:  # whatever the template's code may raise
-            reason = str(error) or type(error).__name__
-            raise BadChatTemplate(file=self.file, reason=reason) from error
+        variables: dict[str, object] = {
+            **self.special_tokens,
+            "messages": [dict(message) for message in messages],
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        return self.renderer.render(variables)
 
     def end_tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         """Return the token that ends what the model says, if the files name one."""
         text = self.special_tokens.get("eos_token", "")
         tokens = tokenizer.encode(text, special=False)
         return tuple(tokens) if len(tokens) == 1 else ()
-
-
-def _compiled(file: str, text: str) -> "Template":
-    """Return a template that is ready to run.
-
-    Raises:
-        MissingPackage: jinja2 is not installed, or too old to be safe.
-        BadChatTemplate: the code has a mistake.
-    """
-    try:
-        import jinja2
-
-        from kvc.runtime.tokenizers.sandbox import new_template
-    except ImportError as error:
-        raise _missing(str(error)) from error
-    _check_version(jinja2.__version__)
-    try:
-        return new_template(text)
-    except Exception as error:  # whatever parsing may raise, too deep a nesting too
-        reason = str(error) or type(error).__name__
-        raise BadChatTemplate(file=file, reason=reason) from error
-
-
-def _check_version(version: str) -> None:
-    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
-    if numbers < _LEAST:
-        least = ".".join(map(str, _LEAST))
-        raise _missing(f"version {version} is installed, {least} or later is needed")
-
-
-def _missing(reason: str) -> MissingPackage:
-    what = "the bundle's chat template"
-    return MissingPackage(what=what, package="jinja2", reason=reason, install=_INSTALL)
 
 
 def _read_json(source: TextSource, name: str) -> Mapping[str, object]:

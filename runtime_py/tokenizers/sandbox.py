@@ -2,8 +2,8 @@
 
 In: the text of a template. Out: a template that renders. The functions and their
 meanings are those of `transformers.utils.chat_template_utils` (5.23), for which
-templates are written. This imports the package jinja2, so it is itself imported on
-first need.
+templates are written. Only `template_process.py` runs this, in a process of its own;
+it imports the package jinja2, and nothing of kvc.
 """
 
 import json

@@ -111,6 +111,7 @@ from kvc.schema.errors.texts import (
     BadChatTemplate,
     BadTokenizer,
     MissingPackage,
+    TemplateLimit,
     TokenizerTooLarge,
 )
 
@@ -190,6 +191,7 @@ __all__ = [
     "StateConflict",
     "StateMismatch",
     "StateNeeded",
+    "TemplateLimit",
     "TextTooLong",
     "ThreadsFixed",
     "TokenizerTooLarge",

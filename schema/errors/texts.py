@@ -39,3 +39,15 @@ class BadChatTemplate(ExecutionError):
     file: str
     reason: str
     template = "the chat template {file}: {reason}"
+
+
+class TemplateLimit(ExecutionError):
+    """The chat template of a bundle takes more than the caller allows.
+
+    Attributes: file, limit (what it may take, with its unit), setting (what changes it).
+    """
+
+    file: str
+    limit: str
+    setting: str
+    template = "the chat template {file} takes more than {limit}, the most that chat_template_of({setting}=) allows"

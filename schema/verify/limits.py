@@ -1,9 +1,12 @@
 """What a bundle is refused by: its limits, and errors that name the place in the file.
 
 Beyond a limit is `LimitExceeded`, raised before any use. The numbers are far above real
-models and far below what harms a reader.
+models and far below what harms a reader: a table takes 25 microseconds to check and to
+read, so the most of them take about a second (measured 2026-11-26), and a model of 1000
+layers has 4000 states.
 """
 
+from collections import Counter
 from typing import Final, NoReturn
 
 from kvc.schema.errors import BadProgram, LimitExceeded
@@ -11,12 +14,12 @@ from kvc.schema.model import Instruction
 
 MAX_PROGRAM_NBYTES: Final = 64 << 20
 MAX_INDEX_NBYTES: Final = 8 << 20
-MAX_TABLES: Final = 200_000
+MAX_TABLES: Final = 40_000
 MAX_METHODS: Final = 64
 MAX_BLOCKS: Final = 10_000  # of a method
 MAX_FILES: Final = 256  # each is an open descriptor
 MAX_BLOBS: Final = 100_000  # of a program, and of an index
-MAX_STATES: Final = 100_000
+MAX_STATES: Final = 10_000
 MAX_NAMES: Final = 1_000_000
 MAX_VALUES: Final = 1_000_000
 MAX_INSTRUCTIONS: Final = 1_000_000
@@ -65,7 +68,7 @@ class Reporter:
     def unique(self, names: list[str], where: str) -> None:
         """Check names, and that no two are equal."""
         if len(set(names)) != len(names):
-            twice = next(name for i, name in enumerate(names) if name in names[:i])
+            (twice, _), *_ = Counter(names).most_common(1)
             self.fail(where, f"{twice!r} is there twice")
         for name in names:
             self.name(name, where)

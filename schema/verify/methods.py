@@ -9,7 +9,8 @@ from typing import Final
 
 from kvc.schema.accesses import accesses_of
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Graph, Method, Program, StateKind, Update
+from kvc.schema.model import Graph, Method, Program, StateKind, StateSlot, Update
+from kvc.schema.types import symbols_in, symbols_of
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.effects import effects
@@ -48,6 +49,20 @@ def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
         counted = [a.cursor for a in method.advances if a.lengths is not None]
         what = f"rows count tokens of several cursors, {counted}"
         report.require(len(counted) <= 1, where, what)
+
+
+def check_told(method: Method, program: Program, report: Reporter) -> None:
+    """Check that inputs and states tell all sizes that a call needs."""
+    graph = method.graph
+    held = (v.type for v in graph.values if isinstance(v.storage, StateSlot))
+    given = (graph.values[value].type for value in graph.inputs)
+    told = symbols_in((*(state.type for state in program.states), *held, *given))
+    kinds = {id(v.type): v.type for g in method.graphs for v in g.values}
+    added = [one.tokens for one in method.advances if one.tokens is not None]
+    used = symbols_in(kinds.values()) | symbols_of(added)
+    missing = sorted(used - told)
+    what = f"nothing tells it the sizes {missing}"
+    report.require(not missing, f"method {method.name!r}", what)
 
 
 def _check_all_logits(graph: Graph, where: str, report: Reporter) -> None:

@@ -36,7 +36,12 @@ from kvc.schema.verify.cursors import CursorChecker
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.graphs import GraphChecker
 from kvc.schema.verify.limits import Reporter
-from kvc.schema.verify.methods import check_accesses, check_effects, check_methods
+from kvc.schema.verify.methods import (
+    check_accesses,
+    check_effects,
+    check_methods,
+    check_told,
+)
 from kvc.schema.verify.states import check_states
 from kvc.schema.verify.values import Surroundings
 
@@ -272,5 +277,6 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
         inside = check_blocks(method, checker, around, thorough)
         check_accesses(method, report)
         cursors.check(method, [operands, *inside])
+        check_told(method, program, report)
     cursors.finish()
     check_delegates(program, report)

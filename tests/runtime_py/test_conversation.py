@@ -10,7 +10,7 @@ from hand_built import affine_program, write_bundle
 from kvc.runtime import CacheOverflow, generate, load
 from kvc.runtime.conversation import Conversation
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
-from kvc.runtime.tokenizers.sandbox import new_template
+from kvc.runtime.tokenizers.rendering import Limits, Renderer
 from kvc.schema.errors import BadChatTemplate, BadSetting, UnknownName
 
 # What was said before comes back in another spelling, as where thinking is left out.
@@ -37,7 +37,7 @@ def template_of(program, text=TEMPLATE):
     if text is None:
         return None
     template = chat_template_of(program)
-    return replace(template, template=new_template(text))
+    return replace(template, renderer=Renderer("t.jinja", text, Limits()))
 
 
 @pytest.fixture

@@ -360,3 +360,10 @@ def test_reading_leaves_the_garbage_collector_as_it_was():
         gc.enable()
     decode(encode(sample_program()), "x")
     assert gc.isenabled()
+
+
+def test_keys_of_metadata_are_in_order():
+    raw = encode(replace(sample_program(), metadata={"key1": "a", "key2": "b"}))
+    assert raw.count(b"key1") == 1
+    with pytest.raises(BadProgram, match="metadata: keys are not ascending"):
+        decode(raw.replace(b"key1", b"key3"), "x")

@@ -13,7 +13,7 @@ import numpy as np
 from greedy_backends import ByReference, Greedy
 
 from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, copy_into, own_copy
+from kvc.runtime.arrays import Array, Part, copy_into, own_copy
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle, Workspace
 from kvc.runtime.delegates.reference import ReferenceHandle
@@ -77,13 +77,16 @@ class Kept:
         ]
         self.fill(WHOLE)
 
-    def read(self, span: Span = WHOLE) -> Array:
+    def read(self, span: Span = WHOLE, part: Part = ()) -> Array:
         self._owner.synchronise()
-        return own_copy(self._all[self._where(span)])
+        return own_copy(self._all[self._where(span)][(*part, ...)])
 
-    def write(self, span: Span, content: Array) -> None:
+    def write(self, span: Span, content: Array, part: Part = ()) -> None:
         taken = own_copy(content)
-        self._owner.ask(lambda: copy_into(self._all[self._where(span)], taken))
+        self._owner.ask(lambda: self._write(span, taken, part))
+
+    def _write(self, span: Span, content: Array, part: Part) -> None:
+        copy_into(self._all[self._where(span)][(*part, ...)], content)
 
     def fill(self, span: Span) -> None:
         self._owner.ask(lambda: self._fill(span))

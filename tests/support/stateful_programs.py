@@ -268,6 +268,15 @@ def session_program(
     )
 
 
+def total_program(count: int) -> Built:
+    """Return `add()`: 1 is added to each of a total, float32 [count]."""
+    b = Builder({})
+    kind = TensorType(F32, (count,))
+    b.over("aten::add.Scalar", b.value(kind, StateSlot(0)), 1, 1)
+    total = state("total", kind, StateKind.PLAIN)
+    return program([b.method("add", {}, [])], states=[total])
+
+
 PLAIN = TensorType(F32, (4,))
 
 

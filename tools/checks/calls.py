@@ -6,7 +6,7 @@ twice each, in their order, on one session, with made-up arguments.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -95,7 +95,7 @@ def _one_by_one(program: Program) -> Iterator[Result]:
         for method in session.methods.values():
             for turn in ("first", "second"):
                 name = f"{method.name}, {turn} call"
-                arguments = _arguments(session, method, random)
+                arguments = arguments_at(method, _sizes(session), random)
                 try:
                     given = session.call(method.name, **arguments)
                 except KvcError as error:
@@ -105,18 +105,21 @@ def _one_by_one(program: Program) -> Iterator[Result]:
                     yield f"{name}, result {number}", np.asarray(leaf)
 
 
-def _arguments(
-    session: Session, method: Method, random: np.random.Generator
+def _sizes(session: Session) -> dict[str, int]:
+    return {
+        name: min(max(_SIZE, symbol.lower), symbol.upper)
+        for name, symbol in session.symbols.items()
+    }
+
+
+def arguments_at(
+    method: Method, sizes: Mapping[str, int], random: np.random.Generator
 ) -> dict[str, object]:
     """Make arguments up: random numbers, integers 0 and 1, True for what is a mask.
 
     Where the first is tokens [batch, seq], integers [batch] after it are how many of
     these count: all.
     """
-    sizes = {
-        name: min(max(_SIZE, symbol.lower), symbol.upper)
-        for name, symbol in session.symbols.items()
-    }
     kinds = [method.graph.values[value].type for value in method.graph.inputs]
     leaves = [_made_up(kind, sizes, random) for kind in kinds]
     if kinds and _is_whole(kinds[0], 2):
@@ -136,7 +139,7 @@ def _is_whole(kind: TensorType, dims: int) -> bool:
 
 
 def _made_up(
-    kind: TensorType, sizes: dict[str, int], random: np.random.Generator
+    kind: TensorType, sizes: Mapping[str, int], random: np.random.Generator
 ) -> Array:
     shape, dtype = kind.shape(sizes), kind.dtype
     if dtype is DType.BOOL:

@@ -1,10 +1,10 @@
 """`kvc bench`: measure how fast bundles read prompts and make tokens."""
 
-import json
 import sys
 
 import click
 
+from kvc.tools.json_text import json_text
 from kvc.tools.loading import Loading, loading_options
 from kvc.tools.terminal import show
 
@@ -135,6 +135,6 @@ def bench(
             lambda what, done, total: stages.show("measuring", done, total, what),
         )
     if as_json:
-        click.echo(json.dumps({"bundles": fields(found)}, indent=2))
+        click.echo(json_text({"bundles": fields(found)}, indent=2))
     else:
         show(tables(found))

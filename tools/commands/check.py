@@ -1,11 +1,11 @@
 """`kvc check`: whether this machine computes what the compiler's machine did."""
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.json_text import json_text
 from kvc.tools.loading import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
             raise NoCheck(reason=reason)
         found = compare(program.files[FILE], sample_results(program))
     if as_json:
-        click.echo(json.dumps({"path": bundle, "ok": True, **asdict(found)}, indent=2))
+        click.echo(json_text({"path": bundle, "ok": True, **asdict(found)}, indent=2))
     else:
         click.echo(f"{escape(bundle)}: {_line(found)}")
 

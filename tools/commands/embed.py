@@ -3,7 +3,6 @@
 Results go to stdout, a line of JSON for each input, or to a file of numpy's.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from kvc.tools.json_text import json_text
 from kvc.tools.loading import Loading, loading_options, open_program
 from kvc.tools.outputs import check_plain_output
 
@@ -79,7 +79,8 @@ def embed(
     """Print the embedding of each TEXT, line of a file, or picture, by BUNDLE's model.
 
     One line of JSON each, in their order, texts first: {"text": ..., "embedding":
-    [...]}, or with --similarity {"text": ..., "similarity": [...]}.
+    [...]}, or with --similarity {"text": ..., "similarity": [...]}. A number that is
+    none (NaN, infinite) is null.
 
     Example: kvc embed bert.kvc "a cat" "a dog" --similarity
     """
@@ -108,7 +109,7 @@ def embed(
         name, rows = "similarity", cosines(vectors, vectors)
     if path is None or similarity:
         for given, row in zip(_named(listed, images), rows, strict=True):
-            click.echo(json.dumps({**given, name: _rounded(row)}, ensure_ascii=False))
+            click.echo(json_text({**given, name: _rounded(row)}, ensure_ascii=False))
 
 
 @click.command()
@@ -143,7 +144,7 @@ def classify(
         found += classify_images(program, images) if images else []
     for given, labels in zip(_named(listed, images), found, strict=True):
         named = [[label.name, round(label.score, _DIGITS)] for label in labels[:top]]
-        click.echo(json.dumps({**given, "labels": named}, ensure_ascii=False))
+        click.echo(json_text({**given, "labels": named}, ensure_ascii=False))
 
 
 def _listed(texts: Sequence[str], file: str | None, images: Sequence[str]) -> list[str]:

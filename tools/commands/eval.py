@@ -1,10 +1,10 @@
 """`kvc eval`: measure how well bundles predict a text."""
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.json_text import json_text
 from kvc.tools.loading import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def eval_command(
         ]
     if as_json:
         report = {"file": file, "bundles": [fields(one) for one in found]}
-        click.echo(json.dumps(report, indent=2))
+        click.echo(json_text(report, indent=2))
     else:
         click.echo("\n".join(table(found)))
 

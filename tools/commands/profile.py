@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.json_text import json_text
 from kvc.tools.loading import Loading, loading_options, open_program
 from kvc.tools.terminal import show
 
@@ -105,7 +106,7 @@ def profile_command(
     if path is not None:
         _save(path, found)
     if as_json:
-        click.echo(json.dumps({"tests": _fields(found, by)}, indent=2))
+        click.echo(json_text({"tests": _fields(found, by)}, indent=2))
     else:
         show(_lines(found, by))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import UnionType
 
 from kvc.tools.executorch.report import PteReport
-from kvc.tools.outputs import JSON_VERSION
+from kvc.tools.json_text import DUMP_VERSION
 from kvc.tools.reports.footprint import Footprint
 from kvc.tools.reports.listing import ListingReport
 from kvc.tools.reports.overview import DumpReport
@@ -39,7 +39,7 @@ HEAD = f"""\
 
 `python tools/dev/json_page.py` writes this page from the classes of reports.
 
-Each output is one object with the key `version`, {JSON_VERSION} now. A field that
+Each output is one object with the key `version`, {DUMP_VERSION} now. A field that
 goes, or comes to mean something else, raises it; a new field does not. With `--size`,
 `--memory`, `--states`, `--copies` (the key `updates`), `--blobs` or `--delegates`
 (`delegates` and `operators`) the other keys are left out. Bytes and counts are

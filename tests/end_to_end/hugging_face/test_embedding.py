@@ -523,3 +523,12 @@ def test_rows_are_as_many_as_was_asked_for(folder):
     with load(folder / "bert.kvc") as program:
         assert isinstance(program, Program)
         assert embed(program, TEXTS).shape == (4, 64)
+
+
+def test_what_is_no_number_is_null_on_the_command_line(stranger, tmp_path):
+    Image.new("RGB", (8, 8), "white").save(tmp_path / "white.png")
+    arguments = ["--image", str(tmp_path / "white.png")]
+    bundle = str(stranger(factor=1e36))
+    run = CliRunner().invoke(main, ["embed", bundle, *arguments])
+    assert json.loads(run.stdout)["embedding"] == [None] * 3, run.output
+    assert "null" in run.stdout

@@ -213,3 +213,12 @@ def test_forks_and_saved_sessions_hold_rings_of_rows(
                 feed(other, [0, 20, 3], 20)
                 session.rewind(np.array([1, 0, 0]))
                 feed(session, [1, 0, 0], 1)
+
+
+def test_a_prompt_in_pieces_has_the_rows_of_its_session(ragged):
+    tokens, lengths = np.ones((3, 30), np.int64), np.full(3, 30)
+    with ragged("rings").session(batch=2) as session:
+        with pytest.raises(InputMismatch):
+            session.prefill(tokens, lengths)
+        assert session.position.tolist() == [0, 0]
+        session.prefill(tokens[:2], lengths[:2])

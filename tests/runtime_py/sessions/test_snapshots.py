@@ -3,12 +3,15 @@
 import os
 import re
 import struct
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from changed_snapshots import LEAD, change_header, reseal
-from hand_built import cache_program
+from hand_built import cache_program, write_bundle
+from resident_memory import LINUX
 from session_contents import contents
 from session_contents import random_rows as rows
 from stateful_programs import (
@@ -17,6 +20,7 @@ from stateful_programs import (
     linear_program,
     mixed_program,
     session_program,
+    total_program,
 )
 
 from kvc.runtime import (
@@ -28,6 +32,7 @@ from kvc.runtime import (
     FileProblem,
     Poisoned,
 )
+from kvc.runtime.sessions import snapshots
 from kvc.runtime.sessions.snapshots import Snapshot
 from kvc.schema.model import ResetRule, StateKind
 
@@ -114,6 +119,52 @@ def test_a_file_is_as_long_as_the_conversation(opened, tmp_path):
     token = 4 * 3 * 64 * 4
     assert sizes[0] < token + 2048
     assert sizes[1] - sizes[0] == pytest.approx(63 * token, abs=32)
+
+
+@pytest.mark.parametrize("layout", [(0, 1, 2, 3), (3, 1, 2, 0)])
+@pytest.mark.parametrize("nbytes", [4, 300, 5000])
+def test_a_small_buffer_makes_the_same_file(
+    opened, tmp_path, monkeypatch, layout, nbytes
+):
+    program = opened(linear_program(2, BATCH, 5, layout=layout))
+    with program.session(batch=2, capacity=100) as session:
+        session.write(rows(9, 5, batch=2))
+        session.save(tmp_path / "whole.kvs")
+        monkeypatch.setattr(snapshots, "_BUFFER_NBYTES", nbytes)
+        session.save(tmp_path / "parts.kvs")
+        whole = (tmp_path / "whole.kvs").read_bytes()
+        assert (tmp_path / "parts.kvs").read_bytes() == whole
+        with program.restore(tmp_path / "whole.kvs") as other:
+            assert contents(other) == contents(session)
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from kvc.runtime import load
+
+def allow(nbytes):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    used = next(int(line.split()[1]) for line in lines if line.startswith("VmSize"))
+    resource.setrlimit(resource.RLIMIT_AS, (used * 1024 + nbytes, -1))
+
+file, room = sys.argv[1] + ".kvs", 40 << 20
+with load(sys.argv[1]) as program, program.session() as session:
+    session.add()
+    allow(room)
+    session.save(file)
+    allow(room + session.state["total"].nbytes)
+    with program.restore(file) as other:
+        assert (other.state["total"][:: 1 << 16] == 1).all()
+        assert len(other.state["total"]) == 1 << 25
+"""
+
+
+@LINUX
+def test_a_state_is_saved_and_restored_in_less_memory_than_it_has(tmp_path):
+    bundle = write_bundle(tmp_path / "p.kvc", total_program(1 << 25))
+    command = [sys.executable, "-c", LIMITED, str(bundle)]
+    subprocess.run(command, check=True, timeout=300)
 
 
 def test_a_poisoned_session_is_not_saved(opened, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from opaque_backend import Keeper
 from stateful_programs import state
 
+from kvc.runtime.arrays import parts_of
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.owner import WHOLE, Span, group_states
 from kvc.schema.dtypes import DType
@@ -71,6 +72,26 @@ def test_a_span_is_read_written_and_filled_and_nothing_else(
 
 
 @OWNERS
+@pytest.mark.parametrize("layout", [(0, 1, 2), (2, 0, 1)])
+@pytest.mark.parametrize("span", SPANS[2:], ids=str)
+@pytest.mark.parametrize("most", [1, 7, 50, 4000, 1 << 20])
+def test_parts_are_all_of_a_span_in_its_order(owner, layout, span, most):
+    (store,) = allocate(owner, layout).stores
+    size = 2 * ROWS * SLOTS * WIDTH
+    store.write(WHOLE, np.arange(size, dtype=np.float32).reshape(store.read().shape))
+    held = store.read(span)
+    parts = []
+    for part, shape in parts_of(held.shape, most):
+        content = store.read(span, part)
+        assert content.shape == shape
+        assert content.size <= most
+        parts.append(content.reshape(-1))
+        store.write(span, content + 1, part)
+    assert np.array_equal(np.concatenate(parts or [held.reshape(-1)]), held.reshape(-1))
+    assert np.array_equal(store.read(span), held + 1)
+
+
+@OWNERS
 def test_what_is_read_is_a_copy_in_any_dtype(owner):
     (store,) = allocate(owner, dtype=DType.BFLOAT16).stores
     found = store.read()
@@ -89,6 +110,7 @@ def test_states_without_axes_are_read_and_written(owner):
     store.write(Span(state=1), np.array(7))
     assert store.read().tolist() == [4, 7]
     assert store.read(Span(state=0)).shape == ()
+    assert list(parts_of((), 3)) == [((), ())]
     assert store.first(0) == 0
     store.fill(WHOLE)
     assert not store.read().any()

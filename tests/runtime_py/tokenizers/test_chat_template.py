@@ -1,7 +1,6 @@
 """Chat templates against transformers, and what is wrong with them."""
 
 import json
-import sys
 
 import jinja2
 import pytest
@@ -179,13 +178,25 @@ def test_a_template_that_is_not_utf_8_is_refused():
         chat_template_of(Source(jinja=b"\xff"))
 
 
-def test_without_the_package_the_message_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingPackage, match=r"jinja2.*pip install 'jinja2>=3"):
+@pytest.fixture
+def another_jinja2(tmp_path, monkeypatch):
+    """Have a package of another content found first."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def put(text):
+        (tmp_path / "jinja2.py").write_text(text)
+
+    return put
+
+
+def test_without_the_package_the_message_says_how_to_get_it(another_jinja2):
+    another_jinja2("raise ImportError('No module named jinja2')")
+    match = r"jinja2: No module named jinja2; get it with `pip install 'jinja2>=3"
+    with pytest.raises(MissingPackage, match=match):
         template_of(GEMMA)
 
 
-def test_a_version_with_a_leaking_sandbox_is_refused(monkeypatch):
-    monkeypatch.setattr(jinja2, "__version__", "3.1.5")
+def test_a_version_with_a_leaking_sandbox_is_refused(another_jinja2):
+    another_jinja2("__version__ = '3.1.5'")
     with pytest.raises(MissingPackage, match=r"version 3\.1\.5 is installed, 3\.1\.6"):
         template_of(GEMMA)

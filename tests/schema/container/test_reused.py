@@ -8,7 +8,7 @@ from named_bytes import SMALL, names, read_blobs, save_data
 from sealing import parts, seal_data
 
 from kvc.schema.codec import decode_index, encode_index
-from kvc.schema.container import BundleFile, check_reuse, verify_bundle
+from kvc.schema.container import BundleFile, check_reuse, reused, verify_bundle
 from kvc.schema.errors import CannotWrite, DigestMismatch, FileProblem, WrongKind
 
 NEW = SMALL | {"new": b"new bytes"}
@@ -82,6 +82,37 @@ def test_what_cannot_be_reused_is_refused(path, tmp_path):
         with pytest.raises(error, match=text):
             save_data(path, NEW, reuse=reuse)
     assert not path.exists()
+
+
+def test_a_file_that_goes_while_it_is_opened_is_not_referred_to(
+    path, tmp_path, monkeypatch
+):
+    base = save_data(tmp_path / "base.kvc", SMALL, external=True).data_path
+    monkeypatch.setattr(reused, "names_file", lambda *_: False)
+    with pytest.raises(FileProblem, match="it was removed or replaced"):
+        save_data(path, NEW, reuse=[base])
+
+    def refuses(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(reused, "names_file", refuses)
+    with pytest.raises(FileProblem, match="Permission denied"):
+        save_data(path, NEW, reuse=[base])
+    assert not path.exists()
+
+
+def test_a_second_name_of_a_reused_file_is_not_written_over(path, tmp_path):
+    base = Path(save_data(tmp_path / "base.kvc", SMALL, external=True).data_path)
+    path.hardlink_to(base)
+    with pytest.raises(CannotWrite, match="a data file is there"):
+        save_data(path, NEW, reuse=[base])
+    assert path.samefile(base)
+    other = tmp_path / "other.kvc"
+    second = tmp_path / "second.kvd"
+    second.hardlink_to(base)
+    saved = save_data(other, NEW, reuse=[second, base])  # one file, by its first name
+    assert [file.name for file in saved.program.files] == ["", second.name]
+    assert contents_of(other) == NEW
 
 
 def test_what_cannot_be_reused_is_told_before_the_work_in_the_same_words(tmp_path):

@@ -445,3 +445,85 @@ def test_an_int8_linear_refuses_what_does_not_fit(place, wrong):
     assert OPS["kvc::linear_qd8"].rule(*good) == ((DType.FLOAT32, (2, 8)),)
     with pytest.raises(ShapeMismatch):
         OPS["kvc::linear_qd8"].rule(*good[:place], wrong, *good[place + 1 :])
+
+
+SETTINGS = ((1,), (0,), (1,), 1)
+LINE, KERNEL = tensor(1, 2, 8), tensor(4, 2, 3)
+BAG = "aten::_embedding_bag_forward_only"
+WRITE = "kvc::cache_update"
+CACHE, ROWS = tensor(2, 3, 9, 8), tensor(2, 3, 1, 8)
+NOWHERE = index(2)
+PLAIN_ATTENTION = "aten::scaled_dot_product_attention"
+PLAIN = (None, False, None, False)
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "text"),
+    [
+        (WRITE, (CACHE, ROWS, tensor(2), 2, "linear", None, 0), "are not int64"),
+        (WRITE, (CACHE, tensor(2, 3, 8), NOWHERE, 2, "linear", None, 0), " into "),
+        (WRITE, (CACHE, tensor(2, 3, 1, 7), NOWHERE, 2, "linear", None, 0), " into "),
+        ("kvc::check_size", (-1, 1), "check_size"),
+        (BAG, (tensor(9, 4), index(3), index(0), 0, None, True, -1), "offsets"),
+        (BAG, (tensor(9, 4), index(3, 1), index(2), 0, None, False, -1), " and "),
+        (BAG, (tensor(9, 4, 1), index(3), index(2), 0, None, False, -1), "weight"),
+        ("kvc::embedding_q8", (tensor(4, 3), tensor(4), index(1)), "takes int8"),
+        ("aten::gather", (tensor(2, 3), 0, index(2)), "gather of"),
+        (
+            "aten::index_put",
+            (tensor(4, 3), (index(2),), tensor(1, 2, 3), False),
+            "values do not fit",
+        ),
+        ("aten::index_select", (tensor(4), 0, index(2, 2)), "an index of 2 dims"),
+        ("aten::index_select", (tensor(), 0, index(2)), "into 0 dims"),
+        ("aten::index.Tensor", (tensor(4), (index(1), index(1))), "2 indices into"),
+        ("aten::linalg_inv", (tensor(3),), "is no matrix"),
+        ("aten::linalg_inv", (tensor(3, 2),), "is no square matrix"),
+        ("aten::linalg_solve", (tensor(3, 3), tensor(2, 1), True), "sides of an"),
+        ("aten::linalg_solve", (tensor(3, 3), tensor(3), False), "is no matrix"),
+        ("aten::_linalg_eigh", (tensor(3, 3), "X", True), "the triangle 'X'"),
+        ("aten::linalg_qr", (tensor(3, 3), "whole"), "the mode 'whole'"),
+        ("aten::linalg_householder_product", (tensor(3, 2), tensor(4)), "reflections"),
+        (
+            PLAIN_ATTENTION,
+            (*(tensor(1, 2, 3, 4),) * 2, tensor(2, 3, 4), *PLAIN),
+            "attention",
+        ),
+        (
+            PLAIN_ATTENTION,
+            (tensor(1, 2, 3, 4), *(tensor(1, 2, 3, 5),) * 2, *PLAIN),
+            "atten",
+        ),
+        (
+            PLAIN_ATTENTION,
+            (*(tensor(1, 2, 3, 4),) * 3, tensor(2, 2, 3, 3), *PLAIN[1:]),
+            "mask",
+        ),
+        ("aten::bmm", (tensor(2, 3), tensor(3, 4)), "bmm takes three dims"),
+        ("aten::convolution", (LINE, KERNEL, tensor(3), *SETTINGS), "bias"),
+        ("aten::convolution", (LINE, KERNEL, None, (1, 1), *SETTINGS[1:]), "settings"),
+        ("aten::convolution", (LINE, KERNEL, None, (0,), *SETTINGS[1:]), "settings"),
+        ("aten::convolution", (tensor(2, 8), KERNEL, None, *SETTINGS), "convolution"),
+        (
+            "aten::convolution",
+            (tensor(1, 6, 8), KERNEL, None, *SETTINGS[:3], 3),
+            "output channels",
+        ),
+        ("aten::cat", ((), 0), "cat of nothing"),
+        ("aten::full", ((-1,), 0.0, DType.FLOAT32), "size"),
+        ("aten::constant_pad_nd", (tensor(2), (1,), 0.0), "."),
+        ("aten::constant_pad_nd", (tensor(2), (-2, -1), 0.0), "padding"),
+        ("aten::roll", (tensor(2, 2), (1, 2), (0,)), "roll"),
+        (
+            "aten::grid_sampler_2d",
+            (tensor(1, 2, 8), tensor(1, 3, 3, 2), 0, 0, True),
+            " at ",
+        ),
+        ("aten::expand", (tensor(2, 3), (3,)), " to "),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_for_what_is_wrong(
+    op: str, arguments: tuple, text: str
+):
+    with pytest.raises(ShapeMismatch, match=text):
+        OPS[op].rule(*arguments)

@@ -15,11 +15,11 @@ from block_programs import (
 
 from kvc.schema.codec import PROGRAM, decode, encode
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import BadProgram
+from kvc.schema.errors import BadProgram, LimitExceeded
 from kvc.schema.model import Alias, Caller, Scratch
 from kvc.schema.ops import COND, SCAN, WHILE
 from kvc.schema.types import TensorType
-from kvc.schema.verify import verify_program
+from kvc.schema.verify import blocks, verify_program
 
 WHOLE = control_program()
 METHOD = WHOLE.methods[0]
@@ -116,6 +116,16 @@ def test_a_scan_goes_through_something():
 
 def test_a_scan_goes_through_one_length():
     wants(retyped(results(TURNS)[1], 4, 3), "different lengths")
+
+
+def test_a_scan_does_not_stack_into_a_single_number():
+    wants(retyped(results(TURNS)[1]), "a scan of a single number")
+
+
+def test_a_method_has_so_many_blocks_at_the_most(monkeypatch):
+    monkeypatch.setattr(blocks, "MAX_BLOCKS", 4)
+    with pytest.raises(LimitExceeded, match="the number of blocks"):
+        verify_program(WHOLE, "x")
 
 
 def test_blocks_have_scratch_memory():

@@ -11,6 +11,7 @@ from stateful_programs import Builder
 from kvc.schema.errors import BadProgram, LimitExceeded
 from kvc.schema.model import Program, Ref
 from kvc.schema.types import (
+    MAX_MULTIPLIED,
     Dim,
     Symbol,
     TensorType,
@@ -103,6 +104,18 @@ def test_sizes_that_agree_wherever_a_file_is_tried_are_checked_at_the_call() -> 
     check_at(graph.instructions[0], types, {"a": 9})
     with pytest.raises(Misfit, match="declared is"):
         check_at(graph.instructions[0], types, {"a": 12})
+
+
+def test_so_many_factors_of_products_may_be_there_and_no_more() -> None:
+    for count, fits in ((MAX_MULTIPLIED, True), (MAX_MULTIPLIED + 1, False)):
+        names = tuple("abcdefghijk"[:count])
+        dims = (affine(0, {}, {names: 1}),)
+        whole = negation(dims, dims, count)
+        if fits:
+            verify_program(whole, "x")
+            continue
+        with pytest.raises(LimitExceeded, match="symbols in products"):
+            verify_program(whole, "x")
 
 
 def test_what_a_quotient_divides_may_be_too_large() -> None:

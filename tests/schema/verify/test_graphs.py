@@ -4,7 +4,7 @@ import pytest
 from sample_programs import sample_program, with_graph
 
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import FormatError
+from kvc.schema.errors import FormatError, LimitExceeded
 from kvc.schema.model import (
     Alias,
     Constant,
@@ -15,7 +15,7 @@ from kvc.schema.model import (
     Value,
 )
 from kvc.schema.types import Affine, TensorType
-from kvc.schema.verify import verify_program
+from kvc.schema.verify import graphs, verify_program
 
 P = sample_program()
 G = P.methods[1].graph  # decode
@@ -224,6 +224,14 @@ def test_each_of_many_equal_instructions_is_still_ordered():
 
 def test_a_source_must_be_printable():
     refuse_step("printed", COPY, source="a\x1b")
+
+
+@pytest.mark.parametrize("name", ["MAX_VALUES", "MAX_INSTRUCTIONS"])
+def test_values_and_instructions_have_limits(monkeypatch, name):
+    monkeypatch.setattr(graphs, name, 1)
+    what = name.removeprefix("MAX_").lower()
+    with pytest.raises(LimitExceeded, match=f"the number of {what}"):
+        verify_program(P, "x")
 
 
 def test_the_arena_has_a_limit_and_holds_its_peak():

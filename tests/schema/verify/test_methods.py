@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 from growing_programs import growing_program
-from hand_built import adds
+from hand_built import SEQ, adds, program
 from sample_programs import declared, sample_program
+from stateful_programs import SYMBOLS, Builder
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError
@@ -63,6 +64,16 @@ def test_a_bad_method_is_refused(change, text):
     refuse(replace(P, methods=(replace(PREFILL, **change), DECODE)), text)
 
 
+def test_there_are_logits_for_each_token_of_a_role_that_gives_all():
+    b = Builder()
+    tokens = b.scratch(TensorType(I64, (1, SEQ)))
+    logits = b.scratch(TensorType(DType.FLOAT32, (1, 1, 8)))
+    b.step("aten::full", ((1, 1, 8), 0.0, DType.FLOAT32), logits)
+    made = b.method("all", {"tokens": tokens}, [logits], role="prefill_all")
+    whole, _ = program([made], symbols=[SYMBOLS["seq"]])
+    refuse(whole, r"its tokens and logits are int64\[1, seq\], float32\[1, 1, 8\]")
+
+
 def test_a_method_declares_what_it_does_through_new_ops():
     refuse(replace(GROWING, methods=(replace(GROW, reads=()), RESTART)), "it reads")
     refuse(replace(GROWING, methods=(GROW, replace(RESTART, reads=(0,)))), "it reads")
@@ -98,9 +109,6 @@ def test_a_bad_product_of_sizes_is_refused(advance, text):
     refuse(
         replace(GROWING, methods=(replace(GROW, advances=adds(advance)), RESTART)), text
     )
-
-
-SEQ = affine(0, {"seq": 1})
 
 
 def divided(of, by):

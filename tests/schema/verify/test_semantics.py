@@ -1,12 +1,14 @@
 from dataclasses import replace
+from time import process_time
 
 import pytest
 from sample_programs import sample_program
+from stateful_programs import session_program
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError, LimitExceeded
 from kvc.schema.model import Blob, DataFile, NamedData
-from kvc.schema.types import Affine, Symbol, TensorType
+from kvc.schema.types import Affine, Symbol, TensorType, affine
 from kvc.schema.uses import constants_of
 from kvc.schema.verify import limits, verify_program
 
@@ -164,12 +166,31 @@ def test_a_name_of_no_blob_is_refused():
     refuse(replace(P, names=(*P.names, extra)), "no blob 3")
 
 
+def test_inputs_and_states_tell_every_size_of_a_call():
+    program, _ = session_program((), cached=False)
+    (method,) = program.methods
+    (advance,) = method.advances
+    more = replace(advance, tokens=affine(0, {"more": 1}))
+    changed = replace(method, advances=(more,))
+    symbols = (*program.symbols, Symbol("more", 1, 4))
+    told = r"method 'write': nothing tells it the sizes \['more'\]"
+    refuse(replace(program, symbols=symbols, methods=(changed,)), told)
+
+
 def test_numbers_of_names_and_states_are_limited(monkeypatch):
     monkeypatch.setattr(limits, "MAX_NAMES", 2)
     refuse(P, "number of names", LimitExceeded)
     monkeypatch.undo()
     monkeypatch.setattr(limits, "MAX_STATES", 1)
     refuse(P, "number of states", LimitExceeded)
+
+
+def test_the_name_that_is_there_twice_is_found_among_many():
+    names = [*(f"n{i}" for i in range(200_000)), "n7"]
+    start = process_time()
+    with pytest.raises(BadProgram, match="'n7' is there twice"):
+        limits.Reporter("x").unique(names, "names")
+    assert process_time() - start < 10  # comparing each with each takes minutes
 
 
 def test_a_metadata_key_must_be_printable():

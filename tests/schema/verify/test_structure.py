@@ -177,6 +177,33 @@ def test_every_field_offset_is_held_to_its_table():
             refuse(patched(entry, struct.pack("<H", value)))
 
 
+@pytest.mark.parametrize("name", ["integers", "dim_values", "symbol_lowers"])
+def test_numbers_that_are_not_aligned_are_refused(name):
+    at = place(POOL, name)
+    (offset,) = struct.unpack_from("<I", RAW, at)
+    refuse(patched(at, struct.pack("<I", offset + 4)), f"Pool.{name} is misaligned")
+
+
+def test_a_number_that_is_not_aligned_is_refused():
+    raw = encode(positioned_program())
+    (state, *_) = TableReader.root(raw, "Program").children("states")
+    at = place(state, "cursor")
+    for entry in range(8, at, 2):
+        (offset,) = struct.unpack_from("<H", raw, entry)
+        changed = raw[:entry] + struct.pack("<H", offset + 2) + raw[entry + 2 :]
+        if _is_misaligned(changed, "State.cursor"):
+            return
+    raise AssertionError("no offset of a field was found")
+
+
+def _is_misaligned(raw, field):
+    try:
+        verify_structure(raw, "Program", b"KVCP", "x")
+    except FormatError as error:
+        return f"{field} is misaligned" in str(error)
+    return False
+
+
 def test_limits_hold(monkeypatch):
     monkeypatch.setattr(structure, "MAX_TABLES", 3)
     refuse(RAW, "number of tables", LimitExceeded)

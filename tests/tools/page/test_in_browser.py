@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 from bundle_pages import HOSTILE, content_of
 
+from kvc.schema.verify.limits import MAX_NAME_NBYTES
 from kvc.tools.page.content import Piece
 from kvc.tools.page.writing import page_text
 
@@ -270,3 +271,27 @@ def test_names_of_a_stranger_do_nothing(ask, sample):
         return [document.title, document.querySelectorAll("img").length];""",
     )
     assert seen == ["sample.kvc", 0]
+
+
+def test_names_of_as_many_dots_as_a_file_may_have_are_drawn(ask, sample):
+    content = content_of(sample)
+    names = ["." * MAX_NAME_NBYTES]  # each level has another part beside it
+    names += [("a." * depth + "x")[-MAX_NAME_NBYTES:] for depth in range(128)]
+    step = content.code[0].steps[0]
+    made = [replace(step, module=name, computes=True) for name in names]
+    deep = replace(
+        content,
+        pieces=tuple(Piece(tuple(name.split(".")), "int8", 100) for name in names),
+        code=(replace(content.code[0], steps=tuple(made)),),
+    )
+    seen = ask(
+        deep,
+        """const data = tree(content.pieces, () => "red");
+        const depth = (boxes) => 1 + Math.max(0, ...boxes.map((box) =>
+          box.children ? depth(box.children) : 0));
+        document.getElementById("unfold").click();
+        await soon();
+        return [depth(data), document.querySelectorAll(".chart canvas").length,
+                codeTable.getRows().length];""",
+    )
+    assert seen == [127, 2, 3]

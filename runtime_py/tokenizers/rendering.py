@@ -1,0 +1,233 @@
+"""`Renderer`: has a chat template run in a process of its own, within limits.
+
+    text of a template --Renderer--> process of `template_process.py`
+    what a template may use --render--> text
+
+In: the text of a template, limits, variables. Out: the text that it makes, or an error
+that says which limit it met. The process lives as long as the renderer. A template may
+compute for ever within one operation of Python, which nothing else could end.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final
+
+from kvc.schema.errors import (
+    BadChatTemplate,
+    BadSetting,
+    KvcError,
+    MissingPackage,
+    TemplateLimit,
+    reason_of,
+)
+from kvc.schema.frozen import frozen
+from kvc.schema.setting_checks import check_count, check_penalty
+
+_SCRIPT: Final = Path(__file__).with_name("template_process.py")
+# Finds packages where this process does, and runs the script given after it.
+_START: Final = (
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "runpy.run_path(sys.argv[2], run_name='__main__')"
+)
+_INSTALL: Final = "pip install 'jinja2>=3.1.6'"
+_KIND_NBYTES: Final = 1
+_LENGTH_NBYTES: Final = 8
+
+
+@frozen
+class Limits:
+    """What a template may take.
+
+    Attributes:
+        max_seconds: of a processor, to be read and for each text.
+        max_characters: of a text.
+        max_nbytes: of memory, on Linux.
+    """
+
+    max_seconds: float = 2.0
+    max_characters: int = 10_000_000
+    max_nbytes: int = 512 << 20
+
+    def checked(self) -> "Limits":
+        """Return them as numbers.
+
+        Raises:
+            BadSetting: one is none, or below 0; or there is no time at all.
+        """
+        return Limits(
+            check_penalty("max_seconds", self.max_seconds),
+            check_count("max_characters", self.max_characters),
+            check_count("max_nbytes", self.max_nbytes),
+        )
+
+
+class Renderer:
+    """A template that is ready to run; several threads may use it."""
+
+    def __init__(self, file: str, text: str, limits: Limits) -> None:
+        """Start a process, which reads the template.
+
+        Args:
+            file: where the template stands, for messages.
+            text: of the template.
+            limits: what it may take.
+
+        Raises:
+            MissingPackage: jinja2 is not installed, or too old to be safe.
+            BadChatTemplate: the template has a mistake, or no process can be started.
+            TemplateLimit: reading it takes more than a limit.
+        """
+        self._file, self._text, self._limits = file, text, limits
+        self._process: _Process | None = None
+        self._lock = threading.Lock()
+        with self._lock:
+            self._running()
+
+    def render(self, variables: Mapping[str, object]) -> str:
+        """Return the text that the template makes.
+
+        Raises:
+            BadSetting: the variables cannot be written as JSON.
+            BadChatTemplate: it fails, or its process does.
+            TemplateLimit: it takes more than a limit.
+        """
+        try:
+            request = json.dumps(variables).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            expected = f"texts, lists and mappings of them ({error})"
+            found = repr(type(variables.get("messages")).__name__)
+            raise BadSetting(name="messages", expected=expected, found=found) from error
+        with self._lock:
+            return self._ask(self._running(), request)
+
+    def _running(self) -> "_Process":
+        """Return the process, started if there is none, or only one before a fork."""
+        if self._process is None or self._process.of_other_process():
+            self._process, limits = None, self._limits
+            process = self._started()
+            start = {
+                "text": self._text,
+                "seconds": limits.max_seconds,
+                "characters": limits.max_characters,
+                "nbytes": limits.max_nbytes,
+            }
+            self._ask(process, json.dumps(start).encode())
+            self._process = process
+        return self._process
+
+    def _started(self) -> "_Process":
+        try:
+            return _Process()
+        except (OSError, ValueError) as error:
+            reason = f"its process cannot be started: {reason_of(error)}"
+            raise BadChatTemplate(file=self._file, reason=reason) from error
+
+    def _ask(self, process: "_Process", request: bytes) -> str:
+        """Return what a process answers; one that does not is ended."""
+        try:
+            kind, answer = process.ask(request)
+        except BaseException:  # Ctrl-C too: it may go on for ever
+            self._process = None
+            process.end()
+            raise
+        if kind == b"t":
+            return answer.decode("utf-8", "surrogatepass")
+        if kind != b"f":
+            self._process = None
+            process.end()
+        raise self._problem(kind, answer.decode("utf-8", "replace"))
+
+    def _problem(self, kind: bytes, reason: str) -> KvcError:
+        """Return the error of an answer that is no text."""
+        limits = self._limits
+        most = {
+            b"s": (f"{limits.max_seconds:g} s of a processor", "max_seconds"),
+            b"c": (f"{limits.max_characters:,} characters", "max_characters"),
+            b"n": (f"{limits.max_nbytes:,} bytes of memory", "max_nbytes"),
+        }
+        if kind in most:
+            limit, setting = most[kind]
+            return TemplateLimit(file=self._file, limit=limit, setting=setting)
+        if kind == b"m":
+            what = "the bundle's chat template"
+            facts = {"what": what, "package": "jinja2", "install": _INSTALL}
+            return MissingPackage(**facts, reason=reason)
+        return BadChatTemplate(file=self._file, reason=reason)
+
+
+class _Process:
+    """A process that runs one template; it is ended with this object."""
+
+    def __init__(self) -> None:
+        """Start it.
+
+        Raises:
+            OSError, ValueError: the system refuses, or nobody knows where Python is.
+        """
+        path = json.dumps([entry or str(Path.cwd()) for entry in sys.path])
+        command = [sys.executable, "-I", "-S", "-c", _START, path, str(_SCRIPT)]
+        self._owner = os.getpid()
+        # A session of its own: Ctrl-C at a terminal is for those who wait for it.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.end = weakref.finalize(self, _end, self._process, self._owner)
+
+    def of_other_process(self) -> bool:
+        """Tell whether a fork has made this a copy of another process's."""
+        return os.getpid() != self._owner
+
+    def ask(self, request: bytes) -> tuple[bytes, bytes]:
+        """Return the kind of the answer, and the answer.
+
+        Of a process that has ended without one, it says why.
+        """
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert answers is not None
+        try:
+            requests.write(len(request).to_bytes(_LENGTH_NBYTES, "little") + request)
+            requests.flush()
+        except BrokenPipeError:
+            return self._why_ended()
+        head = _read(answers, _KIND_NBYTES + _LENGTH_NBYTES)
+        nbytes = int.from_bytes(head[_KIND_NBYTES:], "little")
+        answer = _read(answers, nbytes)
+        if len(head) < _KIND_NBYTES + _LENGTH_NBYTES or len(answer) < nbytes:
+            return self._why_ended()
+        return head[:_KIND_NBYTES], answer
+
+    def _why_ended(self) -> tuple[bytes, bytes]:
+        code = self._process.wait()
+        if code == -signal.SIGPROF:
+            return b"s", b""
+        return b"e", f"its process ended with code {code}".encode()
+
+
+def _read(answers: IO[bytes], nbytes: int) -> bytes:
+    return answers.read(nbytes) if nbytes else b""
+
+
+def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
+    """End a process; after a fork it is another's, and is left alone."""
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with suppress(OSError):  # what was not written yet has nobody to go to
+            pipe.close()
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+    else:
+        process.returncode = 0  # nothing that this process may wait for

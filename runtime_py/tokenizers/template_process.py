@@ -1,0 +1,140 @@
+"""The process that runs one chat template; `rendering.py` starts it as a script.
+
+In, on stdin: the text of a template and its limits, then variables, each time they are
+to be rendered; all as JSON after its length. Out, on stdout: for each a letter, a
+length, and that many bytes.
+
+    t  text              f  what failed         m  why jinja2 cannot be used
+    c  too many characters                      n  too much memory
+
+Where the time is over the system ends the process, whatever it does. This imports
+nothing of kvc: it must start in little time.
+"""
+
+import json
+import resource
+import runpy
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+_SANDBOX: Final = str(Path(__file__).with_name("sandbox.py"))
+_LEAST: Final = (3, 1, 6)  # earlier sandboxes of jinja2 have known ways out
+_LENGTH_NBYTES: Final = 8
+
+
+def main() -> None:
+    """Read a template, then render it as often as asked for."""
+    start = _next_request()
+    assert start is not None
+    runner = Runner(start["seconds"], start["characters"])
+    try:
+        import jinja2
+
+        _check_version(jinja2.__version__)
+        new_template = runpy.run_path(_SANDBOX)["new_template"]
+    except ImportError as error:
+        _answer(b"m", str(error).encode("utf-8", "replace"))
+        return
+    _limit_memory(start["nbytes"])
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
+    read = partial(runner.read, new_template, start["text"])
+    if not runner.answer(read):
+        return
+    while (variables := _next_request()) is not None:
+        runner.answer(partial(runner.render, variables))
+
+
+class _TooLongError(Exception):
+    """A text has more characters than it may."""
+
+
+class Runner:
+    """Has one template, and runs it within its time."""
+
+    def __init__(self, seconds: float, characters: int) -> None:
+        """Take limits: of each thing that is done, and of each text."""
+        self._seconds, self._characters = seconds, characters
+        self._template: Template | None = None
+
+    def answer(self, make: Callable[[], bytes]) -> bool:
+        """Answer with what is made, or what went wrong; tell whether it was made."""
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)
+        try:
+            kind, content = b"t", make()
+        except _TooLongError:
+            kind, content = b"c", b""
+        except MemoryError:
+            kind, content = b"n", b""
+        except Exception as error:  # whatever the template's code may raise
+            reason = str(error) or type(error).__name__
+            kind, content = b"f", reason.encode("utf-8", "replace")
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _answer(kind, content)
+        return kind == b"t"
+
+    def read(self, new_template: "Callable[[str], Template]", text: str) -> bytes:
+        """Read the template; raises whatever that raises."""
+        self._template = new_template(text)
+        return b""
+
+    def render(self, variables: Mapping[str, object]) -> bytes:
+        """Return the text that the template makes; raises whatever that raises."""
+        assert self._template is not None
+        pieces, length = [], 0
+        for piece in self._template.generate(**variables):
+            pieces.append(piece)
+            length += len(piece)
+            if length > self._characters:
+                raise _TooLongError
+        return "".join(pieces).encode("utf-8", "surrogatepass")
+
+
+def _limit_memory(nbytes: int) -> None:
+    """Have the system give no more memory, where it can keep to this."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if most != resource.RLIM_INFINITY:
+        nbytes = min(nbytes, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (nbytes, most))
+
+
+def _check_version(version: str) -> None:
+    """Check that the sandbox holds.
+
+    Raises:
+        ImportError: it is too old for that.
+    """
+    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
+    if numbers < _LEAST:
+        least = ".".join(map(str, _LEAST))
+        reason = f"version {version} is installed, {least} or later is needed"
+        raise ImportError(reason)
+
+
+def _next_request() -> dict[str, Any] | None:
+    """Return what is asked, None where nobody asks any more."""
+    head = sys.stdin.buffer.read(_LENGTH_NBYTES)
+    if len(head) < _LENGTH_NBYTES:
+        return None
+    found: dict[str, Any] = json.loads(
+        sys.stdin.buffer.read(int.from_bytes(head, "little"))
+    )
+    return found
+
+
+def _answer(kind: bytes, content: bytes) -> None:
+    out = sys.stdout.buffer
+    out.write(kind + len(content).to_bytes(_LENGTH_NBYTES, "little"))
+    out.write(content)
+    out.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Try hostile files: `python tests/hostile/campaign.py FOLDER [--seconds 600]`.
+
+Real bundles are changed in places that mean something, sealed again with right
+digests, and loaded. Those that are accepted run twice, and must compute the same
+(`tests/support/hostile_cases.py`). FOLDER gets the seeds, what has been done so far,
+from which the next run goes on, and a file for each finding. `--page FILE` writes what
+has been found as a page, and runs nothing; `--case SEED NUMBER` tries one again, in
+this process.
+"""
+
+import argparse
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from hostile_cases import FINDINGS, Seed, Verdict, try_case
+from hostile_seeds import SEEDS, write_seed
+from sealing import seal
+from verifier_checks import all_checks
+
+from kvc.runtime.kernels import load_kernels, load_preparations
+
+BATCH = 100  # cases that one process tries
+CASE_SECONDS = 8  # of a processor, for loading and both runs
+MEMORY = 6 << 30  # of address space
+CRASH, LONG = "ends the process", "runs for long"
+
+
+class Record:
+    """What has been tried so far; kept in a file after each batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "record.json"
+        known = json.loads(self._path.read_text()) if self._path.exists() else {}
+        self.next: Counter[str] = Counter(known.get("next", {}))
+        self.kinds: Counter[str] = Counter(known.get("kinds", {}))
+        self.checks: Counter[str] = Counter(known.get("checks", {}))
+        self.findings: list[list[object]] = known.get("findings", [])
+        self.seconds: float = known.get("seconds", 0.0)
+
+    def add(self, seed: str, number: int, verdict: Verdict) -> None:
+        """Note a case."""
+        self.next[seed] = number + 1
+        self.kinds[verdict.kind] += 1
+        if verdict.kind == "refused":
+            self.checks[verdict.where] += 1
+        if verdict.kind in (*FINDINGS, CRASH):
+            self.findings.append([seed, number, verdict.kind, verdict.where])
+
+    def save(self) -> None:
+        """Write it, whole or not at all."""
+        content = {name: value for name, value in vars(self).items() if name[0] != "_"}
+        beside = self._path.with_suffix(".new")
+        beside.write_text(json.dumps(content, indent=1))
+        beside.rename(self._path)
+
+
+def try_batch(seed: Seed, first: int, count: int, folder: Path, record: Record) -> None:
+    """Try cases in a process of their own, and go on after one that ends it."""
+    number, end = first, first + count
+    while number < end:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            _child(seed, range(number, end), folder, writing)
+        os.close(writing)
+        with os.fdopen(reading) as answers:
+            for line in answers:
+                record.add(seed.name, number, Verdict(*json.loads(line)))
+                number += 1
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code and number < end:
+            record.add(seed.name, number, _ended(code))
+            number += 1
+
+
+def _ended(code: int) -> Verdict:
+    """Return the verdict on a case within which the process ended."""
+    if code == -signal.SIGPROF:
+        return Verdict(LONG)
+    return Verdict(CRASH, f"code {code}")
+
+
+def _child(seed: Seed, numbers: range, folder: Path, answers: int) -> None:
+    """Try cases, and write a line for each; never returns."""
+    code = 1
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        for number in numbers:
+            signal.setitimer(signal.ITIMER_PROF, CASE_SECONDS)
+            verdict = try_case(seed.case(number), seed, folder, number)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            os.write(answers, json.dumps(verdict).encode() + b"\n")
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def open_seeds(folder: Path, names: list[str]) -> list[Seed]:
+    """Return the seeds, compiled where they are not there yet."""
+    seeds = []
+    for name in names:
+        path = folder / "seeds" / f"{name}.kvc"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            print(f"compiling {name}", file=sys.stderr)
+            write_seed(name, path)
+        seeds.append(Seed(path))
+    return seeds
+
+
+def keep_finding(
+    seeds: Mapping[str, Seed], finding: list[object], folder: Path
+) -> None:
+    """Write the file of a finding."""
+    name, number = str(finding[0]), int(str(finding[1]))
+    case = seeds[name].case(number)
+    if case is not None:
+        path = folder / "findings" / f"{name} {number}.kvc"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(seal(*case))
+
+
+def run(folder: Path, names: list[str], seconds: float, cases: int | None) -> Record:
+    """Try cases of all seeds by turns, until the time is over or all are done."""
+    seeds = {seed.name: seed for seed in open_seeds(folder, names)}
+    load_kernels(), load_preparations()  # once, not in each process
+    record = Record(folder)
+    start = begin = time.monotonic()
+    kept = len(record.findings)
+    while time.monotonic() - start < seconds:
+        left = [name for name in seeds if cases is None or record.next[name] < cases]
+        if not left:
+            break
+        name = min(left, key=lambda name: record.next[name])
+        count = BATCH if cases is None else min(BATCH, cases - record.next[name])
+        try_batch(seeds[name], record.next[name], count, folder, record)
+        now = time.monotonic()
+        record.seconds += now - begin
+        begin = now
+        record.save()
+        for finding in record.findings[kept:]:
+            print(*finding, sep=" | ", flush=True)
+            keep_finding(seeds, finding, folder)
+        kept = len(record.findings)
+    return record
+
+
+def page(record: Record) -> str:
+    """Return what has been found, as Markdown."""
+    files, hours = sum(record.next.values()), record.seconds / 3600
+    nothing = ("refused", "cannot be made", "equal to the seed")
+    accepted = files - sum(record.kinds[kind] for kind in nothing)
+    checks = all_checks()
+    silent = sorted(checks - record.checks.keys())
+    findings = [f"- {' | '.join(map(str, one))}" for one in record.findings]
+    lines = [
+        "# Hostile files",
+        "",
+        f"{files:,} files of {len(record.next)} seeds were tried in {hours:.1f} hours",
+        f"by one process; {accepted:,} were accepted. This page is written by",
+        "`python tests/hostile/campaign.py FOLDER --page tests/hostile/README.md`.",
+        "",
+        *_table("verdict", record.kinds),
+        "## Findings",
+        "",
+        *(findings or ["None."]),
+        "",
+        "## Checks that refused",
+        "",
+        *_table("check", record.checks),
+        "## Checks that never did",
+        "",
+        f"{len(silent)} of {len(checks)}.",
+        "",
+        *(f"- `{name}`" for name in silent),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _table(what: str, counts: Counter[str]) -> list[str]:
+    rows = [f"| `{name}` | {count:,} |" for name, count in counts.most_common()]
+    return [f"| {what} | files |", "| --- | ---: |", *rows, ""]
+
+
+def main() -> int:
+    """Run the command; return 1 if there is a finding."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--cases", type=int, help="the most of each seed")
+    parser.add_argument("--seeds", nargs="*", default=list(SEEDS))
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--case", nargs=2, metavar=("SEED", "NUMBER"))
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.case:
+        name, number = options.case
+        (seed,) = open_seeds(options.folder, [name])
+        case = seed.case(int(number))
+        print(try_case(case, seed, options.folder, int(number)))
+        return 0
+    if options.page:
+        options.page.write_text(page(Record(options.folder)))
+        return 0
+    os.nice(19)
+    record = run(options.folder, options.seeds, options.seconds, options.cases)
+    print(json.dumps(record.kinds, indent=1))
+    return 1 if record.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""A small share of the hostile files, the same ones each day."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CAMPAIGN = Path(__file__).with_name("campaign.py")
+
+
+@pytest.fixture
+def campaign(tmp_path):
+    """Run the command; return what it printed and its record."""
+
+    def run(*options):
+        command = [sys.executable, str(CAMPAIGN), str(tmp_path), *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        record = tmp_path / "record.json"
+        return done, json.loads(record.read_text()) if record.exists() else None
+
+    return run
+
+
+def test_no_hostile_file_is_accepted_and_computes_two_things(campaign):
+    seeds = ("growing", "int8 cache")
+    done, record = campaign("--cases", "60", "--seeds", *seeds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert record["findings"] == []
+    assert record["next"] == dict.fromkeys(seeds, 60)
+    assert record["kinds"]["same"] > 5
+    assert record["kinds"]["refused"] > 40
+    assert len(record["checks"]) > 15
+    again, after = campaign("--cases", "61", "--seeds", *seeds)  # it goes on
+    assert again.returncode == 0
+    assert after["next"] == dict.fromkeys(seeds, 61)
+    assert "compiling" not in again.stderr

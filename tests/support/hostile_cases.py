@@ -1,0 +1,227 @@
+"""One hostile file: made, loaded, and run twice if it is accepted.
+
+In: a seed's bundle, the number of a case. Out: a `Verdict`. An accepted program runs as
+it is, and with the same kernels over a plan in which no values share memory (`apart`).
+Both must give the same bytes, or fail in the same way; nothing but `KvcError` may come
+out, and loading must take less than `LOAD_SECONDS` of a processor.
+"""
+
+import hashlib
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from apart import StrayWriteError, TooLargeError, guarded, lay_apart
+from program_mutations import Mutator, mutate_bytes, with_other_data
+from sealing import HEADER_NBYTES, parts, seal
+from verifier_checks import place_of
+
+from kvc.runtime import Program, Session, load
+from kvc.runtime.sessions.state_views import StateViews
+from kvc.schema.codec import decode, encode
+from kvc.schema.errors import KvcError, OutOfMemory
+from kvc.tools.checks.calls import arguments_at
+
+LOAD_SECONDS = 2.0
+_CALLS = 5
+_MAX_TURNS = 300
+_STRANGE = (-1, 2, 5, 100, 1 << 40, -(1 << 63))
+
+# What a verdict may be; those of `FINDINGS` are defects.
+FINDINGS = ("differs", "escapes", "stray write", "slow to load", "no plan apart")
+HARMLESS = ("same", "refused", "cannot be made", "too large", "equal to the seed")
+
+
+class Verdict(NamedTuple):
+    """What came of a case.
+
+    Attributes:
+        kind: one of `FINDINGS` or `HARMLESS`.
+        where: the check that refused it, or what else there is to say.
+    """
+
+    kind: str
+    where: str = ""
+
+
+class Case(NamedTuple):
+    """A file to be tried.
+
+    Attributes:
+        blobs: what lies before the program.
+        raw: the program.
+    """
+
+    blobs: bytes
+    raw: bytes
+
+
+class Seed:
+    """A bundle that cases are made of."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.stem
+        self.blobs, self.raw = parts(path)
+        self.program = decode(self.raw, str(path))
+        self._mutator = Mutator(self.program)
+
+    def case(self, number: int) -> Case | None:
+        """Return a file; None where what was changed cannot be written at all."""
+        dice = random.Random(f"{self.name} {number}")
+        if dice.random() < 0.1:
+            return Case(self.blobs, mutate_bytes(self.raw, dice))
+        blobs, program = self.blobs, self.program
+        if dice.random() < 0.9:
+            program = self._mutator.mutate(dice)
+        if dice.random() < 0.2:
+            blobs, blob = with_other_data(self.program, blobs, HEADER_NBYTES, dice)
+            if blob is not None:
+                content = blobs[blob.offset - HEADER_NBYTES :][: blob.nbytes]
+                digest = hashlib.sha256(content).digest()
+                made = [
+                    replace(b, digest=digest) if b == blob else b for b in program.blobs
+                ]
+                program = replace(program, blobs=tuple(made))
+        try:
+            return Case(blobs, encode(program))
+        except Exception:  # what the format has no place for is no file
+            return None
+
+
+def try_case(case: Case | None, seed: Seed, folder: Path, number: int) -> Verdict:
+    """Load a file, and run it twice if it is accepted."""
+    if case is None:
+        return Verdict("cannot be made")
+    if case == (seed.blobs, seed.raw):
+        return Verdict("equal to the seed")
+    path = folder / "case.kvc"
+    path.write_bytes(seal(case.blobs, case.raw))
+    start = time.process_time()
+    try:
+        load(path, max_turns=_MAX_TURNS).close()
+    except KvcError as error:
+        refused = Verdict("refused", place_of(error))
+        slow = time.process_time() - start > LOAD_SECONDS
+        return Verdict("slow to load", refused.where) if slow else refused
+    except Exception as error:
+        return Verdict("escapes", f"{type(error).__name__} in load: {error}")
+    if time.process_time() - start > LOAD_SECONDS:
+        return Verdict("slow to load")
+    return _compare(case, path, folder, number)
+
+
+def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
+    """Run an accepted file in both ways."""
+    try:
+        first = list(_results(path, nullcontext(), number))
+    except OutOfMemory:
+        return Verdict("too large")
+    except Exception as error:
+        return Verdict("escapes", f"{type(error).__name__}: {error}")
+    try:
+        apart = lay_apart(decode(case.raw, "case"))
+        other = folder / "apart.kvc"
+        other.write_bytes(seal(case.blobs, encode(apart.program)))
+        second = list(_results(other, guarded(apart), number))
+    except (TooLargeError, OutOfMemory):
+        return Verdict("too large")
+    except StrayWriteError as error:
+        return Verdict("stray write", str(error))
+    except KvcError as error:
+        return Verdict("no plan apart", f"{type(error).__name__}: {error}")
+    except Exception as error:
+        return Verdict("escapes", f"apart, {type(error).__name__}: {error}")
+    for one, two in zip(first, second, strict=False):
+        if one != two:
+            return Verdict("differs", f"{one} | {two}")
+    return Verdict("same") if len(first) == len(second) else Verdict("differs", "calls")
+
+
+def _results(
+    path: Path, memory: AbstractContextManager[None], number: int
+) -> Iterator[str]:
+    """Yield what calls of a program give: results and states, or errors."""
+    with memory, load(path, max_turns=_MAX_TURNS) as program:
+        try:
+            session = program.session()
+        except KvcError as error:
+            if isinstance(error, OutOfMemory):
+                raise
+            yield _told(error, path)
+            return
+        with session:
+            yield from _calls(program, session, random.Random(number), path)
+
+
+def _calls(
+    program: Program, session: Session, dice: random.Random, path: Path
+) -> Iterator[str]:
+    made_up = np.random.default_rng(dice.randrange(1 << 30))
+    names = list(program.methods)
+    for turn in range(_CALLS):
+        name = names[turn % len(names)] if turn < 3 else dice.choice(names)
+        sizes = {
+            key: dice.choice(
+                (symbol.lower, min(max(4, symbol.lower), symbol.upper), symbol.upper)
+            )
+            for key, symbol in session.symbols.items()
+        }
+        sizes = {key: min(size, 1 << 12) for key, size in sizes.items()}
+        try:
+            given = arguments_at(session.methods[name], sizes, made_up)
+            _spoil(given, dice)
+            yield f"{name}: {_digest(session.call(name, **given))}"
+        except KvcError as error:
+            yield f"{name}: {_told(error, path)}"
+        yield f"states after {name}: {_digest(_states(session))}"
+
+
+def _spoil(given: dict[str, object], dice: random.Random) -> None:
+    """Put a number into arguments that may be none of those that fit."""
+    if dice.random() < 0.8:
+        return
+    whole = [
+        one
+        for one in given.values()
+        if isinstance(one, np.ndarray) and one.dtype.kind == "i" and one.size
+    ]
+    if whole:
+        array = dice.choice(whole)
+        flat = array.reshape(-1)
+        strange = dice.choice(_STRANGE)
+        info = np.iinfo(array.dtype)
+        flat[dice.randrange(flat.size)] = min(max(strange, info.min), info.max)
+
+
+def _states(session: Session) -> Sequence[object]:
+    try:
+        held: StateViews = session.state
+        return [np.array(one) for one in held.values()]
+    except KvcError as error:
+        return [type(error).__name__]
+
+
+def _told(error: KvcError, path: Path) -> str:
+    return f"{type(error).__name__}: {error}".replace(str(path), "PATH")
+
+
+def _digest(result: object) -> str:
+    """Return what stands for a result: equal where all bits are."""
+    total = hashlib.sha256()
+    waiting = [result]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list | tuple):
+            waiting += one
+        else:
+            array = np.ascontiguousarray(np.asarray(one))
+            total.update(f"{array.dtype} {array.shape}".encode())
+            total.update(array.tobytes())
+    return total.hexdigest()[:16]

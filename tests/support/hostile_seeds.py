@@ -1,0 +1,91 @@
+"""Bundles that hostile files are made from: real ones, small, of every kind.
+
+Each backend and int8 weights, caches as linear ones, growing ones, rings and int8 rows,
+rows of different lengths, branches and loops.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from branching_models import Branches, Loops
+from cached_models import Append, append_methods
+from ragged_models import MOST, RAGGED, ragged_methods, ragged_specs
+from ring_models import RingDecoder, Shape, ring_methods
+from tiny_decoder import factory
+from torch import nn
+
+from kvc.compiler import Method, StateSpec, compile_program
+from kvc.recipes import load_recipe
+
+COUNT, ROWS = torch.tensor(3), torch.randn(2, 4)
+YES, NO = torch.tensor(True), torch.tensor(False)
+LOOPS = (
+    Method("until", (COUNT, ROWS)),
+    Method("swapped", (COUNT, ROWS, ROWS)),
+    Method("scanned", (ROWS, torch.randn(3, 2, 4))),
+    Method("mapped", (torch.randn(3, 2, 4), ROWS)),
+    Method("branching", (COUNT, ROWS)),
+)
+BRANCHES = (
+    Method("consecutive", (YES, ROWS)),
+    Method("nested", (YES, NO, ROWS)),
+    Method("captured", (YES, ROWS)),
+)
+
+
+class Seed(NamedTuple):
+    """What is compiled to one bundle; `states` and `max_length` as the compiler's."""
+
+    model: Callable[[], nn.Module]
+    methods: Sequence[Method]
+    recipe: str
+    cache: str | None = None
+    states: Sequence[StateSpec] = ()
+    max_length: int | None = None
+
+
+def _decoder(recipe: str, cache: str | None = None) -> Seed:
+    spec = factory()
+    return Seed(lambda: spec.model, spec.methods, recipe, cache)
+
+
+def _rings(recipe: str, cache: str | None = None) -> Seed:
+    return Seed(lambda: RingDecoder(Shape()), ring_methods(6)[:2], recipe, cache)
+
+
+def _ragged(kind: str, recipe: str) -> Seed:
+    rings = "rings" in kind
+    specs, most = ragged_specs(False, rings), MOST if rings else None
+    return Seed(RAGGED[kind], ragged_methods(), recipe, None, specs, most)
+
+
+SEEDS: Mapping[str, Callable[[], Seed]] = {
+    "cpu_q8": lambda: _decoder("cpu_q8"),
+    "loops": lambda: Seed(Loops, LOOPS, "fp32"),
+    "xnnpack_q8": lambda: _decoder("xnnpack_q8"),
+    "int8 cache": lambda: _decoder("cpu_fp32", "int8"),
+    "rings": lambda: _rings("cpu_fp32"),
+    "int8 rings": lambda: _rings("fp32", "int8"),
+    "ragged": lambda: _ragged("state", "cpu_fp32"),
+    "ragged branches": lambda: _ragged("branches", "fp32"),
+    "ragged rings": lambda: _ragged("rings", "fp32"),
+    "growing": lambda: Seed(Append, append_methods(), "fp32"),
+    "branches on cpu": lambda: Seed(Branches, BRANCHES, "cpu_fp32"),
+    "loops on cpu": lambda: Seed(Loops, LOOPS, "cpu_fp32"),
+    "xnnpack int8 cache": lambda: _decoder("xnnpack_fp32", "int8"),
+    "torch": lambda: _decoder("bf16"),
+}
+
+
+def write_seed(name: str, path: Path) -> None:
+    """Compile one of `SEEDS`; the same bytes each time."""
+    torch.manual_seed(0)
+    seed = SEEDS[name]()
+    recipe = load_recipe(seed.recipe, seed.cache)
+    model, states = seed.model().eval(), seed.states
+    bundle = compile_program(
+        model, seed.methods, recipe, states=states, max_length=seed.max_length
+    )
+    bundle.save(path)

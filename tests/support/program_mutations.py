@@ -1,0 +1,169 @@
+"""Change a decoded program, or the bytes of its data, in places that mean something.
+
+In: a program that is right, a seeded dice. Out: another one that may be wrong. A place
+is chosen by its kind first (the owner's class and the field), so that what is rare is
+changed as often as what is frequent; it gets a number near it or far away, or what
+another place of that kind has.
+"""
+
+import dataclasses
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from enum import Enum
+
+from kvc.schema.model import Blob, Program
+
+Path = tuple[object, ...]  # names of fields, indices, keys
+NUMBERS = (0, 1, 2, 3, 7, 63, 64, 255, 2**15, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1)
+FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, math.inf, -math.inf, math.nan)
+_TRIES = 20  # for something that is not what it was
+BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFF)
+
+
+class Mutator:
+    """Makes variants of one program."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._places: dict[str, list[Path]] = defaultdict(list)
+        self._known: dict[str, list[object]] = defaultdict(list)
+        for path, kind, value in _walk(program, (), "Program"):
+            self._places[kind].append(path)
+            self._known[kind].append(value)
+        self._kinds = sorted(self._places)
+
+    def mutate(self, dice: random.Random) -> Program:
+        """Return a program that differs in one to three places."""
+        changed: object = self._program
+        for _ in range(dice.choice((1, 1, 1, 2, 3))):
+            changed = self._with_one(changed, dice)
+        assert isinstance(changed, Program)
+        return changed
+
+    def _with_one(self, program: object, dice: random.Random) -> object:
+        """Change one place, if one is found that there still is."""
+        for _ in range(_TRIES):
+            kind = dice.choice(self._kinds)
+            path = dice.choice(self._places[kind])
+            try:
+                value = _at(program, path)
+            except (AttributeError, IndexError, KeyError, TypeError):
+                continue  # an earlier change has removed it
+            other = self._other(value, kind, dice)
+            if other != value:
+                return _put(program, path, other)
+        return program
+
+    def _other(self, value: object, kind: str, dice: random.Random) -> object:
+        """Return something else for a place of a kind."""
+        if dice.random() < 0.4:
+            return dice.choice(self._known[kind])
+        match value:
+            case bool():
+                return not value
+            case Enum():
+                return dice.choice(list(type(value)))
+            case int():
+                near = value + dice.choice((-64, -2, -1, 1, 2, 64))
+                return dice.choice((near, near, value * 2, dice.choice(NUMBERS)))
+            case float():
+                return dice.choice(FLOATS)
+            case bytes():
+                return mutate_bytes(value, dice)
+            case tuple():
+                return _other_tuple(value, dice)
+        return dice.choice(self._known[kind])
+
+
+def mutate_bytes(raw: bytes, dice: random.Random) -> bytes:
+    """Return bytes of that length, of which one to eight next to each other differ."""
+    if not raw:
+        return raw
+    changed = bytearray(raw)
+    nbytes = dice.choice((1, 1, 4, 8))
+    start = dice.randrange(len(raw)) // nbytes * nbytes
+    for at in range(start, min(start + nbytes, len(raw))):
+        changed[at] = dice.choice((*BYTES, dice.randrange(256)))
+    return bytes(changed)
+
+
+def with_other_data(
+    program: Program, blobs: bytes, start: int, dice: random.Random
+) -> tuple[bytes, Blob | None]:
+    """Return the bytes before the program with other content of one blob, and that.
+
+    `start` is where those bytes lie in the file.
+    """
+    inside = [blob for blob in program.blobs if blob.file == 0 and blob.nbytes]
+    if not inside:
+        return blobs, None
+    blob = dice.choice(inside)
+    at = blob.offset - start
+    content = blobs[at : at + blob.nbytes]
+    for _ in range(dice.choice((1, 4, 64))):
+        content = mutate_bytes(content, dice)
+    return blobs[:at] + content + blobs[at + blob.nbytes :], blob
+
+
+def _other_tuple(value: tuple[object, ...], dice: random.Random) -> tuple[object, ...]:
+    """Return a tuple with an item less, more, or elsewhere."""
+    items = list(value)
+    if not items:
+        return value
+    one, other = (dice.randrange(len(items)) for _ in range(2))
+    match dice.randrange(4):
+        case 0:
+            del items[one]
+        case 1:
+            items.insert(other, items[one])
+        case 2:
+            items[one], items[other] = items[other], items[one]
+        case _:
+            items[one] = items[other]
+    return tuple(items)
+
+
+def _walk(value: object, path: Path, kind: str) -> Iterator[tuple[Path, str, object]]:
+    """Yield all places within a value: path, kind and what is there."""
+    if dataclasses.is_dataclass(value):
+        owner = type(value).__name__
+        inside = [
+            ((*path, one.name), f"{owner}.{one.name}", getattr(value, one.name))
+            for one in dataclasses.fields(value)
+        ]
+    elif isinstance(value, tuple):
+        inside = [((*path, i), f"{kind}[]", one) for i, one in enumerate(value)]
+    elif isinstance(value, Mapping):
+        inside = [((*path, key), f"{kind}[]", one) for key, one in value.items()]
+    else:
+        return
+    for place, kind_, one in inside:
+        yield place, kind_, one
+        yield from _walk(one, place, kind_)
+
+
+def _at(value: object, path: Path) -> object:
+    for step in path:
+        if dataclasses.is_dataclass(value):
+            value = getattr(value, str(step))
+        else:
+            value = value[step]  # type: ignore[index]
+    return value
+
+
+def _put(value: object, path: Path, content: object) -> object:
+    """Return a value with another content in one place."""
+    if not path:
+        return content
+    step, *rest = path
+    if dataclasses.is_dataclass(value):
+        name = str(step)
+        made = _put(getattr(value, name), tuple(rest), content)
+        return dataclasses.replace(value, **{name: made})  # type: ignore[type-var]
+    if isinstance(value, Mapping):
+        return {**value, step: _put(value[step], tuple(rest), content)}
+    assert isinstance(value, tuple)
+    assert isinstance(step, int)
+    return (*value[:step], _put(value[step], tuple(rest), content), *value[step + 1 :])
