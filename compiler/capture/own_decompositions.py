@@ -261,8 +261,13 @@ def _index_reduce(
     return self.scatter_reduce(dim, places, source, reduce, include_self=include_self)
 
 
+def _assert_async(self: Tensor) -> None:
+    _aten._assert_async.msg(self, "a tensor that has to be true is not")
+
+
 OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.copy.default: explicit_copy,
+    _aten._assert_async.default: _assert_async,
     _aten.addbmm.default: _addbmm,
     _aten.adaptive_avg_pool2d.default: _average_planes,
     _aten.adaptive_avg_pool3d.default: _average_volumes,
