@@ -112,7 +112,7 @@ def test_windows_that_leave_samples_at_zero_are_an_error_as_in_torch(tmp_path):
         model(x)
     with (
         load(tmp_path / "istft.kvc") as program,
-        pytest.raises(KernelFailed, match="test_fourier.*window overlap add min"),
+        pytest.raises(KernelFailed, match=r"test_fourier.*window overlap add min"),
     ):
         program.forward(x.numpy())
 
