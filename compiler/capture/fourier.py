@@ -284,7 +284,7 @@ def _istft(
     begin = n_fft // 2 if center else 0
     made = _added_up(lines * shape, hop, begin, length)
     sums = _added_up(squares, hop, begin, length)
-    torch._assert_async((sums.amin() < _LEAST).logical_not(), _ZERO)  # type: ignore[no-untyped-call]
+    torch._assert_async((sums.amin() < _LEAST).logical_not(), _ZERO)
     made = made / sums
     missing = 0 if length is None else length - made.shape[-1]
     if missing > 0:
