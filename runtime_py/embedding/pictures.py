@@ -169,9 +169,7 @@ def run_pictures(program: Program, task: str, pictures: object) -> Floats:
     found = settings_in(program, PICTURES, task)
     method, preparation = method_of(program, PICTURES, found), preparation_of(found)
     rows, height, width = _sizes(program, method)
-    always = preparation.crop or preparation.size
-    if always is not None:  # before memory is taken for it
-        _check_size(always, (height, width), "every picture")
+    check_prepared(preparation, (height, width))
     made = list[Floats]()
     listed = check_pictures(pictures)
     for first in range(0, len(listed), min(rows, _ROWS)):
@@ -216,6 +214,17 @@ def _in_colours(picture: "Image") -> "Image":
     except Exception as error:  # it may read its file now, or be of another class
         reason = f"it cannot be used ({type(error).__name__}: {error})"
         raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
+
+
+def check_prepared(preparation: Preparation, size: tuple[int, int]) -> None:
+    """Check the size that all pictures get, before memory is taken for one.
+
+    Raises:
+        BadSetting: the method takes another.
+    """
+    always = preparation.crop or preparation.size
+    if always is not None:
+        _check_size(always, size, "every picture")
 
 
 def _check_size(made: tuple[int, ...], size: tuple[int, int], name: str) -> None:

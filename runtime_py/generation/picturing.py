@@ -14,7 +14,12 @@ import numpy.typing as npt
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
-from kvc.runtime.embedding.pictures import check_pictures, pixels_of, preparation_of
+from kvc.runtime.embedding.pictures import (
+    check_pictures,
+    check_prepared,
+    pixels_of,
+    preparation_of,
+)
 from kvc.runtime.metadata import impossible, parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
@@ -196,6 +201,7 @@ def picturing_of(
     said = parsed(session.metadata, _PICTURES)
     preparation = preparation_of(said if isinstance(said, dict) else {})
     size = _size_of(session, places)
+    check_prepared(preparation, size)
     pixels = [pixels_of(preparation, one, size) for one in listed]
     return Picturing(session, places, pixels)
 

@@ -214,6 +214,19 @@ def test_places_that_cannot_be_are_refused(bundle, damage, monkeypatch):
         generate(session, "5 <image> 7", images=[picture(0)])
 
 
+def test_a_size_that_the_model_does_not_take_is_refused_at_once(bundle, monkeypatch):
+    with load(bundle) as program:
+        metadata = dict(program.metadata)
+    told = json.loads(metadata["pictures"]) | {"crop": [16_000, 16_000]}
+    monkeypatch.setattr(Session, "metadata", metadata | {"pictures": json.dumps(told)})
+    with (
+        load(bundle) as program,
+        program.session() as session,
+        pytest.raises(BadSetting, match="16000 x 16000 of every picture"),
+    ):
+        generate(session, "5 <image> 7", images=[picture(0)])
+
+
 @pytest.mark.parametrize("method", ["embed_image", "embed_tokens"])
 def test_a_method_that_returns_something_else_is_refused(bundle, method, monkeypatch):
     call = Session.call
