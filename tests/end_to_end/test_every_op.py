@@ -109,7 +109,11 @@ BINARY: dict[str, Function] = {
     "aten::igamma": lambda x, y, n, b: torch.igamma(x.abs(), y.abs()),
     "aten::igammac": lambda x, y, n, b: torch.igammac(x.abs(), y.abs()),
     "aten::nextafter": lambda x, y, n, b: torch.nextafter(x, y),
-    "aten::special_zeta": lambda x, y, n, b: torch.special.zeta(x.abs() + 1, y.abs()),
+    "aten::special_zeta": lambda x, y, n, b: (
+        torch.special.zeta(x.abs() + 1, y.abs()),
+        torch.special.zeta(x.abs() + 2, 1.5),
+        torch.special.zeta(2.5, y.abs() + 1),
+    ),
     "aten::hypot": lambda x, y, n, b: torch.hypot(x, y),
     "aten::ldexp.Tensor": lambda x, y, n, b: (torch.ldexp(x, n), torch.ldexp(x, y)),
     "aten::bitwise_left_shift.Tensor": lambda x, y, n, b: (

@@ -46,6 +46,8 @@ CASES = {
     ],
     "index_reduce of a number": lambda x: x[0, 0].index_reduce(0, torch.tensor(0), x[1, 1], "prod"),
     "index_reduce of integers": lambda x: (9 * x).long().index_reduce(0, torch.tensor([1, 1]), (7 * x[1:]).long(), "mean"),
+    "products with logarithms of numbers": lambda x: (torch.special.xlogy(2.5, x.abs()), torch.special.xlog1py(x, 3)),
+    "truths of all and of any": lambda x: [torch.ops.aten._is_all_true(x < y) for y in (2, 0)] + [torch.ops.aten._is_any_true(x > 2)],
     "the label of a number": lambda x: functional.multilabel_margin_loss(x[0, 0], torch.tensor(0)),
     "labels that end": lambda x: functional.multilabel_margin_loss(
         x, torch.tensor([[0, 2, -1, 1], [-1, 0, 0, 0], [3, 2, 1, 0]]), reduction="none"
