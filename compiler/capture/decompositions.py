@@ -43,6 +43,7 @@ _KEPT_WHOLE = (
     _aten.linalg_cholesky.default,
     _aten.linalg_inv.default,
     _aten.linalg_solve.default,
+    _aten.linalg_solve_ex.default,
 )
 _TAKEN_APART = (
     _aten._addmm_activation,

@@ -27,7 +27,7 @@ from kvc.compiler.capture.guard import unseen
 from kvc.compiler.capture.interrupts import raise_interrupt
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
-from kvc.compiler.capture.lost_updates import refuse_lost_updates, updates_kept
+from kvc.compiler.capture.lost_updates import refuse_lost_updates, unused_kept
 from kvc.compiler.capture.questions import (
     Question,
     asserted,
@@ -215,7 +215,7 @@ def _trace(
     with torch.no_grad(), settings, ExitStack() as stack:
         for each in patched:
             stack.enter_context(each)
-        with updates_kept(), noted_questions(asked):
+        with unused_kept(), noted_questions(asked):
             exported = torch.export.export(
                 model,
                 (),

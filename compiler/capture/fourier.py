@@ -18,6 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 MOST_LENGTH: Final = 2048  # whose matrices have 17 MB
+# Of sums of squares by which samples are divided; torch refuses less, in these words.
+_LEAST: Final = 1e-11
+_ZERO: Final = "window overlap add min: 0"
 _OTHER_NORM: Final = {None: "forward", "backward": "forward", "forward": "backward"}
 Parts = tuple[Tensor, Tensor | None]  # real and imaginary, which may be 0
 
@@ -206,11 +209,10 @@ def _stft(
     if not isinstance(n_fft, int) or not 0 < n_fft <= MOST_LENGTH:
         return None
     usual = x.is_floating_point() and x.dim() in (1, 2) and not align_to_window
-    plain = window is None or not window.is_complex()
-    if not (usual and plain and return_complex is not None):
-        return None
     width = n_fft if win_length is None else win_length
     hop = n_fft // 4 if hop_length is None else hop_length
+    if not (usual and _fits(window, width) and return_complex is not None):
+        return None
     if hop <= 0 or not 0 < width <= n_fft:
         return None
     lines = x if x.dim() == 2 else x.unsqueeze(0)
@@ -229,6 +231,13 @@ def _stft(
     made = made.transpose(-1, -2)
     made = made if x.dim() == 2 else made.squeeze(0)
     return made if return_complex else torch.view_as_real(made)
+
+
+def _fits(window: Tensor | None, width: int) -> bool:
+    """Tell whether a window is of real numbers, and as wide as it has to be."""
+    if window is None:
+        return True
+    return not window.is_complex() and tuple(window.shape) == (width,)
 
 
 def _window(
@@ -257,23 +266,26 @@ def _istft(
         return None
     half = n_fft // 2 + 1
     whole = x.shape[-2] == n_fft if onesided is None else not onesided
-    plain = window is None or not window.is_complex()
-    usual = x.is_complex() and x.dim() in (2, 3) and not return_complex
-    if not (usual and plain and x.shape[-2] == (n_fft if whole else half)):
-        return None
     width = n_fft if win_length is None else win_length
     hop = n_fft // 4 if hop_length is None else hop_length
+    usual = x.is_complex() and x.dim() in (2, 3) and not return_complex
+    bins = n_fft if whole else half
+    if not (usual and _fits(window, width) and x.shape[-2] == bins):
+        return None
     if not 0 < hop <= width <= n_fft:
         return None
-    bins = x.transpose(-1, -2)[..., :half]
-    lines = _irfft(bins, n_fft, norm="ortho" if normalized else None)
+    lines = _irfft(
+        x.transpose(-1, -2)[..., :half], n_fft, norm="ortho" if normalized else None
+    )
     assert lines is not None, "a length that fits"
     lines = lines if x.dim() == 3 else lines.unsqueeze(0)
     shape = _window(window, width, n_fft, lines.dtype)
     squares = (shape * shape).expand(1, *lines.shape[1:])
     begin = n_fft // 2 if center else 0
     made = _added_up(lines * shape, hop, begin, length)
-    made = made / _not_zero(_added_up(squares, hop, begin, length))
+    sums = _added_up(squares, hop, begin, length)
+    torch._assert_async((sums.amin() < _LEAST).logical_not(), _ZERO)
+    made = made / sums
     missing = 0 if length is None else length - made.shape[-1]
     if missing > 0:
         made = functional.pad(made, (0, missing))  # type: ignore[arg-type]  # torch takes both
@@ -295,16 +307,6 @@ def _added_up(
     )
     end = total - begin if length is None else begin + length
     return made[:, 0, 0, begin:end]
-
-
-def _not_zero(sums: Tensor) -> Tensor:
-    """Return sums of squares [1, samples], by which samples are divided.
-
-    Where one is 0, the samples cannot be told; torch refuses the windows, and here an
-    index is out of range.
-    """
-    lacking = (sums.amin() <= 1e-11).to(torch.int64).reshape(1)
-    return sums.index_select(0, lacking)
 
 
 _rfft = partial(_fft, onesided=True)

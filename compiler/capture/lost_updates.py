@@ -32,11 +32,14 @@ _IN_BODY = (
 
 
 @contextmanager
-def updates_kept() -> Iterator[None]:
-    """Let torch keep updates that nothing uses, which it would drop from bodies."""
+def unused_kept() -> Iterator[None]:
+    """Let torch keep updates that nothing uses, and checks without a message.
+
+    It would drop such updates from bodies, and such checks anywhere.
+    """
     kept = fx_node._side_effectful_functions
-    update = torch.ops.kvc.cache_update
-    added = [one for one in (update, update.default) if one not in kept]
+    update, check = torch.ops.kvc.cache_update, torch.ops.aten._assert_async.default
+    added = [one for one in (update, update.default, check) if one not in kept]
     kept.update(added)
     try:
         yield

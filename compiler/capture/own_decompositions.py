@@ -205,14 +205,16 @@ def _batch_statistics(
     batch: int | torch.SymInt = input.shape[0]
     if isinstance(batch, int) and batch == 1:
         return _LEFT
-    axes = [0, *range(2, input.dim())]
-    variance, mean = torch.var_mean(input, axes, correction=0, keepdim=True)
+    axes, half = [0, *range(2, input.dim())], input.dtype.itemsize == 2
+    x = input.float() if half else input
+    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     factor = (variance + eps).rsqrt()
-    made = (input - mean) * factor
+    made = (x - mean) * factor
     shape = (-1, *[1] * (input.dim() - 2))
     made = made if weight is None else made * weight.reshape(shape)
     made = made if bias is None else made + bias.reshape(shape)
-    return made, mean.reshape(-1), factor.reshape(-1)
+    kind = input.dtype if weight is None else weight.dtype
+    return made.to(input.dtype), mean.reshape(-1).to(kind), factor.reshape(-1).to(kind)
 
 
 def _diagonal_scatter(
@@ -227,7 +229,7 @@ def _diagonal_scatter(
     count = max(min(rows - first, columns - other), 0)
     places = torch.arange(first, first + count), torch.arange(other, other + count)
     planes = self.movedim((dim1, dim2), (0, 1))
-    made = planes.index_put(places, src.movedim(-1, 0))
+    made = planes.index_put(places, src.movedim(-1, 0).to(self.dtype))
     return made.movedim((0, 1), (dim1, dim2))
 
 
@@ -261,8 +263,13 @@ def _index_reduce(
     return self.scatter_reduce(dim, places, source, reduce, include_self=include_self)
 
 
+def _assert_async(self: Tensor) -> None:
+    _aten._assert_async.msg(self, "a tensor that has to be true is not")
+
+
 OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.copy.default: explicit_copy,
+    _aten._assert_async.default: _assert_async,
     _aten.addbmm.default: _addbmm,
     _aten.adaptive_avg_pool2d.default: _average_planes,
     _aten.adaptive_avg_pool3d.default: _average_volumes,

@@ -72,7 +72,8 @@ def work_once() -> Iterator[None]:
             stack.enter_context(patch.object(SymNode, name, method))
         stack.enter_context(patch.object(proxies, "thunkify", _when_used))
         stack.enter_context(_use_lazy_graph_module(True))
-        gc.set_threshold(_MADE, *thresholds[1:])
+        if thresholds[0]:  # 0: whoever called wants no collections
+            gc.set_threshold(max(_MADE, thresholds[0]), *thresholds[1:])
         try:
             yield
         finally:

@@ -24,6 +24,8 @@ from kvc.compiler.hugging_face.tasks import Task
 from kvc.compiler.spec import Dim, Method
 from kvc.schema.errors import KvcError, UnsupportedModel
 
+# A token of its own before the patches of a picture, whose state is of all of it.
+_CLASS_TOKENS: Final = ("embeddings.cls_token", "embeddings.class_embedding")
 _READ: Final = 7  # tokens of a text that is read to find the first position
 _TEXTS: Final = "input_ids"
 # What models with a tower for each have, and where features are in what it returns.
@@ -47,6 +49,7 @@ class Reading:
         size: height and width of a picture.
         channels: of a picture.
         pools: whether embeddings of texts are made of the states of their tokens.
+        pooled: whether the model itself makes an embedding of a picture, of all states.
     """
 
     texts: str = ""
@@ -57,6 +60,7 @@ class Reading:
     size: tuple[int, int] = (0, 0)
     channels: int = 3
     pools: bool = False
+    pooled: bool = False
 
     def of_length(self, length: int) -> "Reading":
         """Return the same with texts of so many tokens at most."""
@@ -112,10 +116,11 @@ class Encoders(nn.Module):
     def embed_image(self, pixels: Tensor) -> Tensor:
         """Return embeddings float32 [batch, n] of pixels [batch, 3, height, width].
 
-        Where a model makes no features, that is the state of its first position.
+        Where a model makes no features, that is the state of its class token, or what
+        the model itself pools where it has none.
         """
         made = _run_pictures(self._model[0], call_of(None), pixels)
-        if makes_features(self._model[0]):
+        if makes_features(self._model[0]) or self._reading.pooled:
             return _tensor(made, _FEATURES)
         return _tensor(made, _STATES)[:, 0]
 
@@ -214,6 +219,10 @@ def makes_features(model: PreTrainedModel) -> bool:
     return hasattr(model, _TEXT_FEATURES) and hasattr(model, PICTURE_FEATURES)
 
 
+def _has_class_token(model: PreTrainedModel) -> bool:
+    return any(name.endswith(_CLASS_TOKENS) for name, _ in model.named_parameters())
+
+
 def _read_texts(model: PreTrainedModel, task: Task) -> Reading:
     config = model.config.get_text_config()
     padding = getattr(config, "pad_token_id", None)
@@ -249,7 +258,15 @@ def _read_pictures(
         )
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
     channels = getattr(config, "num_channels", 3)
-    made = replace(reading, pictures=methods[task], size=size, channels=channels)
+    alone = task == "embed" and not makes_features(model)
+    pooled = alone and not _has_class_token(model)
+    made = replace(
+        reading,
+        pictures=methods[task],
+        size=size,
+        channels=channels,
+        pooled=pooled,
+    )
     _probe(model, replace(made, texts=""))
     return made
 
@@ -258,7 +275,8 @@ def _probe(model: PreTrainedModel, reading: Reading) -> int:
     """Run a method on tensors without values; return the number of the first position.
 
     Raises:
-        UnsupportedModel: it cannot be run, or attends by code of its own.
+        UnsupportedModel: it cannot be run, attends by code of its own, or makes no
+            embedding of a picture.
     """
     tokens, pixels = torch.full((1, _READ), reading.padding + 1), reading.pixels()
     try:
@@ -266,9 +284,9 @@ def _probe(model: PreTrainedModel, reading: Reading) -> int:
             lengths = None if reading.fixed else torch.full((1,), _READ)
             call = call_of(lengths if reading.texts else None)
             if reading.texts:
-                _run_texts(model, call, tokens, reading.padding)
+                made = _run_texts(model, call, tokens, reading.padding)
             else:
-                _run_pictures(model, call, pixels)
+                made = _run_pictures(model, call, pixels)
     except KvcError:
         raise
     except Exception as error:
@@ -276,6 +294,12 @@ def _probe(model: PreTrainedModel, reading: Reading) -> int:
         raise UnsupportedModel(model=type(model).__name__, reason=reason) from error
     if not call.among:
         reason = "it attends by code of its own, not by transformers' interface for it"
+        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+    if reading.pooled and not isinstance(getattr(made, _FEATURES, None), Tensor):
+        reason = (
+            "it has no class token before the patches of a picture, and pools none of "
+            "their states, so nothing says what its embedding is"
+        )
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
     return max((_first(meeting.value) for meeting in meetings), default=0)
 

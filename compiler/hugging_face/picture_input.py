@@ -147,9 +147,10 @@ def _check_reading(model: PreTrainedModel, given: PictureInput, first: int) -> N
     try:
         read, fed = _read(model, given, tokens), _fed(model, tokens, first)
     except UnsupportedModel as error:
+        what, *_ = error.reason.partition(" (")  # without an error of Python's
         reason = (
-            f"in a text with a picture, {error.reason}; kvc cannot say that the places "
-            "of a picture see each other"
+            "in a text with a picture, tokens see what kvc cannot say, such as places "
+            f"of a picture that see each other: {what}"
         )
         raise _refused(model, reason) from error
     except KvcError:

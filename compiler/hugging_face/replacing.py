@@ -1,9 +1,11 @@
 """Let a model call kvc's functions in the place of transformers' own.
 
 In: a model. Out: inside `using_kvc`, its attention, masks, experts, latents and
-recurrences are those that kvc compiles; afterwards the model is as it was.
+recurrences are those that kvc compiles; afterwards the model is as it was. Functions of
+transformers' modules are replaced too, so threads compile one model after the other.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -23,6 +25,8 @@ _REPLACED = (
     adapted, adapted_layers, unexpanded, own_experts, own_recurrences, unpadded_chunks
 )  # fmt: skip
 
+_ONE_AT_A_TIME = threading.RLock()
+
 
 @contextmanager
 def using_kvc(model: PreTrainedModel) -> Iterator[None]:
@@ -32,19 +36,25 @@ def using_kvc(model: PreTrainedModel) -> Iterator[None]:
         UnsupportedModel: it attends by code of its own that kvc does not know.
     """
     register()
-    before, training = model.config._attn_implementation, model.training
     by_interface = not has_own_attention(model)
     if by_interface and not model._can_set_attn_implementation():
         reason = "it attends by code of its own, not by transformers' interface for it"
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
+    with _ONE_AT_A_TIME, _attending_here(model, by_interface), ExitStack() as stack:
+        for replaced in _REPLACED:
+            stack.enter_context(replaced(model))
+        yield
+
+
+@contextmanager
+def _attending_here(model: PreTrainedModel, by_interface: bool) -> Iterator[None]:
+    """Let a model attend by kvc's function, where it asks for one."""
+    before, training = model.config._attn_implementation, model.training
     if by_interface:
         model.set_attn_implementation(NAME)
     model.train(False)
     try:
-        with ExitStack() as stack:
-            for replaced in _REPLACED:
-                stack.enter_context(replaced(model))
-            yield
+        yield
     finally:
         if by_interface:
             model.set_attn_implementation(before)

@@ -388,6 +388,6 @@ def _operands(node: fx.Node) -> list[fx.Node]:
 
 
 def _is_size(result: object) -> bool:
-    return result is None or isinstance(
+    return isinstance(
         result, torch.SymInt | torch.SymBool | torch.SymFloat | int | float
     )

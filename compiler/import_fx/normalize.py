@@ -50,7 +50,7 @@ _RANDOM = {
     "aten::_standard_gamma", "aten::_sample_dirichlet",
 }  # fmt: skip
 DROPPED = {
-    "aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async.msg",
+    "aten::_assert_tensor_metadata", "aten::_assert_scalar",
     "aten::sym_constrain_range_for_size", "aten::sym_constrain_range",
 }  # fmt: skip
 FORWARDED = {
@@ -243,13 +243,6 @@ _RULES: dict[str, Rule] = {
     "aten::_native_batch_norm_legit.no_stats": norms.instance_norm,
     "aten::_linalg_det": norms.first_results("aten::linalg_det", 1),
     "aten::_linalg_slogdet": norms.first_results("aten::linalg_slogdet", 2),
-    "aten::_linalg_solve_ex": norms.first_results(
-        "aten::linalg_solve", 1, "check_errors"
-    ),
-    "aten::linalg_cholesky_ex": norms.first_results(
-        "aten::linalg_cholesky", 1, "check_errors"
-    ),
-    "aten::linalg_inv_ex": norms.first_results("aten::linalg_inv", 1, "check_errors"),
     "aten::native_group_norm": norms.group_norm,
     "aten::convolution": norms.convolution,
     "aten::roll": reads.roll,
@@ -277,6 +270,7 @@ _RULES: dict[str, Rule] = {
     "aten::upsample_nearest2d.vec": norms.resize("aten::upsample_nearest2d"),
     "aten::upsample_bilinear2d.vec": norms.resize("aten::upsample_bilinear2d"),
     "aten::scalar_tensor": lambda named, result: reads.filled(named["s"], result),
+    "prims::scalar_tensor": lambda named, result: reads.filled(named["s"], result),
     "aten::_to_copy": _cast,
     "aten::_softmax": _rename("aten::softmax.int", dtype=None),
     "aten::_log_softmax": _rename("aten::log_softmax.int", dtype=None),
@@ -284,6 +278,10 @@ _RULES: dict[str, Rule] = {
     "aten::mean": _whole("aten::mean.dim"),
     "aten::max": _rename("aten::amax", dim=(), keepdim=False),
     "aten::min": _rename("aten::amin", dim=(), keepdim=False),
+    "aten::_is_all_true": _rename("aten::all"),
+    "aten::_is_any_true": _rename("aten::any"),
+    "aten::special_zeta.other_scalar": _rename("aten::special_zeta"),
+    "aten::special_zeta.self_scalar": _rename("aten::special_zeta"),
     "aten::clamp_min": _clamp_bound("min"),
     "aten::clamp_max": _clamp_bound("max"),
     "aten::floor_divide": _floor_divide,

@@ -28,20 +28,9 @@ def instance_norm(named: Named, _: TensorType | None) -> Call:
     return Call("aten::group_norm", {**values, "num_groups": channels}, results=1)
 
 
-def first_results(op: str, count: int, *left: str) -> Rule:
-    """Return the rule for an op of which only the first results are made.
-
-    Args:
-        op: that makes no others.
-        count: of the results.
-        left: parameters that concern the others.
-    """
-
-    def rule(named: Named, _: TensorType | None) -> Call:
-        kept = {name: value for name, value in named.items() if name not in left}
-        return Call(op, kept, results=count)
-
-    return rule
+def first_results(op: str, count: int) -> Rule:
+    """Return the rule for an op that makes so many results, the first ones."""
+    return lambda named, _: Call(op, named, results=count)
 
 
 def embedding_bag(named: Named, _: TensorType | None) -> Call:

@@ -116,7 +116,7 @@ def read_picture(path: str | PathLike[str]) -> "Image":
         FileProblem: it cannot be read.
     """
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise MissingPackage(
             what="reading pictures",
@@ -128,25 +128,32 @@ def read_picture(path: str | PathLike[str]) -> "Image":
     try:
         raw = Path(path).read_bytes()
     except (OSError, ValueError) as error:
-        raise FileProblem(path=name, reason=reason_of(error)) from error
+        shown = name or "a file without a name"
+        raise FileProblem(path=shown, reason=reason_of(error)) from error
     try:
         picture = Image.open(BytesIO(raw), formats=_FORMATS)
         check_pixels(*picture.size, name)
         return ImageOps.exif_transpose(picture).convert("RGB")
     except BadPicture:
         raise
+    except UnidentifiedImageError as error:  # its words name an object of Python's
+        reason = "it is no picture" if raw else "it is empty"
+        raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
+    except Image.DecompressionBombError as error:
+        reason = "it has far more pixels"
+        raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
     except Exception as error:  # whatever a decoder raises for a damaged file
-        reason = f"it is no picture ({type(error).__name__}: {error})"
+        reason = f"it is no whole picture ({type(error).__name__}: {error})"
         raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
 
 
 def check_pixels(width: int, height: int, name: str, when: str = "") -> None:
-    """Check that a picture is not too large.
+    """Check that a picture is not too large, and has pixels.
 
     Raises:
-        BadPicture: it is.
+        BadPicture: it is, or has none.
     """
-    if width * height > MOST_PIXELS:
+    if not 0 < width * height <= MOST_PIXELS:
         reason = f"{when}it has {width} x {height} pixels"
         raise BadPicture(path=name, reason=reason, most=MOST_PIXELS)
 
@@ -162,9 +169,7 @@ def run_pictures(program: Program, task: str, pictures: object) -> Floats:
     found = settings_in(program, PICTURES, task)
     method, preparation = method_of(program, PICTURES, found), preparation_of(found)
     rows, height, width = _sizes(program, method)
-    always = preparation.crop or preparation.size
-    if always is not None:  # before memory is taken for it
-        _check_size(always, (height, width), "every picture")
+    check_prepared(preparation, (height, width))
     made = list[Floats]()
     listed = check_pictures(pictures)
     for first in range(0, len(listed), min(rows, _ROWS)):
@@ -182,16 +187,44 @@ def pixels_of(
     """Return the pixels of a file or a picture.
 
     Raises:
+        BadPicture, FileProblem, MissingPackage: as `read_picture`.
         BadSetting: the bundle makes other sizes than its method takes.
     """
     if isinstance(picture, str | PathLike):
         name, image = fspath(picture), read_picture(picture)
     else:
-        name, image = "the picture", cast("Image", picture).convert("RGB")
-        check_pixels(*image.size, name)
+        name, image = "the picture", _in_colours(cast("Image", picture))
     pixels = preparation.pixels(image, name)
     _check_size(pixels.shape[1:], size, name)
     return pixels
+
+
+def _in_colours(picture: "Image") -> "Image":
+    """Return a picture of Pillow in colours.
+
+    Raises:
+        BadPicture: it is closed, its file is damaged, it is too large, or it is none.
+    """
+    name = "the picture"
+    try:
+        check_pixels(*picture.size, name)
+        return picture.convert("RGB")
+    except BadPicture:
+        raise
+    except Exception as error:  # it may read its file now, or be of another class
+        reason = f"it cannot be used ({type(error).__name__}: {error})"
+        raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
+
+
+def check_prepared(preparation: Preparation, size: tuple[int, int]) -> None:
+    """Check the size that all pictures get, before memory is taken for one.
+
+    Raises:
+        BadSetting: the method takes another.
+    """
+    always = preparation.crop or preparation.size
+    if always is not None:
+        _check_size(always, size, "every picture")
 
 
 def _check_size(made: tuple[int, ...], size: tuple[int, int], name: str) -> None:
@@ -206,19 +239,19 @@ def _check_size(made: tuple[int, ...], size: tuple[int, int], name: str) -> None
         raise BadSetting(name="the bundle", expected=expected, found=found)
 
 
-def check_pictures(pictures: object) -> Sequence[object]:
-    """Return a list of pictures.
+def check_pictures(pictures: object, name: str = "pictures") -> Sequence[object]:
+    """Return a list of pictures, which is an argument of this name.
 
     Raises:
         BadSetting: it is none, or has something else in it.
     """
     if isinstance(pictures, str) or not isinstance(pictures, Sequence) or not pictures:
         found = repr(pictures)[:40]
-        raise BadSetting(name="pictures", expected="a list of pictures", found=found)
+        raise BadSetting(name=name, expected="a list of pictures", found=found)
     for i, one in enumerate(pictures):
         if not isinstance(one, str | PathLike) and not hasattr(one, "convert"):
             expected, kind = "a path, or a picture of Pillow", type(one).__name__
-            raise BadSetting(name=f"pictures[{i}]", expected=expected, found=kind)
+            raise BadSetting(name=f"{name}[{i}]", expected=expected, found=kind)
     return pictures
 
 

@@ -7,13 +7,19 @@ picture at a time.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from kvc.runtime.arrays import Array
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
-from kvc.runtime.embedding.pictures import check_pictures, pixels_of, preparation_of
+from kvc.runtime.embedding.pictures import (
+    check_pictures,
+    check_prepared,
+    pixels_of,
+    preparation_of,
+)
 from kvc.runtime.metadata import impossible, parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
@@ -76,12 +82,11 @@ class Places:
 
     def _check(self, found: int, pictures: int, what: str) -> None:
         if found != pictures:
-            expected = (
-                f"{what} once for each picture, {pictures} times"
-                if pictures
-                else f"none of {what}, which stands for a picture, as none is given "
-                "(images=, --image)"
-            )
+            expected = {
+                0: f"none of {what}, which stands for a picture, as no picture is "
+                "given (images=, --image)",
+                1: f"{what} once, for the picture",
+            }.get(pictures, f"{what} {pictures} times, once for each picture")
             raise BadSetting(name="prompt", expected=expected, found=f"{found}")
 
 
@@ -101,6 +106,8 @@ class Picturing:
         )
         self.count = len(pixels)
         self._session, self._places, self._pixels = session, places, pixels
+        graph = session.methods[_PREFILL].graph
+        self._width = graph.values[graph.inputs[0]].type.dims[-1:]
         self._shown: tuple[int, Floats] | None = None
 
     def embeddings(self, prompt: Sequence[int], begin: int, end: int) -> Floats:
@@ -116,28 +123,37 @@ class Picturing:
             ExecutionError: as `Session.call`.
         """
         part = np.array([prompt[begin:end]], np.int64)
-        made = cast(Floats, self._session.call(_EMBED_TOKENS, part))
+        made = self._call(_EMBED_TOKENS, part, part.shape)
         token, positions = self._places.token, self._places.positions
         place = prompt[:begin].count(token)
         for i, found in enumerate(part[0]):
             if found == token:
                 number, row = divmod(place, positions)
-                made[0, i] = self._picture(number, made.shape[2])[row]
+                made[0, i] = self._picture(number)[row]
                 place += 1
         return made
 
-    def _picture(self, number: int, width: int) -> Floats:
+    def _picture(self, number: int) -> Floats:
         """Return the embeddings of a picture, float32 [positions, width]."""
         if self._shown is None or self._shown[0] != number:
             pixels = self._pixels[number][None]
-            made = cast(Floats, self._session.call(_EMBED_PICTURE, pixels))
-            expected = (self._places.positions, width)
-            if made.shape != expected:
-                what = f"embeddings {list(expected)} of a picture"
-                found = f"{list(made.shape)}"
-                raise BadSetting(name="the bundle", expected=what, found=found)
+            made = self._call(_EMBED_PICTURE, pixels, (self._places.positions,))
             self._shown = number, made
         return self._shown[1]
+
+    def _call(self, method: str, given: Array, count: tuple[int, ...]) -> Floats:
+        """Return so many embeddings, float32 [..., width].
+
+        Raises:
+            BadSetting: the method returns something else.
+        """
+        made: object = self._session.call(method, given)
+        shape = (*count, *self._width)
+        if not isinstance(made, np.ndarray) or made.shape != shape:
+            what = f"a method {method} that returns {list(shape)}"
+            found = f"{getattr(made, 'shape', type(made).__name__)}"
+            raise BadSetting(name="the bundle", expected=what, found=found)
+        return made
 
 
 def places_of(session: Session) -> Places | None:
@@ -174,7 +190,7 @@ def picturing_of(
     """
     if isinstance(pictures, list | tuple) and not pictures:
         return None
-    listed = check_pictures(pictures)
+    listed = check_pictures(pictures, "images")
     if places is None:
         expected = "none: the bundle is of a model that reads no pictures, or was "
         raise BadSetting(
@@ -184,7 +200,8 @@ def picturing_of(
         )
     said = parsed(session.metadata, _PICTURES)
     preparation = preparation_of(said if isinstance(said, dict) else {})
-    size = _size_of(session)
+    size = _size_of(session, places)
+    check_prepared(preparation, size)
     pixels = [pixels_of(preparation, one, size) for one in listed]
     return Picturing(session, places, pixels)
 
@@ -202,16 +219,20 @@ def check_alone(encoder: bool, batch: bool, draft: bool) -> None:
         raise BadSetting(name="images", expected=expected, found=f"{found[0]}, too")
 
 
-def _size_of(session: Session) -> tuple[int, int]:
+def _size_of(session: Session, places: Places) -> tuple[int, int]:
     """Return the height and the width of pictures.
 
     Raises:
-        BadSetting: the method takes something else.
+        BadSetting: the method takes something else, or makes another number of
+            embeddings than a picture has places.
     """
     graph = session.methods[_EMBED_PICTURE].graph
-    shapes = [graph.values[given].type.dims for given in graph.inputs]
+    shapes = [graph.values[i].type.dims for i in (*graph.inputs, *graph.outputs)]
     match shapes:
-        case [(1, 3, int(height), int(width))]:
+        case [(1, 3, int(height), int(width)), (places.positions, _)]:
             return height, width
-    expected = f"a method {_EMBED_PICTURE} of pixels [1, 3, height, width]"
+    expected = (
+        f"a method {_EMBED_PICTURE} of pixels [1, 3, height, width], which returns "
+        f"{places.positions} embeddings"
+    )
     raise BadSetting(name="the bundle", expected=expected, found=f"{shapes}")

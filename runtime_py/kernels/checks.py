@@ -1,4 +1,4 @@
-"""Kernels that write nothing: they raise if an index is out of range.
+"""Kernels that write nothing: they raise if something is not as it has to be.
 
 `kvc::check_index` comes before the first write of a method. Its error tells whether the
 index is for rows of a full cache, or for elements of a tensor.
@@ -66,6 +66,7 @@ def _extremes(index: Tensor) -> Iterable[int]:
 
 
 KERNELS: dict[str, Kernel] = {
+    "aten::_assert_async.msg": torch._assert_async,
     "kvc::check_index": check_index,
     "kvc::check_rows": check_counted_rows,
     "kvc::check_size": check_size,

@@ -32,6 +32,27 @@ def _solve(a: Tensor, b: Tensor, left: bool) -> Tensor:
     return made
 
 
+def _cholesky_told(x: Tensor, upper: bool, check_errors: bool) -> Sequence[Tensor]:
+    made: Sequence[Tensor] = torch.linalg.cholesky_ex(
+        x, upper=upper, check_errors=check_errors
+    )
+    return made
+
+
+def _inverse_told(x: Tensor, check_errors: bool) -> Sequence[Tensor]:
+    made: Sequence[Tensor] = torch.linalg.inv_ex(x, check_errors=check_errors)
+    return made
+
+
+def _solve_told(
+    a: Tensor, b: Tensor, left: bool, check_errors: bool
+) -> Sequence[Tensor]:
+    made: Sequence[Tensor] = torch.linalg.solve_ex(
+        a, b, left=left, check_errors=check_errors
+    )
+    return made
+
+
 def _solve_triangular(
     a: Tensor, b: Tensor, upper: bool, left: bool, unitriangular: bool
 ) -> Tensor:
@@ -53,12 +74,15 @@ KERNELS: dict[str, Kernel] = {
     "aten::_linalg_eigh": _copied_each(torch.ops.aten._linalg_eigh),
     "aten::_linalg_svd": _copied_each(_singular_values),
     "aten::linalg_cholesky": copied(_cholesky),
+    "aten::linalg_cholesky_ex": _copied_each(_cholesky_told),
     "aten::linalg_det": copied(torch.linalg.det),
     "aten::linalg_householder_product": copied(torch.linalg.householder_product),
     "aten::linalg_inv": copied(torch.linalg.inv),
+    "aten::linalg_inv_ex": _copied_each(_inverse_told),
     "aten::linalg_matrix_exp": copied(torch.linalg.matrix_exp),
     "aten::linalg_qr": _copied_each(torch.linalg.qr),
     "aten::linalg_slogdet": _copied_each(torch.linalg.slogdet),
     "aten::linalg_solve": copied(_solve),
+    "aten::linalg_solve_ex": _copied_each(_solve_told),
     "aten::linalg_solve_triangular": copied(_solve_triangular),
 }

@@ -44,7 +44,7 @@ class BadPicture(LoadError):
 
     path: str
     reason: str
-    template = "{path}: {reason}; it has to be a picture that Pillow reads (PNG, JPEG, WebP, GIF, BMP or TIFF), of {most} pixels at most"
+    template = "{path}: {reason}; it has to be a picture that Pillow reads (PNG, JPEG, WebP, GIF, BMP or TIFF), of {most:,} pixels at most"
     most: int
 
 

@@ -202,3 +202,9 @@ def check_size(size: int, expected: int) -> Rule:
     """`kvc::check_size`: a size that a branch takes for another one is that."""
     require(size >= 0 and expected >= 0, "check_size")
     return ()
+
+
+def check_truth(truth: TensorType, message: str) -> Rule:
+    """`aten::_assert_async.msg`: one number is not 0."""
+    require(math.prod(shape_of(truth)) == 1, "the truth of {}", truth)
+    return ()

@@ -4,6 +4,7 @@ Each works on the last two axes of its operands, [..., rows, columns]; those bef
 batches.
 """
 
+from kvc.schema.dtypes import DType
 from kvc.schema.ops.shapes import Rule, Shape, broadcast_shapes, require, shape_of
 from kvc.schema.types import TensorType
 
@@ -11,6 +12,11 @@ from kvc.schema.types import TensorType
 def square(self: TensorType, *_: object) -> Rule:
     """Make one square matrix of another."""
     return ((self.dtype, _square_of(self)),)
+
+
+def square_told(self: TensorType, *_: object) -> Rule:
+    """Make one square matrix of another, and tell of each where that failed."""
+    return ((self.dtype, _square_of(self)), (DType.INT32, _square_of(self)[:-2]))
 
 
 def determinant(self: TensorType) -> Rule:
@@ -30,6 +36,11 @@ def solve(a: TensorType, b: TensorType, left: bool) -> Rule:
         require(left, f"{b} is no matrix")
         return ((b.dtype, _solved(square, (*right, 1), left=True)[:-1]),)
     return ((b.dtype, _solved(square, right, left)),)
+
+
+def solve_told(a: TensorType, b: TensorType, left: bool, _: bool) -> Rule:
+    """Solve as `solve` does, and tell of each square matrix where that failed."""
+    return (*solve(a, b, left), (DType.INT32, _square_of(a)[:-2]))
 
 
 def solve_triangular(

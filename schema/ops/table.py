@@ -266,11 +266,14 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa) -> Tensor": p.attention_product,
     "aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor": p.distances,
     "aten::linalg_inv(Tensor A) -> Tensor": la.square,
+    "aten::linalg_inv_ex(Tensor A, bool check_errors) -> Tensor, Tensor": la.square_told,
     "aten::linalg_cholesky(Tensor self, bool upper) -> Tensor": la.square,
+    "aten::linalg_cholesky_ex(Tensor self, bool upper, bool check_errors) -> Tensor, Tensor": la.square_told,
     "aten::linalg_matrix_exp(Tensor self) -> Tensor": la.square,
     "aten::linalg_det(Tensor A) -> Tensor": la.determinant,
     "aten::linalg_slogdet(Tensor A) -> Tensor, Tensor": la.sign_and_logarithm,
     "aten::linalg_solve(Tensor A, Tensor B, bool left) -> Tensor": la.solve,
+    "aten::linalg_solve_ex(Tensor A, Tensor B, bool left, bool check_errors) -> Tensor, Tensor": la.solve_told,
     "aten::linalg_solve_triangular(Tensor self, Tensor B, bool upper, bool left, bool unitriangular) -> Tensor": la.solve_triangular,
     "aten::linalg_qr(Tensor A, str mode) -> Tensor, Tensor": la.orthogonal,
     "aten::linalg_householder_product(Tensor input, Tensor tau) -> Tensor": la.reflections,
@@ -340,6 +343,7 @@ _CHECK: dict[str, ShapeRule] = {
     "kvc::check_index(Tensor index, int least, int count, int slots) -> ()": i.check_index,
     "kvc::check_rows(Tensor index, Tensor row_lengths, int most, int slots) -> ()": i.check_rows,
     "kvc::check_size(int size, int expected) -> ()": i.check_size,
+    "aten::_assert_async.msg(Tensor self, str assert_msg) -> ()": i.check_truth,
 }
 # Rules whose ops work on each element by itself, and other such ops.
 _POINTWISE_RULES = (s.same_shape, s.broadcast, s.compare, s.where, s.masked_fill)

@@ -109,7 +109,11 @@ BINARY: dict[str, Function] = {
     "aten::igamma": lambda x, y, n, b: torch.igamma(x.abs(), y.abs()),
     "aten::igammac": lambda x, y, n, b: torch.igammac(x.abs(), y.abs()),
     "aten::nextafter": lambda x, y, n, b: torch.nextafter(x, y),
-    "aten::special_zeta": lambda x, y, n, b: torch.special.zeta(x.abs() + 1, y.abs()),
+    "aten::special_zeta": lambda x, y, n, b: (
+        torch.special.zeta(x.abs() + 1, y.abs()),
+        torch.special.zeta(x.abs() + 2, 1.5),
+        torch.special.zeta(2.5, y.abs() + 1),
+    ),
     "aten::hypot": lambda x, y, n, b: torch.hypot(x, y),
     "aten::ldexp.Tensor": lambda x, y, n, b: (torch.ldexp(x, n), torch.ldexp(x, y)),
     "aten::bitwise_left_shift.Tensor": lambda x, y, n, b: (
@@ -238,10 +242,14 @@ MOVES: dict[str, Function] = {
     "aten::scatter.src": lambda x, y, n, b: x.scatter(1, n.abs() % 1, y),
     "aten::scatter.value": lambda x, y, n, b: x.scatter(1, n.abs() % 3, 2.0),
     "aten::copy": lambda x, y, n, b: torch.zeros(2, 3).copy_(x) + 1,
+    "aten::_assert_async.msg": lambda x, y, n, b: (torch._assert_async((x < 99).all(), "less"), x + 1)[1],
 }  # fmt: skip
 # Of the square that x times y is, and of x itself.
 MATRICES: dict[str, Function] = {
     "aten::linalg_inv": lambda x, y, n, b: torch.inverse(x @ y.t()),
+    "aten::linalg_inv_ex": lambda x, y, n, b: (*torch.linalg.inv_ex(x @ y.t()),),
+    "aten::linalg_cholesky_ex": lambda x, y, n, b: (*torch.linalg.cholesky_ex(x @ x.t(), upper=True),),
+    "aten::linalg_solve_ex": lambda x, y, n, b: (*torch.linalg.solve_ex(x @ y.t(), x),),
     "aten::linalg_cholesky": lambda x, y, n, b: torch.linalg.cholesky(x @ x.t()),
     "aten::linalg_matrix_exp": lambda x, y, n, b: torch.matrix_exp(x @ y.t()),
     "aten::linalg_det": lambda x, y, n, b: torch.det(x @ y.t()),

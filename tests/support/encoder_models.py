@@ -93,11 +93,16 @@ PICTURES: Models = {
     "clip": ("clip", _TOWERS),
     "siglip": ("siglip", _TOWERS),
 }
+# Pictures that no class token stands for: one model pools them itself, one does not.
+WITHOUT_CLASS_TOKEN: Models = {
+    "siglip_vision_model": ("siglip_vision_model", _VIT),
+    "ijepa": ("ijepa", _VIT),
+}
 
 
 def build(name: str, task: Task = "embed", **changes: object) -> PreTrainedModel:
     """Return a model with weights that matter, in its eager attention."""
-    kind, settings = (TEXTS | PICTURES)[name]
+    kind, settings = (TEXTS | PICTURES | WITHOUT_CLASS_TOKEN)[name]
     config = AutoConfig.for_model(kind, **settings | changes)
     maker = maker_of(task, config)
     assert maker is not None, "each has a model for its tasks"

@@ -2,6 +2,10 @@
 
 The library has the channels last, so each node gets transposes before and after it. A
 convolution along one axis becomes one along two, the first of size 1.
+
+NaN and infinities are torch's, but where each channel is convolved by itself with a
+kernel of another size than 3, 4, 9 or 25: then those of a picture's elements after the
+window become NaN in it, since the library multiplies these by 0.
 """
 
 from collections.abc import Mapping

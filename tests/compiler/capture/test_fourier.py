@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
-from kvc.schema.errors import CaptureError, IndexOutOfRange
+from kvc.schema.errors import CaptureError, KernelFailed
 
 X = torch.arange(60.0).reshape(3, 4, 5).sin()
 fft, pairs = torch.fft, torch.view_as_real
@@ -112,9 +112,27 @@ def test_windows_that_leave_samples_at_zero_are_an_error_as_in_torch(tmp_path):
         model(x)
     with (
         load(tmp_path / "istft.kvc") as program,
-        pytest.raises(IndexOutOfRange, match="test_fourier"),
+        pytest.raises(KernelFailed, match=r"test_fourier.*window overlap add min"),
     ):
         program.forward(x.numpy())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.istft(whole(x), 8, 4, window=torch.ones(1)),
+        lambda x: torch.stft(
+            x.flatten(), 8, 4, window=torch.ones(1), return_complex=True
+        ).abs(),
+    ],
+)
+def test_a_window_of_another_width_is_an_error_as_in_torch(function):
+    x = torch.randn(3, 5, 4)
+    with pytest.raises(RuntimeError, match="window"):
+        function(x)
+
+    with pytest.raises(CaptureError, match="window"):
+        compile_program(Applied(function), [Method("forward", (x,))])
 
 
 @pytest.mark.parametrize("size", [4, 2049])

@@ -38,8 +38,14 @@ CASES = {
         torch.linalg.pinv(x, atol=0.5),
         torch.linalg.pinv(x, atol=0.1, rtol=0.7),
     ),
+    "what is told of failures": lambda x: [
+        (*torch.linalg.cholesky_ex(a), *torch.linalg.solve_ex(a, x), inverse.info)
+        for a in (positive(x), torch.zeros(3, 3))
+        for inverse in (torch.linalg.inv_ex(a),)
+    ],
     "norms": lambda x: (torch.linalg.norm(x, 2), torch.linalg.norm(x, "nuc")),
     "condition": lambda x: torch.linalg.cond(x),
+    "condition by sums": lambda x: torch.linalg.cond(positive(x), 1),
 }
 
 
@@ -61,7 +67,13 @@ def test_an_orthogonal_weight_equals_eager(rows, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "function", [torch.linalg.inv, torch.linalg.cholesky, lambda x: x.inverse()]
+    "function",
+    [
+        torch.linalg.inv,
+        torch.linalg.cholesky,
+        lambda x: x.inverse(),
+        lambda x: torch.linalg.inv_ex(x, check_errors=True),
+    ],
 )
 def test_what_has_no_inverse_is_an_error_as_in_torch(function, tmp_path):
     model, method = Applied(function), Method("forward", (torch.eye(3),))

@@ -32,6 +32,8 @@ CASES = {
     "tril_indices": lambda x: (torch.tril_indices(3, 4, -1, dtype=torch.int32), x + 1),
     "statistics of a batch": lambda x: functional.batch_norm(x, None, None, x[0], x[1], training=True),
     "statistics of a batch of planes": lambda x: functional.batch_norm(x.reshape(3, 2, 2), None, None, training=True, eps=0.1),
+    "statistics of a batch in bfloat16": lambda x: functional.batch_norm(x.bfloat16(), None, None, x[0], training=True),
+    "diagonal_scatter of integers": lambda x: x.diagonal_scatter(torch.arange(3)),
     "diagonal_scatter": lambda x: x.diagonal_scatter(torch.ones(3), 1),
     "diagonal_scatter of other axes": lambda x: x.reshape(2, 3, 2).diagonal_scatter(torch.ones(3, 2), 0, 2, 0),
     "diagonal_scatter below": lambda x: x.diagonal_scatter(x[:2, 0] * 9, -1, -2, -1),
@@ -44,6 +46,8 @@ CASES = {
     ],
     "index_reduce of a number": lambda x: x[0, 0].index_reduce(0, torch.tensor(0), x[1, 1], "prod"),
     "index_reduce of integers": lambda x: (9 * x).long().index_reduce(0, torch.tensor([1, 1]), (7 * x[1:]).long(), "mean"),
+    "products with logarithms of numbers": lambda x: (torch.special.xlogy(2.5, x.abs()), torch.special.xlog1py(x, 3)),
+    "truths of all and of any": lambda x: [torch.ops.aten._is_all_true(x < y) for y in (2, 0)] + [torch.ops.aten._is_any_true(x > 2)],
     "the label of a number": lambda x: functional.multilabel_margin_loss(x[0, 0], torch.tensor(0)),
     "labels that end": lambda x: functional.multilabel_margin_loss(
         x, torch.tensor([[0, 2, -1, 1], [-1, 0, 0, 0], [3, 2, 1, 0]]), reduction="none"

@@ -1,13 +1,17 @@
 """Work that torch would repeat while it traces is done once, with the same result."""
 
 import gc
+import threading
 
+import pytest
 import torch
+import torch.fx._lazy_graph_module as lazy
 from torch import Tensor, nn
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.capture.quiet import quiet
 from kvc.compiler.capture.sizes_kept import work_once
 
@@ -110,3 +114,58 @@ def test_torch_is_left_as_it_was() -> None:
     assert dict(vars(SymNode)) == methods
     assert gc.get_threshold() == threshold
     assert proxy_tensor.thunkify is thunkify
+
+
+@pytest.mark.parametrize("threshold", [0, 10_000_000])
+def test_collections_of_garbage_are_not_made_more_frequent(threshold: int) -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(threshold, *before[1:])
+    try:
+        with work_once():
+            assert gc.get_threshold()[0] == threshold
+        assert gc.get_threshold()[0] == threshold
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_torch_is_left_as_it_was_after_an_error() -> None:
+    methods, flag = dict(vars(SymNode)), lazy._use_lazy_graph_module_flag
+    with pytest.raises(KeyboardInterrupt), work_once():
+        raise KeyboardInterrupt
+    assert dict(vars(SymNode)) == methods
+    assert lazy._use_lazy_graph_module_flag is flag
+
+
+def test_torch_is_left_as_it_was_when_nested() -> None:
+    methods = dict(vars(SymNode))
+    with work_once():
+        within = dict(vars(SymNode))
+        with work_once():
+            pass
+        assert dict(vars(SymNode)) == within
+    assert dict(vars(SymNode)) == methods
+
+
+def test_models_that_threads_compile_are_the_same_as_alone() -> None:
+    def compiled(width: int) -> object:
+        torch.manual_seed(width)
+        model, seq = (
+            nn.Sequential(nn.Linear(8, width), nn.Linear(width, 8)),
+            Dim("seq", 1, 9),
+        )
+        example = torch.zeros(2, 3, 8)
+        method = Method("forward", (example,), dynamic={"input": {1: seq}})
+        bundle = compile_program(model, [method])
+        return bundle.program.methods[0].graph.instructions
+
+    alone = [compiled(width) for width in (4, 5)]
+    found = dict[int, object]()
+    threads = [
+        threading.Thread(target=lambda n=n: found.update({n: compiled(n)}))
+        for n in (4, 5, 4, 5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[4], found[5]] == alone

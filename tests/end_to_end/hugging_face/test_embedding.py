@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -474,14 +475,35 @@ def test_what_is_no_picture_is_refused(clip, tmp_path):
         picture(60, 50).save(tmp_path / "b.png")
         whole = (tmp_path / "b.png").read_bytes()
         (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(BadPicture, match="no picture"):
+        with pytest.raises(BadPicture, match="no whole picture"):
             embed_images(program, [tmp_path / "b.png"])
+        (tmp_path / "c.png").write_bytes(b"")
+        with pytest.raises(BadPicture, match="it is empty"):
+            embed_images(program, [tmp_path / "c.png"])
         with pytest.raises(FileProblem, match="nowhere"):
             embed_images(program, [tmp_path / "nowhere.png"])
+        with pytest.raises(FileProblem, match="without a name"):
+            embed_images(program, [""])
         with pytest.raises(BadSetting, match=r"pictures\[0\]"):
             embed_images(program, [3])
         with pytest.raises(BadSetting, match="a list of pictures"):
             embed_images(program, [])
+
+
+def test_a_picture_of_pillow_that_cannot_be_used_is_refused(clip, tmp_path):
+    picture(60, 50).save(tmp_path / "a.png")
+    closed = Image.open(tmp_path / "a.png")
+    closed.close()
+    whole = (tmp_path / "a.png").read_bytes()
+    (tmp_path / "a.png").write_bytes(whole[: len(whole) // 2])
+    with load(clip / "clip.kvc") as program, Image.open(tmp_path / "a.png") as cut:
+        for wrong in (cut, closed, SimpleNamespace(convert=None)):
+            with pytest.raises(BadPicture, match="the picture: it cannot be used"):
+                embed_images(program, [wrong])
+        with pytest.raises(BadPicture, match="it has 0 x 5 pixels"):
+            embed_images(program, [Image.new("RGB", (0, 5))])
+        with pytest.raises(BadPicture, match="9000 x 9000 pixels"):
+            embed_images(program, [Image.new("1", (9000, 9000))])
 
 
 def test_a_picture_that_unpacks_to_too_much_is_refused(clip, tmp_path):
@@ -491,6 +513,9 @@ def test_a_picture_that_unpacks_to_too_much_is_refused(clip, tmp_path):
     with load(clip / "clip.kvc") as program:
         with pytest.raises(BadPicture, match="9000 x 9000 pixels"):
             embed_images(program, [tmp_path / "huge.png"])
+        Image.new("1", (20_000, 20_000)).save(tmp_path / "vast.png")
+        with pytest.raises(BadPicture, match="far more pixels"):
+            embed_images(program, [tmp_path / "vast.png"])
         with pytest.raises(BadPicture, match="once it is resized"):
             embed_images(program, [tmp_path / "narrow.png"])
 

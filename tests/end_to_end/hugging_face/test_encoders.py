@@ -16,7 +16,7 @@ from encoder_models import (
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import load
-from kvc.schema.errors import BadModelSetting
+from kvc.schema.errors import BadModelSetting, UnsupportedModel
 from kvc.tools.reports.methods import describe_methods
 
 # Every day one of each kind of positions; all come with the exhaustive run.
@@ -82,6 +82,23 @@ def test_pictures_give_what_the_model_does(name, task, tmp_path):
     assert np.abs(found - wanted).max() < TOLERANCE * wanted.std()
     assert np.abs(alone - wanted[1:2]).max() < TOLERANCE * wanted.std()
     assert np.abs(found - wanted[[1, 2, 0]]).max() > NOTICED * wanted.std()
+
+
+def test_a_picture_without_a_class_token_is_pooled_as_the_model_does(tmp_path):
+    model, given = build("siglip_vision_model"), pixels(3)
+    export_hf(model, recipe="cpu_fp32").save(tmp_path / "model.kvc")
+    with torch.no_grad():
+        made = model(pixel_values=torch.from_numpy(given))
+    wanted, first = made.pooler_output.numpy(), made.last_hidden_state[:, 0].numpy()
+    with load(tmp_path / "model.kvc") as program:
+        found = program.embed_image(given)
+    assert np.abs(found - wanted).max() < TOLERANCE * wanted.std()
+    assert np.abs(found - first).max() > NOTICED * wanted.std()
+
+
+def test_a_picture_that_nothing_makes_one_of_is_refused():
+    with pytest.raises(UnsupportedModel, match="no class token"):
+        export_hf(build("ijepa"))
 
 
 def test_both_towers_lie_in_one_bundle_and_texts_end_at_their_last_token(tmp_path):

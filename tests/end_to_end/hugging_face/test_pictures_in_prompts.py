@@ -28,7 +28,7 @@ from seeing_models import (
 )
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.runtime import generate, load
+from kvc.runtime import Session, generate, load
 from kvc.schema.errors import (
     BadModelSetting,
     BadPicture,
@@ -172,11 +172,12 @@ def test_a_later_turn_brings_another_picture(bundle):
 @pytest.mark.parametrize(
     ("prompt", "count", "says"),
     [
-        ("5 6", 1, "'<image>' once for each picture, 1 times, got 0"),
-        ("5 <image> <image>", 1, "1 times, got 2"),
+        ("5 6", 1, "'<image>' once, for the picture, got 0"),
+        ("5 <image> <image>", 1, "once, for the picture, got 2"),
+        ("5 <image>", 2, "2 times, once for each picture, got 1"),
         ("5 <image>", 0, "none of '<image>'"),
         ([5, TOKEN, 6], 0, "none of the token 90"),
-        ([5, TOKEN, TOKEN], 1, "1 times, got 2"),
+        ([5, TOKEN, TOKEN], 1, "once, for the picture, got 2"),
     ],
 )
 def test_a_prompt_has_a_place_for_each_picture(bundle, prompt, count, says):
@@ -185,6 +186,60 @@ def test_a_prompt_has_a_place_for_each_picture(bundle, prompt, count, says):
         with pytest.raises(BadSetting, match=says):
             generate(session, prompt, images=images)
         assert session.position == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"positions": 10**12},
+        {"positions": 15},
+        {"positions": "16"},
+        {"token": -1},
+        {"placeholder": ""},
+        {"placeholder": 5},
+        {"expansion": ["<image>"]},
+    ],
+)
+def test_places_that_cannot_be_are_refused(bundle, damage, monkeypatch):
+    with load(bundle) as program:
+        metadata = dict(program.metadata)
+    told = json.loads(metadata["picture_places"]) | damage
+    metadata["picture_places"] = json.dumps(told)
+    monkeypatch.setattr(Session, "metadata", metadata)
+    with (
+        load(bundle) as program,
+        program.session() as session,
+        pytest.raises(BadSetting, match="the bundle"),
+    ):
+        generate(session, "5 <image> 7", images=[picture(0)])
+
+
+def test_a_size_that_the_model_does_not_take_is_refused_at_once(bundle, monkeypatch):
+    with load(bundle) as program:
+        metadata = dict(program.metadata)
+    told = json.loads(metadata["pictures"]) | {"crop": [16_000, 16_000]}
+    monkeypatch.setattr(Session, "metadata", metadata | {"pictures": json.dumps(told)})
+    with (
+        load(bundle) as program,
+        program.session() as session,
+        pytest.raises(BadSetting, match="16000 x 16000 of every picture"),
+    ):
+        generate(session, "5 <image> 7", images=[picture(0)])
+
+
+@pytest.mark.parametrize("method", ["embed_image", "embed_tokens"])
+def test_a_method_that_returns_something_else_is_refused(bundle, method, monkeypatch):
+    call = Session.call
+
+    def listed(session, name, *given, **named):
+        made = call(session, name, *given, **named)
+        return [made] if name == method else made
+
+    monkeypatch.setattr(Session, "call", listed)
+    with load(bundle) as program, program.session() as session:
+        run = generate(session, "5 <image> 7", images=[picture(0)])
+        with pytest.raises(BadSetting, match=f"a method {method} that returns"):
+            next(run)
 
 
 @pytest.mark.parametrize("images", ["a.png", [5], 7])

@@ -92,4 +92,18 @@ def test_classes_are_as_the_checks_take_them():
     assert OPS["kvc::append"].aliasing is Aliasing.UPDATE
     assert OPS["kvc::replace"].aliasing is Aliasing.UPDATE
     checks = {name for name, spec in OPS.items() if spec.aliasing is Aliasing.CHECK}
-    assert checks == {"kvc::check_index", "kvc::check_rows", "kvc::check_size"}
+    assert checks == {
+        "aten::_assert_async.msg",
+        "kvc::check_index",
+        "kvc::check_rows",
+        "kvc::check_size",
+    }
+
+
+@pytest.mark.parametrize("dims", [(0,), (2,), (1, 3)])
+def test_a_check_of_a_truth_takes_one(dims):
+    check = OPS["aten::_assert_async.msg"].rule
+    assert check(TensorType(DType.BOOL, (1, 1)), "") == ()
+
+    with pytest.raises(ShapeMismatch, match="the truth of"):
+        check(TensorType(DType.BOOL, dims), "")

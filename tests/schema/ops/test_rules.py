@@ -7,6 +7,7 @@ from quant_reference import REFERENCE
 from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
 
 WITHOUT_TWIN = {
+    "aten::_assert_async.msg",
     "kvc::after",
     "kvc::append",
     "kvc::check_index",
