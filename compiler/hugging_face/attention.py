@@ -221,6 +221,23 @@ def attend(
     return attended, None
 
 
+def attend_to_encoded(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+) -> Tensor:
+    """Attend to all that an encoder has made; args are those of `attend`.
+
+    Returns:
+        [batch, seq, heads, value_dim].
+    """
+    kept = _find_kept(current_call(), module, key, value)
+    assert kept is not None, "the decoder has put them there"
+    return _attend_to_all(kept, query, key, value, scale, None, None, None)
+
+
 def _attend_to_all(
     kept: Kept | None,
     query: Tensor,

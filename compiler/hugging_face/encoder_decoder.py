@@ -78,7 +78,8 @@ class CachedEncoderDecoder(CachedDecoder):
         caches = Caches(own, cross, made=map(int, self.kvc_cross))
         given = {of_decoder(model, name): value for name, value in inputs.items()}
         # Of the encoder's result nothing but its sizes is asked for.
-        made = BaseModelOutput(torch.zeros(1, 1, 1))
+        width = getattr(model.get_encoder().config, "hidden_size", 1)
+        made = BaseModelOutput(torch.zeros(1, 1, width))
         with attending(call):
             logits: Tensor = model(
                 encoder_outputs=made,

@@ -87,8 +87,9 @@ def export_hf(
     tokens.
 
     Of a model with an encoder there is `encode`, too, with the role "encode". It takes
-    what the encoder does, tokens int64 [1, n], and keeps what the decoder needs of its
-    result; the session begins anew with it. `prefill` and `decode` take the decoder's
+    what the encoder does, such as tokens int64 [1, n] or a picture, pixels float32 [1,
+    channels, height, width], and keeps what the decoder needs of its result; the
+    session begins anew with it. `prefill` and `decode` take the decoder's
     tokens.
 
     A model for another task has no cache, and methods without state: `embed(tokens
@@ -146,9 +147,11 @@ def export_hf(
         )  # fmt: skip
         return export_encoders(opened, settings, asked, progress)
     with Unchanged(decoder), using_kvc(decoder), as_products(decoder):
-        given = encoder_input(decoder) if has_encoder(decoder) else None
+        prepared = size_of(opened.pictures)
+        given = encoder_input(decoder, prepared) if has_encoder(decoder) else None
         heard = 0
         if given is not None:
+            _check_pictures(pictures, given)
             check_rows(decoder, asked.batch or 1)
             heard = encoder_length(asked, decoder.config, given.positions)
         layers, first = _probed(decoder, given)
@@ -177,7 +180,7 @@ def export_hf(
                 methods,
                 recipe=settings,
                 states=states,
-                metadata=_metadata(opened, seen),
+                metadata=_metadata(opened, given, seen),
                 progress=progress,
                 max_copy_bytes=max_copy_bytes,
                 files=opened.files,
@@ -231,7 +234,22 @@ def _decoder(
     return BatchedDecoder(decoder, layers, sizes, prefill_sizes, first)
 
 
-def _metadata(opened: Opened, seen: PictureInput | None) -> dict[str, object]:
+def _check_pictures(pictures: bool, given: EncoderInput) -> None:
+    """Check that an encoder of pictures is not to be left without them.
+
+    Raises:
+        BadModelSetting: it is.
+    """
+    if given.is_picture and not pictures:
+        expected = "True: the model's encoder takes pictures, and nothing else"
+        raise BadModelSetting(
+            place="export_hf", setting="pictures", expected=expected, found="False"
+        )
+
+
+def _metadata(
+    opened: Opened, given: EncoderInput | None, seen: PictureInput | None
+) -> dict[str, object]:
     metadata: dict[str, object] = {
         "architecture": opened.model.config.model_type,
         "generation_config": dict(opened.generation),
@@ -240,6 +258,8 @@ def _metadata(opened: Opened, seen: PictureInput | None) -> dict[str, object]:
         metadata["spectrum"] = dict(opened.spectrum)
     if TOKENIZER in opened.files:
         metadata["tokenizer"] = TOKENIZER
+    if given is not None and given.is_picture:
+        metadata["pictures"] = {"method": "encode", **(opened.pictures or {})}
     if seen is not None:
         metadata["pictures"] = {"method": "embed_image", **(opened.pictures or {})}
         metadata["picture_places"] = {

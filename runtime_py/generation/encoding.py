@@ -6,18 +6,25 @@ with `decoder_start_token_id`, or with `decoder_prompt`.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.calls.entries import find_tokens
+from kvc.runtime.embedding.pictures import check_pictures
+from kvc.runtime.generation.picturing import PICTURES, pixels_for
 from kvc.runtime.generation.prompts import prompts_of, tokens_of
 from kvc.runtime.generation.settings import GenerationSettings
+from kvc.runtime.metadata import parsed
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Method
+
+if TYPE_CHECKING:
+    from kvc.runtime.embedding.pictures import Picture
 
 
 @frozen
@@ -68,29 +75,69 @@ def check_single(batch: object, draft: object, history: Sequence[object]) -> Non
 
 
 def encoding_of(
-    encode: Method, prompt: object, find_tokenizer: Callable[[], Tokenizer]
+    session: Session,
+    encode: Method,
+    prompt: object,
+    pictures: "Sequence[Picture]",
+    find_tokenizer: Callable[[], Tokenizer],
 ) -> Encoding:
     """Return the call that gives an encoder a prompt.
 
     Args:
+        session: of the program.
         encode: the method.
-        prompt: a text, tokens, or what else the encoder takes as an array.
+        prompt: a text, tokens, or what else the encoder takes as an array; None with a
+            picture.
+        pictures: one that it takes in the place of a prompt, or none.
         find_tokenizer: for a text.
 
     Raises:
-        BadSetting: there is none, or it is empty or no prompt.
+        BadSetting: there is none, or it is empty or no prompt, or there is more than
+            the encoder takes.
         InputMismatch: the model does not have a token of it.
+        BadPicture, FileProblem, MissingPackage: as `pixels_for`.
     """
+    if not isinstance(pictures, list | tuple) or pictures:
+        return _of_picture(session, encode, prompt, pictures)
     taken = find_tokens(encode)
     if taken is None:
-        if isinstance(prompt, str | list | tuple):
-            expected = f"an array, as {encode.name} takes it: its encoder reads no text"
+        if prompt is None or isinstance(prompt, str | list | tuple):
+            expected = (
+                f"an array, as {encode.name} takes it, or of a model of pictures one "
+                "of these (images=, --image): its encoder reads no text"
+            )
             raise BadSetting(name="prompt", expected=expected, found=repr(prompt)[:40])
         return Encoding(encode.name, np.asarray(prompt))
     (one,) = prompts_of(prompt, None)
     tokens = np.array([tokens_of(one, find_tokenizer, is_start=True)], np.int64)
     taken.check(tokens)
     return Encoding(encode.name, tokens)
+
+
+def _of_picture(
+    session: Session, encode: Method, prompt: object, pictures: object
+) -> Encoding:
+    """Return the call that gives an encoder a picture.
+
+    Raises:
+        BadSetting: it takes none, there are several, or there is a prompt.
+    """
+    said = parsed(session.metadata, PICTURES)
+    if not isinstance(said, dict) or said.get("method") != encode.name:
+        expected = "none: the program's encoder takes no pictures"
+        raise BadSetting(name="images", expected=expected, found=repr(pictures)[:40])
+    listed = check_pictures(pictures)
+    if len(listed) != 1:
+        expected = "one picture, which is all that the encoder takes"
+        raise BadSetting(name="images", expected=expected, found=f"{len(listed)}")
+    if prompt is not None and not (isinstance(prompt, str) and not prompt):
+        expected = (
+            "none: the picture is what the encoder takes (decoder_prompt= are tokens "
+            "that the decoder begins with)"
+        )
+        raise BadSetting(name="prompt", expected=expected, found=repr(prompt)[:40])
+    (pixels,) = pixels_for(session, encode, listed)
+    return Encoding(encode.name, pixels[None])
 
 
 def decoder_prompt_of(
