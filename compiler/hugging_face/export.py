@@ -8,6 +8,7 @@ A model without a cache goes its own way from there, `export_encoders.py`.
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -27,8 +28,8 @@ from kvc.compiler.hugging_face.decoder import (
     states_of,
 )
 from kvc.compiler.hugging_face.encoder_decoder import (
+    BatchedEncoderDecoder,
     CachedEncoderDecoder,
-    check_rows,
     cross_states,
     encode_method,
 )
@@ -45,6 +46,7 @@ from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.replacing import using_kvc
 from kvc.compiler.hugging_face.rotary import held_still
+from kvc.compiler.hugging_face.rows_apart import check_apart, rows_apart
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
@@ -146,15 +148,20 @@ def export_hf(
             pictures,
         )  # fmt: skip
         return export_encoders(opened, settings, asked, progress)
-    with Unchanged(decoder), using_kvc(decoder), as_products(decoder):
+    with (
+        Unchanged(decoder), using_kvc(decoder), as_products(decoder),
+        ExitStack() as together,
+    ):  # fmt: skip
         prepared = size_of(opened.pictures)
         given = encoder_input(decoder, prepared) if has_encoder(decoder) else None
         heard = 0
         if given is not None:
             _check_pictures(pictures, given)
-            check_rows(decoder, asked.batch or 1)
             heard = encoder_length(asked, decoder.config, given.positions)
         layers, first = _probed(decoder, given)
+        if given is not None and (asked.batch or 1) > 1:
+            together.enter_context(rows_apart(decoder))
+            check_apart(decoder, given)
         seen = _seen(opened, first) if pictures else None
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
@@ -169,8 +176,9 @@ def export_hf(
             whole = _decoder(decoder, layers.own, sizes, prefill_sizes, first)
             states = states_of(layers.own, sizes)
         else:
+            kind = CachedEncoderDecoder if sizes.batch == 1 else BatchedEncoderDecoder
             parts = layers.own, layers.cross, given, sizes, prefill_sizes, first
-            whole = CachedEncoderDecoder(decoder, *parts)
+            whole = kind(decoder, *parts)
             methods = (encode_method(given, sizes), *methods)
             states = states_of(layers.own, sizes, "decoder")
             states += cross_states(layers.cross, given, sizes)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from kvc.compiler.hugging_face.attention import attend_causally, attend_to_encoded
+from kvc.compiler.hugging_face.crossing import CrossLayer
 
 if TYPE_CHECKING:
     from transformers.models.trocr.modeling_trocr import (
@@ -40,9 +41,8 @@ def trocr(
     cross = past_key_values.cross_attention_cache
     if past_key_values.is_updated.get(module.layer_idx):
         made = cross.layers[int(module.layer_idx)]
-        assert isinstance(made, CacheLayerMixin), "it has keys and values"
-        key, value = made.keys, made.values
-        assert key is not None and value is not None  # noqa: PT018  both or neither
+        assert isinstance(made, CrossLayer), "kvc makes it"
+        key, value = made.kept()
     else:
         key, value = _written(module, cross, key_value_states)
     attended = attend_to_encoded(module, query, key, value, scale=1.0)

@@ -15,7 +15,7 @@ from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.encoding import (
-    check_single,
+    check_anew,
     decoder_prompt_of,
     encoding_of,
     find_encode,
@@ -68,6 +68,7 @@ def generate(
     attention_mask: object = None,
     tokenizer: Tokenizer | None = None,
     history: Sequence[Sequence[int]] = (),
+    decoder_prompt: Sequence[int] | None = None,
     **settings: Unpack[Arguments],
 ) -> BatchGeneration: ...
 
@@ -115,8 +116,8 @@ def generate(
             `session` checks several at a time; see `kvc.runtime.generation.drafting`.
             Not for a batch, or with an encoder.
         draft_tokens: the most guesses at a time; left out, 4.
-        decoder_prompt: with an encoder, the tokens that the decoder begins with; left
-            out, `decoder_start_token_id` alone.
+        decoder_prompt: with an encoder, the tokens that the decoder of each row begins
+            with; left out, `decoder_start_token_id` alone.
         settings: as `GenerationSettings` has them; what is left out, or None, is as the
             bundle's "generation_config" says, and without one the likeliest token is
             taken until the cache is full. `max_new_tokens` is `max_tokens`,
@@ -158,10 +159,11 @@ def generate(
 
     encode, encoding = find_encode(session), None
     if encode is not None:
-        check_single(batch, draft, history)
-        encoding = encoding_of(session, encode, prompt, images, find_tokenizer)
+        check_anew(draft, history)
+        encoding = encoding_of(session, encode, prompt, batch, images, find_tokenizer)
         bos = bos_of(session.metadata)
         prompt = decoder_prompt_of(decoder_prompt, combined, bos)
+        batch = None if batch is None else [prompt] * len(batch)
     elif decoder_prompt is not None:
         expected = "none: the program has no encoder"
         found = repr(decoder_prompt)

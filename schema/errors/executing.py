@@ -76,7 +76,7 @@ class NotEncoded(ExecutionError):
 
     method: str
     encode: str
-    template = "method {method} needs what {encode} makes, and the session holds nothing of it: call {encode} first; reset and rewinding to before it drop what it made"
+    template = "method {method} needs what {encode} makes, and the session, or a row of it, holds nothing of it: call {encode} first; reset and rewinding to before it drop what it made"
 
 
 class CallTooLong(ExecutionError):

@@ -241,3 +241,78 @@ def _controls(
         found = [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
         wrong = np.abs(np.stack(found) - wanted[held : held + 3]).max()
         yield name, float(wrong) / float(wanted.std())
+
+
+# How many tokens each of three rows adds at each call.
+RAGGED = ((5, 1, 3), (1, 1, 1), (0, 4, 2), (1, 0, 1), (2, 2, 6), *[(1, 1, 1)] * 20)
+ROWS = (7, 1, 17)  # lengths of their inputs
+
+
+def rows_of(model: PreTrainedModel) -> list[np.ndarray]:
+    """Return an input for each of three rows, of different lengths where it may be."""
+    return inputs_of(model, ROWS)
+
+
+def encode_rows(session: Session, rows: Sequence[np.ndarray]) -> None:
+    """Run the encoder on rows, with nonsense for padding."""
+    if rows[0].dtype != np.int64:
+        session.encode(np.concatenate(rows))
+        return
+    lengths = np.array([row.shape[1] for row in rows])
+    tokens = np.full((len(rows), lengths.max()), 1 << 20)
+    for row, given in zip(tokens, rows, strict=True):
+        row[: given.shape[1]] = given[0]
+    session.encode(tokens, lengths)
+
+
+def compare_rows(
+    model: PreTrainedModel, session: Session, rows: Sequence[np.ndarray]
+) -> tuple[float, float]:
+    """Return how far rows of different lengths are from the model of each alone.
+
+    Returns:
+        The largest difference in standard deviations of logits, and the control: the
+        least that the input of another row makes.
+    """
+    encode_rows(session, rows)
+    count = len(rows)
+    tokens = [text(sum(added[row] for added in RAGGED), 40 + row) for row in range(3)]
+    wanted = [
+        [eager_logits(model, given, tokens[row]) for given in rows]
+        for row in range(count)
+    ]
+    found: list[list[np.ndarray]] = [[] for _ in rows]
+    places: list[list[int]] = [[] for _ in rows]
+    held = np.zeros(count, np.int64)
+    for added in np.array(RAGGED):
+        logits = _add(session, tokens, held, added)
+        held += added
+        for row in np.flatnonzero(added):
+            found[row].append(logits[row].copy())
+            places[row].append(held[row] - 1)
+    far = np.array(
+        [
+            [
+                np.abs(np.stack(found[row]) - of[places[row]]).max() / of.std()
+                for of in wanted[row]
+            ]
+            for row in range(count)
+        ]
+    )
+    own = np.eye(count, dtype=bool)
+    return float(far[own].max()), float(far[~own].min())
+
+
+def _add(
+    session: Session,
+    tokens: Sequence[np.ndarray],
+    held: np.ndarray,
+    added: np.ndarray,
+) -> np.ndarray:
+    """Return logits [rows, vocab] after so many more tokens of each row."""
+    given = np.full((len(tokens), added.max()), 1 << 20)
+    for row, (begin, count) in enumerate(zip(held, added, strict=True)):
+        given[row, :count] = tokens[row][0, begin : begin + count]
+    if added.max() == 1:
+        return session.decode(given, added.astype(bool))
+    return session.prefill(given, added)

@@ -32,7 +32,6 @@ from kvc.schema.errors import (
     InputMismatch,
     NotEncoded,
     UnknownName,
-    UnsupportedModel,
 )
 from kvc.schema.model import AccessMode
 from kvc.tools.cli import main
@@ -287,8 +286,6 @@ def test_sizes_are_chosen_for_each_cache_by_name(program):
 
 def test_what_a_model_with_an_encoder_cannot_have_is_refused():
     model = build("bart")
-    with pytest.raises(UnsupportedModel, match="one row of such a model"):
-        export_hf(model, cache=CacheConfig(batch=2))
     with pytest.raises(BadModelSetting, match="at most 64, the limit of the model's"):
         export_hf(model, cache=CacheConfig(encoder_length=65))
 

@@ -171,7 +171,11 @@ def test_a_decoder_without_a_picture_is_refused(session):
         ({"prompt": "a"}, BadSetting, "its encoder reads no text"),
         ({"images": [5]}, BadSetting, "a path, or a picture"),
         ({"images": ["no.png"]}, FileProblem, r"no\.png"),
-        ({"prompt": [[2], [3]], "images": [picture(0)]}, BadSetting, "one at a time"),
+        (
+            {"prompt": [[2], [3]], "images": [picture(0)]},
+            BadSetting,
+            "prompt: expected none",
+        ),
     ],
 )
 def test_what_an_encoder_of_pictures_does_not_take_is_refused(
