@@ -80,7 +80,7 @@ def _biased(
         )
     places = past_seen_tokens + torch.arange(query_length)
     flat = bias(1, key_length, device=device, past_seen_tokens=places.reshape(-1, 1))
-    return flat[0].unflatten(1, places.shape).transpose(0, 1)
+    return flat[0].view(-1, *places.shape, key_length).transpose(0, 1)
 
 
 def _sines(
