@@ -115,7 +115,7 @@ class Engine:
         if states is None:
             return self._run_once(entry, inputs, None)
         states.check_usable()
-        entry.check_encoded(states)
+        entry.check_encoded(inputs, states)
         if entry.restarts:
             self._restart(entry, inputs, states)
         count = count_excess(entry, inputs, states) if states.limited else 0

@@ -82,6 +82,7 @@ class Call:
         crossed: how often a decoder has attended over a cross cache.
         uncached: whether there is no cache: tokens see those of the call alone.
         among: how often attention was among these.
+        apart: whether a model is told how many tokens each row holds.
     """
 
     start: Tensor
@@ -97,6 +98,15 @@ class Call:
     crossed: int = 0
     uncached: bool = False
     among: int = 0
+    apart: bool = False
+
+    @property
+    def held(self) -> Tensor:
+        """How many tokens the caches hold, as a model is told it.
+
+        Of the first row, or of all rows, [batch, 1], where they are apart.
+        """
+        return self.start[:, None] if self.apart else self.start[0]
 
     def take_recurrent(self) -> Tensor | None:
         """Return the recurrent state that a layer has asked for, to compute with it."""
@@ -221,6 +231,23 @@ def attend(
     return attended, None
 
 
+def attend_to_encoded(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+) -> Tensor:
+    """Attend to all that an encoder has made; args are those of `attend`.
+
+    Returns:
+        [batch, seq, heads, value_dim].
+    """
+    kept = _find_kept(current_call(), module, key, value)
+    assert kept is not None, "the decoder has put them there"
+    return _attend_to_all(kept, query, key, value, scale, None, None, None)
+
+
 def _attend_to_all(
     kept: Kept | None,
     query: Tensor,
@@ -240,13 +267,11 @@ def _attend_to_all(
     """
     call = current_call()
     if kept is None:
-        valid = torch.full((key.shape[0],), key.shape[2])
-    else:
-        assert call.heard is not None
-        valid = call.heard
-        call.crossed += 1
+        return attend_among(query, key, value, scale, ALL, softcap, sinks, bias)
+    assert call.heard is not None
+    call.crossed += 1
     attended: Tensor = torch.ops.kvc.attention(
-        query, key, value, valid, scale=scale, causal=False, softcap=softcap,
+        query, key, value, call.heard, scale=scale, causal=False, softcap=softcap,
         mask=bias, sinks=sinks,
     )  # fmt: skip
     return attended.transpose(1, 2)

@@ -130,8 +130,8 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         return query_length, 0
 
     def get_seq_length(self) -> int:
-        """Return how many tokens the first row has: a tensor, as static caches do."""
-        return self._call.start[0]  # type: ignore[return-value]
+        """Return how many tokens there are: a tensor, as static caches do."""
+        return self._call.held  # type: ignore[return-value]
 
     def get_max_length(self) -> int:
         """Return that there is no bound."""
@@ -206,8 +206,8 @@ class OneLength(Cache):
     _call: Call
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many tokens the first row has: a tensor, as static caches do."""
-        return self._call.start[0]  # type: ignore[return-value]
+        """Return how many tokens there are: a tensor, as static caches do."""
+        return self._call.held  # type: ignore[return-value]
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         """Return sizes that no mask is made of."""

@@ -23,6 +23,10 @@ class CrossLayer(KvLayer):  # type: ignore[no-untyped-call]  # its hook has no t
         self.keys, self.values = buffers.keys, buffers.values  # no longer None
         call.kept.append(Kept(layer, self.keys, self.values, cross=True))
 
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """Return the whole caches, keys and values."""
+        return self._buffers.keys, self._buffers.values
+
     def update(
         self,
         key_states: Tensor,
@@ -31,7 +35,7 @@ class CrossLayer(KvLayer):  # type: ignore[no-untyped-call]  # its hook has no t
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values [batch, heads, heard, dim]; return the whole caches."""
-        kept = self._buffers.keys, self._buffers.values
+        kept = self.kept()
         for cache, update in zip(kept, (key_states, value_states), strict=True):
             cache.copy_(self._updated(cache, update))
         return kept
@@ -46,7 +50,8 @@ class CrossCache(OneLength):
     """The cross caches of all layers during one call.
 
     Attributes:
-        added: how many positions of the encoder the call has written, 0 if none.
+        added: how many positions of the encoder the call has written, of the longest
+            row, 0 if none.
     """
 
     def __init__(self, buffers: nn.ModuleDict, call: Call) -> None:

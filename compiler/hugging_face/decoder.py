@@ -40,6 +40,7 @@ class CachedDecoder(nn.Module):
 
     kvc_position: Tensor
     kvc_cache: nn.ModuleDict
+    _apart = False  # whether the model is told how many tokens each row holds
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class CachedDecoder(nn.Module):
             seq if row_lengths is None else row_lengths,
         )
         call = Call(start, start + more, row_lengths, self._first)
+        call.apart = self._apart
         cache = KvCache(self.kvc_cache, call, single=type(seq) is int and seq == 1)
         logits = self._run(call, seq, cache, keep, inputs)
         cache.check_taken()
@@ -211,6 +213,11 @@ def _method(
     return Method(name, args=(example, counted), dynamic=dynamic, role=role)
 
 
+def rows_of(sizes: Sizes) -> Dim | None:
+    """Return the size that is the number of rows, None for one row."""
+    return Dim("batch", 1, sizes.batch) if sizes.batch > 1 else None
+
+
 def linear_layers(layers: Mapping[int, CachedLayer], sizes: Sizes) -> list[int]:
     """Return the layers that cache keys and values of all positions."""
     attending = {i: layer.attention for i, layer in layers.items() if layer.attention}
@@ -230,7 +237,7 @@ def states_of(
         capacity: what sessions call the number of positions.
     """
     positions = Dim(capacity, min(LEAST_LENGTH, sizes.length), sizes.length)
-    rows = Dim("batch", 1, sizes.batch) if sizes.batch > 1 else None
+    rows = rows_of(sizes)
     linear = linear_layers(layers, sizes)
     specs = [
         StateSpec(f"{CACHE}.{i}.{name}", axis=AXIS, capacity=positions, batch=rows)
@@ -261,22 +268,20 @@ class BatchedDecoder(CachedDecoder):
 
         Those of a row without tokens mean nothing.
         """
-        return self._append_last(lengths, input_ids=_filled(tokens, lengths))
+        return self._append_last(lengths, input_ids=filled(tokens, lengths))
 
     def decode(self, token: Tensor, active: Tensor) -> Tensor:  # type: ignore[override]
         """Append token int64 [batch, 1] to rows that are active, bool [batch]."""
         row_lengths = active.to(torch.int64)
-        return self._append(1, row_lengths, input_ids=_filled(token, row_lengths))[
-            :, -1
-        ]
+        return self._append(1, row_lengths, input_ids=filled(token, row_lengths))[:, -1]
 
     def prefill_all(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Append tokens; return the logits of all, float32 [batch, seq, vocab]."""
-        return self._append(0, lengths, input_ids=_filled(tokens, lengths))
+        return self._append(0, lengths, input_ids=filled(tokens, lengths))
 
     def prefill_embeds(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
-        given = _filled(inputs_embeds, lengths)
+        given = filled(inputs_embeds, lengths)
         return self._append_last(lengths, inputs_embeds=given)
 
     def _append_last(self, row_lengths: Tensor, **inputs: Tensor) -> Tensor:
@@ -360,7 +365,7 @@ def _last_of(states: Tensor, row_lengths: Tensor) -> Tensor:
     return states.gather(1, last.expand(-1, 1, states.shape[2]))
 
 
-def _filled(tokens: Tensor, row_lengths: Tensor) -> Tensor:
+def filled(tokens: Tensor, row_lengths: Tensor) -> Tensor:
     """Return tokens or embeddings with 0 in the place of padding, which may be any."""
     padding = torch.arange(tokens.shape[1]) >= row_lengths[:, None]
     shape = (*padding.shape, *[1] * (tokens.dim() - 2))

@@ -3,7 +3,8 @@
 In: the model and the shapes of its caches. Out: a `CachedDecoder` with one method more,
 `encode`, which runs the encoder and writes the cross caches: the keys and values that
 each layer of the decoder makes of the encoder's result. `prefill` and `decode` are
-those of a decoder, and read the cross caches.
+those of a decoder, and read the cross caches. In a `BatchedEncoderDecoder` each row has
+an input of its own, and a cross cache as long as that.
 
 `encode` runs the whole model. Of the decoder only what makes these keys and values has
 an effect; all else is dropped as dead code, so no part of a model is called by name.
@@ -21,17 +22,22 @@ from transformers.modeling_outputs import BaseModelOutput
 from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import AXIS, LayerBuffers, NotingCache
 from kvc.compiler.hugging_face.crossing import Caches, CrossCache
-from kvc.compiler.hugging_face.decoder import CachedDecoder
+from kvc.compiler.hugging_face.decoder import (
+    BatchedDecoder,
+    CachedDecoder,
+    filled,
+    rows_of,
+)
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.inputs import inputs_of, of_decoder
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.running import run_model
 from kvc.compiler.hugging_face.settings import Sizes
 from kvc.compiler.spec import Dim, Method, StateSpec
-from kvc.schema.errors import UnsupportedModel
 
 CROSS: Final = "kvc_cross"
 HEARD: Final = "kvc_heard"
+_TOKENS: Final = "tokens"
 
 
 class CachedEncoderDecoder(CachedDecoder):
@@ -56,18 +62,37 @@ class CachedEncoderDecoder(CachedDecoder):
         self.kvc_cross = nn.ModuleDict(
             {str(i): LayerBuffers(layer, 1, heard, only) for i, layer in cross.items()}
         )
+        if given.argument != _TOKENS:
+            vars(self)["encode"] = getattr(self, f"encode_{given.argument}")
         none = torch.zeros(1, dtype=torch.int64)
         self.register_buffer(HEARD, none, persistent=False)
 
     def encode(self, tokens: Tensor) -> None:
         """Run the encoder; keep what the decoder's layers make of its result."""
+        self._encode(tokens)
+
+    def encode_features(self, features: Tensor) -> None:
+        """Do the same with features float32 [batch, bands, frames] of sounds."""
+        self._encode(features)
+
+    def encode_pixels(self, pixels: Tensor) -> None:
+        """Do the same with pixels float32 [batch, channels, height, width]."""
+        self._encode(pixels)
+
+    def _encode(self, given: Tensor, row_lengths: Tensor | None = None) -> None:
+        """Run the encoder on what it takes; `row_lengths` says how much of it is real.
+
+        The decoder runs for one token of each row.
+        """
         (model,) = self._decoder
         start = self.kvc_heard.clone()
-        call = Call(start, start + 1, heard=start)
+        call = Call(start, start + 1, row_lengths, heard=start)
         cross = CrossCache(self.kvc_cross, call)
-        first, given = torch.zeros(1, 1, dtype=torch.int64), {self._given.name: tokens}
-        run_model(model, first, call, NotingCache(call), cross, given)
-        self.kvc_heard.add_(cross.added)
+        first = torch.zeros(given.shape[0], 1, dtype=torch.int64)
+        run_model(
+            model, first, call, NotingCache(call), cross, {self._given.name: given}
+        )
+        self.kvc_heard.add_(cross.added if row_lengths is None else row_lengths)
 
     def _run(
         self, call: Call, seq: int, own: Cache, keep: int, inputs: Mapping[str, Tensor]
@@ -78,7 +103,8 @@ class CachedEncoderDecoder(CachedDecoder):
         caches = Caches(own, cross, made=map(int, self.kvc_cross))
         given = {of_decoder(model, name): value for name, value in inputs.items()}
         # Of the encoder's result nothing but its sizes is asked for.
-        made = BaseModelOutput(torch.zeros(1, 1, 1))
+        width = getattr(model.get_encoder().config, "hidden_size", 1)
+        made = BaseModelOutput(torch.zeros(call.start.shape[0], 1, width))
         with attending(call):
             logits: Tensor = model(
                 encoder_outputs=made,
@@ -88,24 +114,30 @@ class CachedEncoderDecoder(CachedDecoder):
         return logits
 
 
-def check_rows(model: PreTrainedModel, batch: int) -> None:
-    """Check that a model is compiled for one row.
+class BatchedEncoderDecoder(BatchedDecoder, CachedEncoderDecoder):
+    """A `CachedEncoderDecoder` whose methods take row lengths.
 
-    Raises:
-        UnsupportedModel: it is for several, which no method of it takes yet.
+    What an encoder takes has them where its length may be any.
     """
-    if batch > 1:
-        reason = (
-            "it has an encoder, and kvc runs one row of such a model at a time; "
-            "compile it with CacheConfig(batch=1), and open a session for each text"
-        )
-        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+
+    _apart = True
+
+    def encode(self, tokens: Tensor, lengths: Tensor) -> None:  # type: ignore[override]
+        """Run the encoder on rows, each by itself, padded on the right."""
+        self._encode(filled(tokens, lengths), lengths)
 
 
 def encode_method(given: EncoderInput, sizes: Sizes) -> Method:
     """Return the method that runs the encoder."""
-    dynamic = given.dynamic(sizes.heard)
-    return Method("encode", args=(given.example,), dynamic=dynamic, role="encode")
+    dynamic, args = given.dynamic(sizes.heard), [given.example]
+    rows = rows_of(sizes)
+    if rows is not None:
+        axes = dynamic.setdefault(given.argument, {})
+        dynamic[given.argument] = {0: rows, **axes}
+        if given.axis is not None:
+            dynamic["lengths"] = {0: rows}
+            args.append(torch.ones(1, dtype=torch.int64))
+    return Method("encode", args=tuple(args), dynamic=dynamic, role="encode")
 
 
 def cross_states(
@@ -113,13 +145,16 @@ def cross_states(
 ) -> tuple[StateSpec, ...]:
     """Return what a session chooses: how many positions of an encoder it holds.
 
-    Nothing where it is always the same number.
+    Where it is always the same number, a session chooses its rows alone.
     """
-    if given.positions is not None:
-        return ()
-    capacity = Dim("encoder", 1, sizes.heard)
-    return tuple(
-        StateSpec(f"{CROSS}.{i}.{name}", axis=AXIS, capacity=capacity)
-        for i, layer in cross.items()
-        for name in layer.names()
-    )
+    rows = rows_of(sizes)
+    names = [f"{CROSS}.{i}.{n}" for i, layer in cross.items() for n in layer.names()]
+    specs = list[StateSpec]()
+    if given.positions is None:
+        capacity = Dim("encoder", 1, sizes.heard)
+        specs = [StateSpec(n, axis=AXIS, capacity=capacity, batch=rows) for n in names]
+    elif rows is not None:
+        specs = [StateSpec(name, batch=rows) for name in names]
+    if rows is not None:
+        specs.append(StateSpec(HEARD, batch=rows))
+    return tuple(specs)

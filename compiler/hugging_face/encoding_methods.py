@@ -119,14 +119,14 @@ class Encoders(nn.Module):
         Where a model makes no features, that is the state of its class token, or what
         the model itself pools where it has none.
         """
-        made = _run_pictures(self._model[0], call_of(None), pixels)
+        made = run_pictures(self._model[0], call_of(None), pixels)
         if makes_features(self._model[0]) or self._reading.pooled:
             return _tensor(made, _FEATURES)
         return _tensor(made, _STATES)[:, 0]
 
     def classify_image(self, pixels: Tensor) -> Tensor:
         """Return logits float32 [batch, labels]; args as of `embed_image`."""
-        made = _run_pictures(self._model[0], call_of(None), pixels)
+        made = run_pictures(self._model[0], call_of(None), pixels)
         return _tensor(made, "logits")
 
     def _run(self, tokens: Tensor, lengths: Tensor | None) -> object:
@@ -155,7 +155,7 @@ def _run_texts(
         return made
 
 
-def _run_pictures(model: PreTrainedModel, call: Call, pixels: Tensor) -> object:
+def run_pictures(model: PreTrainedModel, call: Call, pixels: Tensor) -> object:
     """Run a model on pixels float32 [batch, channels, height, width]."""
     with attending(call):
         run: object = getattr(model, PICTURE_FEATURES, model)
@@ -171,7 +171,7 @@ def picture_features(model: PreTrainedModel, call: Call, pixels: Tensor) -> Tens
         call: without a cache.
         pixels: float32 [1, channels, height, width].
     """
-    made: object = getattr(_run_pictures(model, call, pixels), _FEATURES)
+    made: object = getattr(run_pictures(model, call, pixels), _FEATURES)
     parts = [made] if isinstance(made, Tensor) else list(cast(Iterable[Tensor], made))
     flat = [part.reshape(-1, part.shape[-1]) for part in parts]
     return (flat[0] if len(flat) == 1 else torch.cat(flat)).float()
@@ -286,7 +286,7 @@ def _probe(model: PreTrainedModel, reading: Reading) -> int:
             if reading.texts:
                 made = _run_texts(model, call, tokens, reading.padding)
             else:
-                made = _run_pictures(model, call, pixels)
+                made = run_pictures(model, call, pixels)
     except KvcError:
         raise
     except Exception as error:

@@ -8,6 +8,7 @@ A model without a cache goes its own way from there, `export_encoders.py`.
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -27,8 +28,8 @@ from kvc.compiler.hugging_face.decoder import (
     states_of,
 )
 from kvc.compiler.hugging_face.encoder_decoder import (
+    BatchedEncoderDecoder,
     CachedEncoderDecoder,
-    check_rows,
     cross_states,
     encode_method,
 )
@@ -45,6 +46,7 @@ from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.replacing import using_kvc
 from kvc.compiler.hugging_face.rotary import held_still
+from kvc.compiler.hugging_face.rows_apart import check_apart, rows_apart
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
@@ -87,8 +89,9 @@ def export_hf(
     tokens.
 
     Of a model with an encoder there is `encode`, too, with the role "encode". It takes
-    what the encoder does, tokens int64 [1, n], and keeps what the decoder needs of its
-    result; the session begins anew with it. `prefill` and `decode` take the decoder's
+    what the encoder does, such as tokens int64 [1, n] or a picture, pixels float32 [1,
+    channels, height, width], and keeps what the decoder needs of its result; the
+    session begins anew with it. `prefill` and `decode` take the decoder's
     tokens.
 
     A model for another task has no cache, and methods without state: `embed(tokens
@@ -145,13 +148,20 @@ def export_hf(
             pictures,
         )  # fmt: skip
         return export_encoders(opened, settings, asked, progress)
-    with Unchanged(decoder), using_kvc(decoder), as_products(decoder):
-        given = encoder_input(decoder) if has_encoder(decoder) else None
+    with (
+        Unchanged(decoder), using_kvc(decoder), as_products(decoder),
+        ExitStack() as together,
+    ):  # fmt: skip
+        prepared = size_of(opened.pictures)
+        given = encoder_input(decoder, prepared) if has_encoder(decoder) else None
         heard = 0
         if given is not None:
-            check_rows(decoder, asked.batch or 1)
+            _check_pictures(pictures, given)
             heard = encoder_length(asked, decoder.config, given.positions)
         layers, first = _probed(decoder, given)
+        if given is not None and (asked.batch or 1) > 1:
+            together.enter_context(rows_apart(decoder))
+            check_apart(decoder, given)
         seen = _seen(opened, first) if pictures else None
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
@@ -166,8 +176,9 @@ def export_hf(
             whole = _decoder(decoder, layers.own, sizes, prefill_sizes, first)
             states = states_of(layers.own, sizes)
         else:
+            kind = CachedEncoderDecoder if sizes.batch == 1 else BatchedEncoderDecoder
             parts = layers.own, layers.cross, given, sizes, prefill_sizes, first
-            whole = CachedEncoderDecoder(decoder, *parts)
+            whole = kind(decoder, *parts)
             methods = (encode_method(given, sizes), *methods)
             states = states_of(layers.own, sizes, "decoder")
             states += cross_states(layers.cross, given, sizes)
@@ -177,7 +188,7 @@ def export_hf(
                 methods,
                 recipe=settings,
                 states=states,
-                metadata=_metadata(opened, seen),
+                metadata=_metadata(opened, given, seen),
                 progress=progress,
                 max_copy_bytes=max_copy_bytes,
                 files=opened.files,
@@ -231,7 +242,22 @@ def _decoder(
     return BatchedDecoder(decoder, layers, sizes, prefill_sizes, first)
 
 
-def _metadata(opened: Opened, seen: PictureInput | None) -> dict[str, object]:
+def _check_pictures(pictures: bool, given: EncoderInput) -> None:
+    """Check that an encoder of pictures is not to be left without them.
+
+    Raises:
+        BadModelSetting: it is.
+    """
+    if given.is_picture and not pictures:
+        expected = "True: the model's encoder takes pictures, and nothing else"
+        raise BadModelSetting(
+            place="export_hf", setting="pictures", expected=expected, found="False"
+        )
+
+
+def _metadata(
+    opened: Opened, given: EncoderInput | None, seen: PictureInput | None
+) -> dict[str, object]:
     metadata: dict[str, object] = {
         "architecture": opened.model.config.model_type,
         "generation_config": dict(opened.generation),
@@ -240,6 +266,8 @@ def _metadata(opened: Opened, seen: PictureInput | None) -> dict[str, object]:
         metadata["spectrum"] = dict(opened.spectrum)
     if TOKENIZER in opened.files:
         metadata["tokenizer"] = TOKENIZER
+    if given is not None and given.is_picture:
+        metadata["pictures"] = {"method": "encode", **(opened.pictures or {})}
     if seen is not None:
         metadata["pictures"] = {"method": "embed_image", **(opened.pictures or {})}
         metadata["picture_places"] = {

@@ -20,6 +20,7 @@ from transformers.utils.chat_template_utils import (
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hub_names import why_not_fetched
+from kvc.compiler.hugging_face.encoder_inputs import encodes_pictures
 from kvc.compiler.hugging_face.headless import POOLER, has_pooler, unused
 from kvc.compiler.hugging_face.json_files import read_json
 from kvc.compiler.hugging_face.picture_places import PicturePlaces, read_places
@@ -128,30 +129,35 @@ def open_folder(
     load_weights(model, checkpoint, left_out)
     pictures = places = None
     if with_pictures and takes_pictures(model):
-        pictures, places = _read_pictures(folder, task, TOKENIZER in files)
+        in_prompts = task == "generate" and not encodes_pictures(model)
+        expands = in_prompts and TOKENIZER in files
+        pictures, places = _read_pictures(folder, in_prompts, expands)
     return ModelFolder(
         model, generation, files, spectrum, task, pooling, pictures, places
     )
 
 
 def _read_pictures(
-    folder: Path, task: Task, has_tokenizer: bool
+    folder: Path, in_prompts: bool, expands: bool
 ) -> tuple[Mapping[str, object] | None, PicturePlaces | None]:
     """Return how pixels are made of pictures, and where they go in prompts.
+
+    Args:
+        folder: where its processor is described.
+        in_prompts: whether the model can do without pictures.
+        expands: whether texts have places for them.
 
     Raises:
         UnsupportedModel: kvc makes other pixels, or other prompts.
         BadModelFolder, MissingPackage: as `read_pictures` and `read_places`.
     """
-    if task != "generate":
-        return read_pictures(folder), None
     try:
         pictures = read_pictures(folder)
-        if pictures is None or not has_tokenizer:
+        if pictures is None or not expands:
             return pictures, None
         return pictures, read_places(folder)
     except UnsupportedModel as error:
-        reason = error.reason + OTHERWISE
+        reason = error.reason + (OTHERWISE if in_prompts else "")
         raise UnsupportedModel(model=error.model, reason=reason) from error
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from kvc.compiler.hugging_face.attention import Call
@@ -31,16 +31,31 @@ def inputs_of(
         cache: the caches.
         keep: how many of the last positions need logits; 0: all.
     """
-    known = inspect.signature(decoder.forward).parameters
+    known = _arguments(decoder)
     given: dict[str, object] = {cache_name(decoder): cache, "use_cache": True}
     if is_masked(decoder):
         name = of_decoder(decoder, "attention_mask")
         given[name] = torch.ones(call.start.shape[0], seq)
     if takes_positions(decoder):
         given[of_decoder(decoder, "position_ids")] = _positions(call, seq)
-    if "logits_to_keep" in known:
-        given["logits_to_keep"] = keep
+    for name in {"logits_to_keep", of_decoder(decoder, "logits_to_keep")} & known:
+        given[name] = keep
     return given
+
+
+def _arguments(decoder: PreTrainedModel) -> set[str]:
+    """Return the names of what a model's forward takes.
+
+    One that is made of two models hands on to the decoder what begins as `of_decoder`.
+    """
+    names = set(inspect.signature(decoder.forward).parameters)
+    if has_encoder(decoder) and isinstance(
+        getattr(decoder.config, "decoder", None), PreTrainedConfig
+    ):
+        part = decoder.get_decoder()  # type: ignore[no-untyped-call]
+        taken = inspect.signature(part.forward).parameters
+        names |= {of_decoder(decoder, name) for name in taken}
+    return names
 
 
 def has_encoder(model: PreTrainedModel) -> bool:
@@ -61,16 +76,14 @@ def cache_name(decoder: PreTrainedModel) -> str:
 
 def is_masked(decoder: PreTrainedModel) -> bool:
     """Tell whether a model is given a mask, of tokens that all count."""
-    known = inspect.signature(decoder.forward).parameters
     if has_encoder(decoder):
-        return of_decoder(decoder, "attention_mask") in known
+        return of_decoder(decoder, "attention_mask") in _arguments(decoder)
     return decoder.config.model_type in _MASKED
 
 
 def takes_positions(decoder: PreTrainedModel) -> bool:
     """Tell whether a model is told the position of each token."""
-    known = inspect.signature(decoder.forward).parameters
-    return of_decoder(decoder, "position_ids") in known
+    return of_decoder(decoder, "position_ids") in _arguments(decoder)
 
 
 def _positions(call: Call, seq: int) -> Tensor:

@@ -24,6 +24,11 @@ from transformers.models.jetmoe import modeling_jetmoe as jetmoe
 from kvc.compiler.hugging_face.architectures import name_of
 from kvc.compiler.hugging_face.attention import attend_causally
 from kvc.compiler.hugging_face.experts import jetmoe_routed
+from kvc.compiler.hugging_face.own_cross_attention import (
+    trocr,
+    trocr_positions,
+    trocr_sines,
+)
 from kvc.compiler.hugging_face.own_encoder_attention import (
     deberta_distances,
     deberta_v2,
@@ -332,6 +337,9 @@ _ADAPTERS: Final[Mapping[str, tuple[str, Callable[..., object]]]] = {
     "mpnet.MPNetEncoder": ("compute_position_bias", mpnet_bias),
     "mpnet.MPNetSelfAttention": ("forward", mpnet),
     "mpt.MptAttention": ("forward", _mpt),
+    "trocr.TrOCRAttention": ("forward", trocr),
+    "trocr.TrOCRLearnedPositionalEmbedding": ("forward", trocr_positions),
+    "trocr.TrOCRSinusoidalPositionalEmbedding": ("forward", trocr_sines),
     "xglm.XGLMAttention": ("forward", _xglm),
     "xglm.XGLMSinusoidalPositionalEmbedding": ("forward", _xglm_positions),
 }

@@ -88,7 +88,7 @@ def _read(
     held = 0 if first is None else _HELD
     seq, start = _WHOLE - held, torch.full((1,), held)
     call = Call(start, start + seq, first=first or 0)
-    cache = NotingCache(call) if first is None else _HoldingCache(call)
+    cache = NotingCache(call) if first is None else HoldingCache(call)
     cross = NotingCache(call, cross=True)
     tokens = torch.full((1, seq), plain_token(decoder.config.get_text_config()))
     encoder = None if encoded is None else {encoded.name: encoded.of_length(_HEARD)}
@@ -150,7 +150,7 @@ def _last(whole: Tensor, end: Tensor) -> Tensor:
     return _numbers(whole)
 
 
-class _HoldingCache(NotingCache):
+class HoldingCache(NotingCache):
     """A cache that says, as kvc's does, that tokens are in it already.
 
     Of keys and values it returns those of as many tokens, before the new ones.
@@ -167,10 +167,6 @@ class _HoldingCache(NotingCache):
         """Return [batch, heads, held + seq, dim]."""
         held = [_with_held(states) for states in (key_states, value_states)]
         return super().update(held[0], held[1], layer_idx)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many."""
-        return self._call.start[0]  # type: ignore[return-value]
 
 
 def _with_held(states: Tensor) -> Tensor:

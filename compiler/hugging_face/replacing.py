@@ -36,26 +36,39 @@ def using_kvc(model: PreTrainedModel) -> Iterator[None]:
         UnsupportedModel: it attends by code of its own that kvc does not know.
     """
     register()
-    by_interface = not has_own_attention(model)
-    if by_interface and not model._can_set_attn_implementation():
+    if not has_own_attention(model) and not model._can_set_attn_implementation():
         reason = "it attends by code of its own, not by transformers' interface for it"
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
-    with _ONE_AT_A_TIME, _attending_here(model, by_interface), ExitStack() as stack:
+    with _ONE_AT_A_TIME, _attending_here(model), ExitStack() as stack:
         for replaced in _REPLACED:
             stack.enter_context(replaced(model))
         yield
 
 
 @contextmanager
-def _attending_here(model: PreTrainedModel, by_interface: bool) -> Iterator[None]:
-    """Let a model attend by kvc's function, where it asks for one."""
-    before, training = model.config._attn_implementation, model.training
-    if by_interface:
-        model.set_attn_implementation(NAME)
+def _attending_here(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model attend by kvc's function, where it or a part of it asks for one."""
+    training, parts = model.training, _by_interface(model)
+    before = [part.config._attn_implementation for part in parts]
+    for part in parts:
+        part.set_attn_implementation(NAME)
     model.train(False)
     try:
         yield
     finally:
-        if by_interface:
-            model.set_attn_implementation(before)
+        for part, found in zip(parts, before, strict=True):
+            part.set_attn_implementation(found)
         model.train(training)
+
+
+def _by_interface(model: PreTrainedModel) -> list[PreTrainedModel]:
+    """Return what attends by the interface alone: the model, or some of its parts."""
+    if not has_own_attention(model):
+        return [model]
+    return [
+        part
+        for part in model.modules()
+        if isinstance(part, PreTrainedModel)
+        and not has_own_attention(part)
+        and part._can_set_attn_implementation()
+    ]

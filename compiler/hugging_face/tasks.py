@@ -129,7 +129,9 @@ def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
     """Return what makes a model for a task; None where transformers has none."""
     makers = MAKERS[task]
     if task == "generate":
-        makers = makers[2:] if config.is_encoder_decoder else makers[:2]
+        alone, pictures, *beside_encoder = makers
+        beside = (*beside_encoder, pictures)
+        makers = beside if config.is_encoder_decoder else (alone, pictures)
     return next((one for one in makers if type(config) in _classes(one)), None)
 
 

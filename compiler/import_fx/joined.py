@@ -5,6 +5,10 @@ returns the past and what is new. torch makes a new symbol for each such size; a
 knows it: it takes the first branch while the past is empty. In: a traced graph. Out:
 its symbols for such sizes defined as the longer of the two, and blocks whose shorter
 output is appended to the past, after a check that the past is empty.
+
+What is made once, as cross caches are, is new in one branch and the past in the other.
+Its size is that of both together: where it is made the past must be empty, and where it
+is kept, what it would be made of.
 """
 
 from collections.abc import Sequence
@@ -23,7 +27,12 @@ from kvc.schema.types import TensorType, add_dims, only_symbol
 
 
 def define_joined_sizes(module: torch.nn.Module, sizes: SizeReader) -> None:
-    """Define the symbols for sizes that differ between branches, where that can be."""
+    """Define the symbols for sizes that differ between branches, where that can be.
+
+    Raises:
+        CaptureError: one branch keeps what the other makes, and must be given that it
+            makes it again.
+    """
     graph = getattr(module, "graph", None)
     for node in graph.nodes if isinstance(graph, fx.Graph) else ():
         if not _is_cond(node):
@@ -64,7 +73,10 @@ def _define(result: object, given: Sequence[object], sizes: SizeReader) -> None:
 def _longest(
     ways: Sequence[int | torch.SymInt], sizes: SizeReader
 ) -> sympy.Expr | None:
-    """Return the size that is longer than the other by one symbol, if one is."""
+    """Return the size that is longer than the other by one symbol, if one is.
+
+    Of two symbols it is their sum; one of them is 0 in each call.
+    """
     try:
         first, second = (sizes.dim(way) for way in ways)
     except CaptureError:
@@ -73,7 +85,16 @@ def _longest(
         # A past is one symbol, which may be 0.
         if long == short or only_symbol(add_dims(long, short, -1)):
             return sizes.expression(way)
-    return None
+    if not (only_symbol(first) and only_symbol(second)):
+        return None
+    parts = [sizes.expression(way) for way in ways]
+    if any(sizes.bounds(part)[0] for part in parts):
+        raise sizes.refused(
+            "one branch of torch.cond keeps what the other makes, and a call that "
+            "keeps it passes nothing that it is made of: both sizes need a Dim from 0 "
+            f"on, and these are {first} and {second}"
+        )
+    return sum(parts)
 
 
 def with_joined_outputs(
@@ -86,39 +107,66 @@ def with_joined_outputs(
     """
     made = list(blocks)
     for i, kind in enumerate(results):
-        for number, block in enumerate(made):
-            if block.outputs[i].type != kind:
-                made[number] = _with_past(block, i, kind, blocks)
+        short = [n for n, block in enumerate(made) if block.outputs[i].type != kind]
+        if not short:
+            continue
+        past = _find_past(blocks, i, kind)
+        for number in short:
+            made[number] = _with_past(made[number], i, kind, past)
     return made
 
 
-def _with_past(
-    block: Method, output: int, kind: TensorType, blocks: Sequence[Method]
-) -> Method:
-    """Return a block that puts an output after an input, which must be empty."""
-    short = block.outputs[output]
+def _find_past(blocks: Sequence[Method], output: int, kind: TensorType) -> int:
+    """Return the operand that is the past of an output.
+
+    Raises:
+        Unsupported: there is none, or several could be.
+    """
+    found = {_joined_input(block, output, kind) for block in blocks} - {None}
+    if not found:
+        found = {_kept_input(block, output) for block in blocks} - {None}
+    if len(found) == 1:
+        (past,) = found
+        assert past is not None
+        return past
+    raise Unsupported(
+        "branches give tensors of different sizes; only torch.cat([past, new], dim) "
+        "and new alone may, or past.clone() and new, where past is passed to "
+        "torch.cond and is empty at first"
+    )
+
+
+def _with_past(block: Method, output: int, kind: TensorType, past: int) -> Method:
+    """Return a block that puts an output after a past, which must be empty.
+
+    A block that returns the past itself puts nothing after it: what the other would
+    make must be empty then.
+
+    Raises:
+        Unsupported: the output differs along several axes.
+    """
+    short, given = block.outputs[output], block.inputs[past]
     axes = [
         i
         for i, (a, b) in enumerate(zip(kind.dims, short.type.dims, strict=True))
         if a != b
     ]
-    pasts = [_joined_input(one, output, kind) for one in blocks if one is not block]
-    if len(axes) != 1 or None in pasts:
-        raise Unsupported(
-            "branches give tensors of different sizes; only torch.cat([past, new], "
-            "dim) and new alone may, where past is passed to torch.cond and is empty "
-            "at first"
-        )
-    (axis,), past = axes, block.inputs[pasts[0] or 0]
+    if len(axes) != 1:
+        raise Unsupported("branches give tensors that differ along several axes")
+    (axis,) = axes
     lacking = add_dims(kind.dims[axis], short.type.dims[axis], -1)
-    count = block.next_id()
-    whole = Value(count, kind)
     place = next((n.source for n in reversed(block.nodes) if n.source), "")
     check = Node("kvc::check_size", (lacking, 0), (), place)
-    join = Node("aten::cat", ((past, short), axis), (whole,), place)
+    whole, more, added = Value(block.next_id(), kind), short, tuple[Node, ...]()
+    if _kept_input(block, output) == past:
+        dims = (*kind.dims[:axis], lacking, *kind.dims[axis + 1 :])
+        more = Value(whole.id + 1, TensorType(kind.dtype, dims))
+        added = (Node("aten::full", (dims, 0, kind.dtype), (more,), place),)
+    join = Node("aten::cat", ((given, more), axis), (whole,), place)
     outputs = list(block.outputs)
     outputs[output] = whole
-    return replace(block, nodes=(check, *block.nodes, join), outputs=tuple(outputs))
+    nodes = (check, *block.nodes, *added, join)
+    return replace(block, nodes=nodes, outputs=tuple(outputs))
 
 
 def _joined_input(block: Method, output: int, kind: TensorType) -> int | None:
@@ -127,5 +175,17 @@ def _joined_input(block: Method, output: int, kind: TensorType) -> int | None:
     maker = block.makers().get(value.id)
     if value.type != kind or maker is None or maker.op != "aten::cat":
         return None
-    first = maker.inputs[0]
-    return block.inputs.index(first) if first in block.inputs else None
+    return _input(block, maker.inputs[0])
+
+
+def _kept_input(block: Method, output: int) -> int | None:
+    """Return the input that a block returns as it is, None where it does not."""
+    value = block.outputs[output]
+    maker = block.makers().get(value.id)
+    if maker is not None and maker.op == "aten::clone":
+        value = maker.inputs[0]
+    return _input(block, value)
+
+
+def _input(block: Method, value: Value) -> int | None:
+    return block.inputs.index(value) if value in block.inputs else None

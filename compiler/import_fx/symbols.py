@@ -163,6 +163,10 @@ class SizeReader:
             "+, -, products of different ones, and // and % by constants (no powers, "
             "no sizes that depend on values)"
         )
+        return self.refused(reason)
+
+    def refused(self, reason: str) -> CaptureError:
+        """Return the error for a size of the method that kvc cannot have."""
         return CaptureError(method=self._method, place="", reason=reason)
 
     def bounds(self, expression: sympy.Expr) -> tuple[int, int]:

@@ -88,13 +88,24 @@ class Entry:
     restarts: bool
     needs: tuple[int, str] | None
 
-    def check_encoded(self, memory: StateMemory) -> None:
+    def check_encoded(self, inputs: Inputs, memory: StateMemory) -> None:
         """Check that what the method reads of an encoder is there.
+
+        Of rows without tokens it reads nothing.
 
         Raises:
             NotEncoded: it is not.
         """
-        if self.needs is not None and not any(memory.position(self.needs[0])):
+        if self.needs is None:
+            return
+        encoded = memory.position(self.needs[0])
+        if all(encoded):
+            return
+        counts: Sequence[object] = [True] * len(encoded)
+        if self.row_lengths is not None and not inputs.left_out:
+            counts = inputs.arrays[self.row_lengths.leaf].tolist()
+        rows = zip(encoded, counts, strict=False)  # their number is checked later
+        if any(count and not there for there, count in rows):
             raise NotEncoded(method=self.method.name, encode=self.needs[1])
 
     def narrowest(self, memory: StateMemory) -> Kind | None:

@@ -5,19 +5,27 @@ with which the decoder begins. A text or tokens are the encoder's; the decoder b
 with `decoder_start_token_id`, or with `decoder_prompt`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.calls.entries import find_tokens
+from kvc.runtime.calls.entries import find_row_lengths, find_tokens
+from kvc.runtime.embedding.pictures import check_pictures
+from kvc.runtime.generation.picturing import PICTURES, pixels_for
 from kvc.runtime.generation.prompts import prompts_of, tokens_of
 from kvc.runtime.generation.settings import GenerationSettings
+from kvc.runtime.metadata import parsed
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Method
+
+if TYPE_CHECKING:
+    from kvc.runtime.embedding.pictures import Picture
 
 
 @frozen
@@ -27,10 +35,13 @@ class Encoding:
     Attributes:
         method: its name.
         given: its argument.
+        row_lengths: how much of each row's is real, by the argument's name; nothing for
+            one row.
     """
 
     method: str
     given: Array
+    row_lengths: Mapping[str, Array] = field(default_factory=dict)
 
 
 def find_encode(session: Session) -> Method | None:
@@ -50,15 +61,12 @@ def check_goes_on(session: Session) -> None:
         raise BadSetting(name="session", expected=expected, found="one with an encoder")
 
 
-def check_single(batch: object, draft: object, history: Sequence[object]) -> None:
-    """Check that a generation with an encoder is of one prompt, and nothing else.
+def check_anew(draft: object, history: Sequence[object]) -> None:
+    """Check that a generation with an encoder goes on from nothing.
 
     Raises:
-        BadSetting: it is not.
+        BadSetting: it does not.
     """
-    if batch is not None:
-        expected = "one, since the program has an encoder, which takes one at a time"
-        raise BadSetting(name="prompt", expected=expected, found="a list")
     if draft is not None:
         expected = "none: the program has an encoder, which a draft has not"
         raise BadSetting(name="draft", expected=expected, found="a session")
@@ -68,29 +76,100 @@ def check_single(batch: object, draft: object, history: Sequence[object]) -> Non
 
 
 def encoding_of(
-    encode: Method, prompt: object, find_tokenizer: Callable[[], Tokenizer]
+    session: Session,
+    encode: Method,
+    prompt: object,
+    batch: Sequence[object] | None,
+    pictures: "Sequence[Picture]",
+    find_tokenizer: Callable[[], Tokenizer],
 ) -> Encoding:
-    """Return the call that gives an encoder a prompt.
+    """Return the call that gives an encoder a prompt, or those of several rows.
 
     Args:
+        session: of the program.
         encode: the method.
-        prompt: a text, tokens, or what else the encoder takes as an array.
+        prompt: a text, tokens, or what else the encoder takes as an array; None with a
+            picture.
+        batch: what `batch_of` makes of it.
+        pictures: one that it takes in the place of a prompt, or none.
         find_tokenizer: for a text.
 
     Raises:
-        BadSetting: there is none, or it is empty or no prompt.
+        BadSetting: there is none, or it is empty or no prompt, or there is more than
+            the encoder takes.
         InputMismatch: the model does not have a token of it.
+        BadPicture, FileProblem, MissingPackage: as `pixels_for`.
     """
+    if not isinstance(pictures, list | tuple) or pictures:
+        return _of_picture(session, encode, prompt, pictures)
     taken = find_tokens(encode)
     if taken is None:
-        if isinstance(prompt, str | list | tuple):
-            expected = f"an array, as {encode.name} takes it: its encoder reads no text"
+        if (
+            batch is not None
+            or prompt is None
+            or isinstance(prompt, str | list | tuple)
+        ):
+            expected = (
+                f"an array, as {encode.name} takes it, or of a model of pictures one "
+                "of these (images=, --image): its encoder reads no text"
+            )
             raise BadSetting(name="prompt", expected=expected, found=repr(prompt)[:40])
         return Encoding(encode.name, np.asarray(prompt))
-    (one,) = prompts_of(prompt, None)
-    tokens = np.array([tokens_of(one, find_tokenizer, is_start=True)], np.int64)
-    taken.check(tokens)
-    return Encoding(encode.name, tokens)
+    rows = [
+        np.array(tokens_of(one, find_tokenizer, is_start=True), np.int64)
+        for one in prompts_of(prompt, batch)
+    ]
+    for row in rows:
+        taken.check(row)
+    if len(rows) == 1:
+        return Encoding(encode.name, rows[0][None])
+    return _of_rows(encode, rows)
+
+
+def _of_rows(encode: Method, rows: Sequence[Array]) -> Encoding:
+    """Return the call that gives an encoder the tokens of several rows.
+
+    Raises:
+        BadSetting: it takes one row at a time.
+    """
+    taken = find_row_lengths(encode)
+    if taken is None:
+        expected = (
+            "one, since the encoder takes one at a time (CacheConfig(batch=), "
+            "--max-batch)"
+        )
+        raise BadSetting(name="prompt", expected=expected, found=f"{len(rows)}")
+    lengths = np.array([len(row) for row in rows], np.int64)
+    tokens = np.zeros((len(rows), lengths.max()), np.int64)
+    for row, values in zip(tokens, rows, strict=True):
+        row[: len(values)] = values
+    return Encoding(encode.name, tokens, {taken.name: lengths})
+
+
+def _of_picture(
+    session: Session, encode: Method, prompt: object, pictures: object
+) -> Encoding:
+    """Return the call that gives an encoder a picture.
+
+    Raises:
+        BadSetting: it takes none, there are several, or there is a prompt.
+    """
+    said = parsed(session.metadata, PICTURES)
+    if not isinstance(said, dict) or said.get("method") != encode.name:
+        expected = "none: the program's encoder takes no pictures"
+        raise BadSetting(name="images", expected=expected, found=repr(pictures)[:40])
+    listed = check_pictures(pictures)
+    if len(listed) != 1:
+        expected = "one picture, which is all that the encoder takes"
+        raise BadSetting(name="images", expected=expected, found=f"{len(listed)}")
+    if prompt is not None and not (isinstance(prompt, str) and not prompt):
+        expected = (
+            "none: the picture is what the encoder takes (decoder_prompt= are tokens "
+            "that the decoder begins with)"
+        )
+        raise BadSetting(name="prompt", expected=expected, found=repr(prompt)[:40])
+    (pixels,) = pixels_for(session, encode, listed)
+    return Encoding(encode.name, pixels[None])
 
 
 def decoder_prompt_of(

@@ -175,7 +175,8 @@ class Feeder:
             return
         began = time.perf_counter()
         self._check_alone(self._encoding.method)
-        self.session.call(self._encoding.method, self._encoding.given)
+        encoding = self._encoding
+        self.session.call(encoding.method, encoding.given, **encoding.row_lengths)
         self._changes = self.session.changes
         self.prefill.seconds += time.perf_counter() - began
 

@@ -24,6 +24,7 @@ from kvc.runtime.metadata import impossible, parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
+from kvc.schema.model import Method
 
 if TYPE_CHECKING:
     from kvc.runtime.embedding.pictures import Picture
@@ -33,7 +34,7 @@ Floats = npt.NDArray[np.float32]
 _EMBED_PICTURE: Final = "embed_image"
 _EMBED_TOKENS: Final = "embed_tokens"
 _PREFILL: Final = "prefill_embeds"
-_PICTURES: Final = "pictures"
+PICTURES: Final = "pictures"
 _PLACES: Final = "picture_places"
 
 
@@ -198,41 +199,67 @@ def picturing_of(
             expected=expected + "compiled without them",
             found=f"{len(listed)}",
         )
-    said = parsed(session.metadata, _PICTURES)
+    method = session.methods[_EMBED_PICTURE]
+    _check_rows(method, places)
+    made = pixels_for(session, method, listed)
+    return Picturing(session, places, made)
+
+
+def pixels_for(
+    session: Session, method: Method, pictures: Sequence[object]
+) -> list[Floats]:
+    """Return what a method takes of each picture, float32 [3, height, width].
+
+    Raises:
+        BadSetting: the bundle says nothing of it, or something impossible.
+        BadPicture, FileProblem: a file is no picture, or too large a one.
+        MissingPackage: Pillow is not installed.
+    """
+    said = parsed(session.metadata, PICTURES)
     preparation = preparation_of(said if isinstance(said, dict) else {})
-    size = _size_of(session, places)
+    size = _size_of(method)
     check_prepared(preparation, size)
-    pixels = [pixels_of(preparation, one, size) for one in listed]
-    return Picturing(session, places, pixels)
+    return [pixels_of(preparation, one, size) for one in pictures]
 
 
-def check_alone(encoder: bool, batch: bool, draft: bool) -> None:
+def check_alone(batch: bool, draft: bool) -> None:
     """Check that pictures come with one prompt, and with nothing that cannot see them.
 
     Raises:
         BadSetting: they do not.
     """
-    others = {"a list of prompts": batch, "an encoder": encoder, "a draft": draft}
+    others = {"a list of prompts": batch, "a draft": draft}
     found = [what for what, there in others.items() if there]
     if found:
         expected = "none, or one prompt alone"
         raise BadSetting(name="images", expected=expected, found=f"{found[0]}, too")
 
 
-def _size_of(session: Session, places: Places) -> tuple[int, int]:
+def _size_of(method: Method) -> tuple[int, int]:
     """Return the height and the width of pictures.
 
     Raises:
-        BadSetting: the method takes something else, or makes another number of
-            embeddings than a picture has places.
+        BadSetting: the method takes something else.
     """
-    graph = session.methods[_EMBED_PICTURE].graph
-    shapes = [graph.values[i].type.dims for i in (*graph.inputs, *graph.outputs)]
+    graph = method.graph
+    shapes = [graph.values[given].type.dims for given in graph.inputs]
     match shapes:
-        case [(1, 3, int(height), int(width)), (places.positions, _)]:
+        case [(1, 3, int(height), int(width))]:
             return height, width
-    expected = (
-        f"a method {_EMBED_PICTURE} of pixels [1, 3, height, width], which returns "
-        f"{places.positions} embeddings"
-    )
+    expected = f"a method {method.name} of pixels [1, 3, height, width]"
+    raise BadSetting(name="the bundle", expected=expected, found=f"{shapes}")
+
+
+def _check_rows(method: Method, places: Places) -> None:
+    """Check that a picture becomes as many embeddings as it has places in a text.
+
+    Raises:
+        BadSetting: it does not.
+    """
+    graph = method.graph
+    shapes = [graph.values[made].type.dims for made in graph.outputs]
+    match shapes:
+        case [(places.positions, _)]:
+            return
+    expected = f"a method {method.name} that returns {places.positions} embeddings"
     raise BadSetting(name="the bundle", expected=expected, found=f"{shapes}")

@@ -15,7 +15,7 @@ from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.encoding import (
-    check_single,
+    check_anew,
     decoder_prompt_of,
     encoding_of,
     find_encode,
@@ -48,7 +48,7 @@ _TOKENIZERS: Final[WeakKeyDictionary[Session, Tokenizer]] = WeakKeyDictionary()
 @overload
 def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
     session: Session,
-    prompt: "Prompt",
+    prompt: "Prompt | None" = None,
     *,
     images: "Sequence[Picture]" = (),
     tokenizer: Tokenizer | None = None,
@@ -68,13 +68,14 @@ def generate(
     attention_mask: object = None,
     tokenizer: Tokenizer | None = None,
     history: Sequence[Sequence[int]] = (),
+    decoder_prompt: Sequence[int] | None = None,
     **settings: Unpack[Arguments],
 ) -> BatchGeneration: ...
 
 
 def generate(
     session: Session,
-    prompt: object,
+    prompt: object = None,
     *,
     images: "Sequence[Picture]" = (),
     attention_mask: object = None,
@@ -98,14 +99,15 @@ def generate(
         session: of a program with the roles "prefill" and "decode"; of one row, or of
             as many as there are prompts: `program.session(batch=n)`.
         prompt: a text, or token ids, at least one; or a list of such, which may have
-            different lengths; or token ids [batch, n].
+            different lengths; or token ids [batch, n]. None where an encoder takes a
+            picture alone.
         attention_mask: of token ids [batch, n]: [batch, n], 1 for a token and 0 for
             padding, at either end of a row, as tokenizers of transformers make it.
         images: the pictures of a prompt, paths of files or pictures of Pillow, where
             the program reads pictures. A text has the model's placeholder, such as
             <image>, once for each; tokens have the token of it, once for each picture
-            or in all of its places. A later prompt may bring others. Not for a batch,
-            with an encoder, or with a draft.
+            or in all of its places. A later prompt may bring others. An encoder of
+            pictures takes one, and no prompt. Not for a batch, or with a draft.
         tokenizer: for text; the bundle's where it is left out.
         history: what the session holds already, for the repetition penalty, and for a
             draft that holds less of it; of a batch what each row holds.
@@ -114,8 +116,8 @@ def generate(
             `session` checks several at a time; see `kvc.runtime.generation.drafting`.
             Not for a batch, or with an encoder.
         draft_tokens: the most guesses at a time; left out, 4.
-        decoder_prompt: with an encoder, the tokens that the decoder begins with; left
-            out, `decoder_start_token_id` alone.
+        decoder_prompt: with an encoder, the tokens that the decoder of each row begins
+            with; left out, `decoder_start_token_id` alone.
         settings: as `GenerationSettings` has them; what is left out, or None, is as the
             bundle's "generation_config" says, and without one the likeliest token is
             taken until the cache is full. `max_new_tokens` is `max_tokens`,
@@ -157,19 +159,20 @@ def generate(
 
     encode, encoding = find_encode(session), None
     if encode is not None:
-        check_single(batch, draft, history)
-        encoding = encoding_of(encode, prompt, find_tokenizer)
+        check_anew(draft, history)
+        encoding = encoding_of(session, encode, prompt, batch, images, find_tokenizer)
         bos = bos_of(session.metadata)
         prompt = decoder_prompt_of(decoder_prompt, combined, bos)
+        batch = None if batch is None else [prompt] * len(batch)
     elif decoder_prompt is not None:
         expected = "none: the program has no encoder"
         found = repr(decoder_prompt)
         raise BadSetting(name="decoder_prompt", expected=expected, found=found)
-    places = places_of(session)
-    picturing = picturing_of(session, places, images)
-    pictures = 0
+    places, picturing, pictures = places_of(session), None, 0
+    if encode is None:
+        picturing = picturing_of(session, places, images)
     if picturing is not None:
-        check_alone(encode is not None, batch is not None, draft is not None)
+        check_alone(batch is not None, draft is not None)
         pictures = picturing.count
     prompts = prompts_of(prompt, batch)
     if places is not None:

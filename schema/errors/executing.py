@@ -76,7 +76,7 @@ class NotEncoded(ExecutionError):
 
     method: str
     encode: str
-    template = "method {method} needs what {encode} makes, and the session holds nothing of it: call {encode} first; reset and rewinding to before it drop what it made"
+    template = "method {method} needs what {encode} makes, and the session, or a row of it, holds nothing of it: call {encode} first; reset and rewinding to before it drop what it made"
 
 
 class CallTooLong(ExecutionError):
@@ -125,11 +125,14 @@ class TooManyTurns(ExecutionError):
 
 
 class BranchMismatch(ExecutionError):
-    """A branch for an empty past was taken, but there is one; nothing is written."""
+    """A branch for an empty past was taken, but there is one; nothing is written.
+
+    Or one that keeps what another makes was given what that is made of.
+    """
 
     size: int
     expected: int
-    template = "the branch taken is for a past of length {expected}, but the past has length {size}; reset the session, or take the other branch"
+    template = "the branch taken is for a past of length {expected}, but the past has length {size}, or so much is passed of what the branch does not make again; reset the session, take the other branch, or pass nothing of it"
 
 
 class KernelFailed(ExecutionError):

@@ -1,10 +1,13 @@
 """One attention layer whose cache is written in a branch."""
 
 import torch
-from cached_models import PAST, SEQ, TOKENS, WIDTH, Linear, OneLayer
-from torch import Tensor
+from cached_models import DIM, PAST, SEQ, TOKENS, WIDTH, Linear, OneLayer
+from torch import Tensor, nn
+from torch.nn import functional
 
-from kvc.compiler import Method
+from kvc.compiler import Dim, Method
+
+HEARD = 16  # the most positions of an encoder
 
 
 class InBranch(Linear):
@@ -76,3 +79,77 @@ def merged_method() -> Method:
         dynamic={"tokens": {1: SEQ}, "past": {2: PAST}},
         carry={"past": "present"},
     )
+
+
+class MergedPair(OneLayer):
+    """A merged decoder of what an encoder makes: its cross cache is made at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crossing = nn.Linear(DIM, 2 * WIDTH)
+
+    def step(
+        self,
+        tokens: Tensor,
+        encoded: Tensor,
+        past: Tensor,
+        cross: Tensor,
+        begun: Tensor,
+    ) -> dict[str, Tensor]:
+        """Take two pasts float32 [2, 1, length, width], of tokens and of `encoded`.
+
+        `encoded` float32 [1, heard, dim] is what an encoder makes.
+        """
+        places = past.shape[2] + torch.arange(tokens.shape[1])
+        q, k, v = self.project(self.embed(tokens, places))
+
+        def later(
+            past: Tensor, new: Tensor, cross: Tensor, encoded: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            return torch.cat([past, new], 2), cross.clone()
+
+        def first(
+            past: Tensor, new: Tensor, cross: Tensor, encoded: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            return new.clone(), self.made(encoded)
+
+        given = past, torch.cat([k, v]), cross, encoded
+        whole, kept = torch.cond(begun, later, first, given)
+        y = torch.ops.kvc.attention(q, whole[:1], whole[1:], (places + 1)[-1:])
+        logits = self.finish_crossed(q + y, kept)
+        return {"logits": logits, "present": whole, "kept": kept}
+
+    def made(self, encoded: Tensor) -> Tensor:
+        """Return the cross cache [2, 1, heard, width] of what is encoded."""
+        k, v = self.crossing(encoded)[:, None].chunk(2, dim=-1)
+        return torch.cat([k, v])
+
+    def finish_crossed(self, q: Tensor, kept: Tensor) -> Tensor:
+        heard = torch.full((1,), kept.shape[2])
+        z = torch.ops.kvc.attention(q, kept[:1], kept[1:], heard, causal=False)
+        return self.finish(z)
+
+    def reference_pair(self, tokens: Tensor, encoded: Tensor) -> Tensor:
+        """Return the logits of all tokens, without a cache and without branches."""
+        places = torch.arange(tokens.shape[1])
+        q, k, v = self.project(self.embed(tokens, places))
+        seen = places[:, None] >= places
+        y = functional.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)
+        k, v = self.made(encoded).split(1)
+        z = functional.scaled_dot_product_attention(q + y, k, v, enable_gqa=True)
+        return self.finish(z)
+
+
+def pair_method(least: int = 0) -> Method:
+    """The method of `MergedPair`; of what is encoded a call passes `least` or more."""
+    past, cross = torch.zeros(2, 1, 3, WIDTH), torch.zeros(2, 1, 4, WIDTH)
+    return Method(
+        "step",
+        args=(TOKENS, torch.ones(1, 5, DIM), past, cross, torch.tensor(True)),
+        dynamic={
+            "tokens": {1: SEQ}, "past": {2: PAST},
+            "encoded": {1: Dim("heard", least, HEARD)},
+            "cross": {2: Dim("kept", 0, HEARD)},
+        },
+        carry={"past": "present", "cross": "kept"},
+    )  # fmt: skip

@@ -15,6 +15,7 @@ from hf_models import VOCAB, rescale
 from hf_parity import zero_row
 from transformers import (
     AutoConfig,
+    AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     AutoModelForSpeechSeq2Seq,
     PreTrainedModel,
@@ -26,9 +27,10 @@ from kvc.runtime import Session, load
 
 STEPS = 40
 FRAMES = 6  # positions of an encoder of sounds
+SIDE = 32  # of a picture
 # T5 does not scale its scores, so that sums in another order show more.
 TOLERANCE = 3e-4
-NOTICED = 1.5e-3
+NOTICED = 10  # times as large as all differences is a control
 HEARD = (1, 2, 17)
 CHUNKS = (5, 1, 6)
 CAPACITY = 64
@@ -46,6 +48,36 @@ _BART: dict[str, object] = {
     "forced_eos_token_id": 2,
 }  # fmt: skip
 
+_VIT: dict[str, object] = {
+    "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "image_size": SIDE, "patch_size": 8,
+}  # fmt: skip
+_TROCR: dict[str, object] = {
+    "model_type": "trocr", "vocab_size": VOCAB, "d_model": 64, "decoder_layers": 2,
+    "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "max_position_embeddings": 64,
+    "cross_attention_hidden_size": 48, "pad_token_id": 1,
+}  # fmt: skip
+_BERT: dict[str, object] = {
+    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 66,
+    "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1,
+}  # fmt: skip
+
+
+def _pair(encoder: str, decoder: Mapping[str, object]) -> dict[str, object]:
+    """Return settings of a decoder of what an encoder of pictures makes."""
+    beside = {
+        "is_decoder": True,
+        "add_cross_attention": True,
+        "is_encoder_decoder": False,
+    }
+    return {
+        "encoder": _VIT | {"model_type": encoder},
+        "decoder": {**decoder, **beside},
+        "decoder_start_token_id": 2, "pad_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+
+
 SEQ2SEQ: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "t5": ("t5", _T5),
     "t5, gated": ("t5", _T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_layers": 3, "num_decoder_layers": 2}),
@@ -56,6 +88,12 @@ SEQ2SEQ: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "m2m_100": ("m2m_100", _BART | {"scale_embedding": True}),
     "pegasus": ("pegasus", _BART | {"pad_token_id": 0, "decoder_start_token_id": 0}),
     "whisper": ("whisper", _BART | {"num_mel_bins": 8, "max_source_positions": FRAMES, "max_target_positions": 64, "pad_token_id": 96, "decoder_start_token_id": 95, "forced_eos_token_id": None, "begin_suppress_tokens": [4], "suppress_tokens": [5]}),
+    "trocr": ("vision-encoder-decoder", _pair("vit", _TROCR)),
+    "trocr, learned": ("vision-encoder-decoder", _pair("deit", _TROCR | {"use_learned_position_embeddings": True, "scale_embedding": True})),
+    "vit and bart": ("vision-encoder-decoder", _pair("vit", _BART | {"model_type": "bart"})),
+    "deit and bert": ("vision-encoder-decoder", _pair("deit", _BERT | {"model_type": "bert"})),
+    "vit and roberta": ("vision-encoder-decoder", _pair("vit", _BERT | {"model_type": "roberta"})),
+    "vit and gpt2": ("vision-encoder-decoder", _pair("vit", {"model_type": "gpt2", "vocab_size": VOCAB, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 0, "eos_token_id": 2})),
 }  # fmt: skip
 
 
@@ -63,8 +101,12 @@ def build(name: str, **changes: object) -> PreTrainedModel:
     """Return a model with weights that matter, in its eager attention."""
     kind, settings = SEQ2SEQ[name]
     config = AutoConfig.for_model(kind, **settings | changes)
-    speaks = type(config) in AutoModelForSpeechSeq2Seq._model_mapping
-    maker = AutoModelForSpeechSeq2Seq if speaks else AutoModelForSeq2SeqLM
+    makers = (
+        AutoModelForSeq2SeqLM,
+        AutoModelForSpeechSeq2Seq,
+        AutoModelForImageTextToText,
+    )
+    maker = next(one for one in makers if type(config) in one._model_mapping)
     model = maker.from_config(config, attn_implementation="eager")
     computed = [p for p in model.parameters() if not p.requires_grad]  # of positions
     before = [parameter.clone() for parameter in computed]
@@ -113,21 +155,38 @@ class Parity:
     own: float
     cross: float
 
+    @property
+    def far(self) -> float:
+        """Return the largest difference."""
+        return max(self.prefill, self.decode)
+
+    @property
+    def noticed(self) -> bool:
+        """Tell whether a wrong row shows among these differences."""
+        return min(self.own, self.cross) > NOTICED * self.far
+
 
 def compare(
     name: str, folder: Path, recipe: str | Recipe = "fp32", heard: Sequence[int] = HEARD
 ) -> Parity:
     """Export a model, run it and its control, and compare."""
     model, path = build(name), folder / "model.kvc"
-    inputs = [text(length, 3) for length in heard]
-    longest: int | None = max(heard)
-    if model.main_input_name == "input_features":
-        longest, shape = None, (3, 1, model.config.num_mel_bins, 2 * FRAMES)
-        inputs = list(np.random.default_rng(3).normal(size=shape).astype(np.float32))
+    longest = max(heard) if model.main_input_name == "input_ids" else None
+    inputs = inputs_of(model, heard)
     cache = CacheConfig(CAPACITY, encoder_length=longest)
     export_hf(model, recipe=recipe, cache=cache, prefill_chunk=12).save(path)
     with load(path) as program, program.session() as session:
         return measure(model, session, inputs)
+
+
+def inputs_of(model: PreTrainedModel, heard: Sequence[int] = HEARD) -> list[np.ndarray]:
+    """Return what an encoder is given: texts of some lengths, sounds or pictures."""
+    if model.main_input_name == "input_ids":
+        return [text(length, 3) for length in heard]
+    shape: tuple[int, ...] = (3, 1, 3, SIDE, SIDE)
+    if model.main_input_name == "input_features":
+        shape = (3, 1, model.config.num_mel_bins, 2 * FRAMES)
+    return list(np.random.default_rng(3).normal(size=shape).astype(np.float32))
 
 
 def measure(
@@ -182,3 +241,78 @@ def _controls(
         found = [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
         wrong = np.abs(np.stack(found) - wanted[held : held + 3]).max()
         yield name, float(wrong) / float(wanted.std())
+
+
+# How many tokens each of three rows adds at each call.
+RAGGED = ((5, 1, 3), (1, 1, 1), (0, 4, 2), (1, 0, 1), (2, 2, 6), *[(1, 1, 1)] * 20)
+ROWS = (7, 1, 17)  # lengths of their inputs
+
+
+def rows_of(model: PreTrainedModel) -> list[np.ndarray]:
+    """Return an input for each of three rows, of different lengths where it may be."""
+    return inputs_of(model, ROWS)
+
+
+def encode_rows(session: Session, rows: Sequence[np.ndarray]) -> None:
+    """Run the encoder on rows, with nonsense for padding."""
+    if rows[0].dtype != np.int64:
+        session.encode(np.concatenate(rows))
+        return
+    lengths = np.array([row.shape[1] for row in rows])
+    tokens = np.full((len(rows), lengths.max()), 1 << 20)
+    for row, given in zip(tokens, rows, strict=True):
+        row[: given.shape[1]] = given[0]
+    session.encode(tokens, lengths)
+
+
+def compare_rows(
+    model: PreTrainedModel, session: Session, rows: Sequence[np.ndarray]
+) -> tuple[float, float]:
+    """Return how far rows of different lengths are from the model of each alone.
+
+    Returns:
+        The largest difference in standard deviations of logits, and the control: the
+        least that the input of another row makes.
+    """
+    encode_rows(session, rows)
+    count = len(rows)
+    tokens = [text(sum(added[row] for added in RAGGED), 40 + row) for row in range(3)]
+    wanted = [
+        [eager_logits(model, given, tokens[row]) for given in rows]
+        for row in range(count)
+    ]
+    found: list[list[np.ndarray]] = [[] for _ in rows]
+    places: list[list[int]] = [[] for _ in rows]
+    held = np.zeros(count, np.int64)
+    for added in np.array(RAGGED):
+        logits = _add(session, tokens, held, added)
+        held += added
+        for row in np.flatnonzero(added):
+            found[row].append(logits[row].copy())
+            places[row].append(held[row] - 1)
+    far = np.array(
+        [
+            [
+                np.abs(np.stack(found[row]) - of[places[row]]).max() / of.std()
+                for of in wanted[row]
+            ]
+            for row in range(count)
+        ]
+    )
+    own = np.eye(count, dtype=bool)
+    return float(far[own].max()), float(far[~own].min())
+
+
+def _add(
+    session: Session,
+    tokens: Sequence[np.ndarray],
+    held: np.ndarray,
+    added: np.ndarray,
+) -> np.ndarray:
+    """Return logits [rows, vocab] after so many more tokens of each row."""
+    given = np.full((len(tokens), added.max()), 1 << 20)
+    for row, (begin, count) in enumerate(zip(held, added, strict=True)):
+        given[row, :count] = tokens[row][0, begin : begin + count]
+    if added.max() == 1:
+        return session.decode(given, added.astype(bool))
+    return session.prefill(given, added)

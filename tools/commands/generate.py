@@ -33,7 +33,7 @@ _WHY = {
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE")
-@click.argument("prompts", metavar="PROMPT...", nargs=-1, required=True)
+@click.argument("prompts", metavar="PROMPT...", nargs=-1)
 @generation_options
 @click.option(
     "--capacity",
@@ -60,7 +60,8 @@ _WHY = {
     multiple=True,
     metavar="FILE",
     help="A picture, for the first <image> of PROMPT, or what else the model has for "
-    "one; repeatable, in the order of the text.",
+    "one; repeatable, in the order of the text. A model that only reads pictures takes "
+    "one, and no PROMPT.",
 )
 @loading_options
 def generate(
@@ -80,7 +81,8 @@ def generate(
     to stderr. Options that are not given have the values of the bundle's generation
     config. A PROMPT of - is read from stdin. If the bundle has no tokenizer, PROMPT is
     token ids, such as "1 15 8". A model with an encoder, such as one that translates,
-    is given PROMPT there, and its answer is printed.
+    is given PROMPT there, and its answer is printed; one that reads pictures alone is
+    given --image and no PROMPT.
 
     Several prompts run as one batch, if the bundle allows as many, and are printed
     with their answers when all have ended.
@@ -96,10 +98,12 @@ def generate(
         raise click.UsageError("--draft guesses for one PROMPT")
     if images and len(prompts) > 1:
         raise click.UsageError("--image goes with one PROMPT")
+    if not prompts and not images:
+        raise click.UsageError("Missing argument 'PROMPT...'.")
     texts = [_read(prompt) for prompt in prompts]
     with ExitStack() as stack:
         program = stack.enter_context(open_program(bundle, loading))
-        session = stack.enter_context(_open_rows(program, len(texts), capacity))
+        session = stack.enter_context(_open_rows(program, len(texts) or 1, capacity))
         draft_program = draft_session = None
         if draft is not None:
             draft_program = stack.enter_context(open_program(draft, loading))
@@ -184,7 +188,7 @@ def _start(
             return generate(session, texts, **settings)
         return generate(
             session,
-            texts[0],
+            texts[0] if texts else None,
             images=images,
             draft=draft,
             draft_tokens=draft_tokens,
@@ -201,7 +205,7 @@ def _show(run: "Generation | BatchGeneration", prompts: Sequence[str]) -> None:
 
     out, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
     if isinstance(run, Generation):
-        if is_terminal:
+        if is_terminal and prompts:
             click.echo(prompts[0], nl=False)
         for piece in run.text():
             out.write(piece.encode("utf-8", "replace"))

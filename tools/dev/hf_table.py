@@ -62,10 +62,10 @@ A dash is what has not been measured; the command with `--new` measures it.
 """
 WITH_ENCODER = """\
 In the next table a decoder attends to what an encoder made. Its logits are compared
-after encodings of {heard} tokens, or three of features, chunks of {chunks}, and {steps}
-steps (`tests/support/seq2seq_models.py`). *own* is the control with a wrong row of the
-decoder's own caches, *cross* that with one of the cross caches; both must be above
-{noticed:g}.
+after encodings of {heard} tokens, or three of features or pictures, chunks of {chunks},
+and {steps} steps (`tests/support/seq2seq_models.py`). *own* is the control with a wrong
+row of the decoder's own caches, *cross* that with one of the cross caches; both must be
+{noticed:g} times the differences.
 
 """
 WITHOUT_CACHE = """\
@@ -282,11 +282,10 @@ def _model_line(name: str) -> str:
 def _encoder_line(name: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         found = seq2seq_models.compare(name, Path(folder))
-    noticed = min(found.own, found.cross) > seq2seq_models.NOTICED
     return (
         f"| {name} | {found.prefill:.1e} | {found.decode:.1e} | "
-        f"{found.agreement:.0%} | {found.own:.3f} | {found.cross:.3f} | "
-        f"{'yes' if noticed else 'no'} |\n"
+        f"{found.agreement:.0%} | {found.own:.4f} | {found.cross:.4f} | "
+        f"{'yes' if found.noticed else 'no'} |\n"
     )
 
 

@@ -6,14 +6,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from branching_caches import InBranch, Merged, branch_method, merged_method
-from cached_models import SLOTS, VOCAB, OneLayer
+from branching_caches import (
+    HEARD,
+    InBranch,
+    Merged,
+    MergedPair,
+    branch_method,
+    merged_method,
+    pair_method,
+)
+from cached_models import DIM, SLOTS, VOCAB, OneLayer
 from resident_memory import LINUX, is_resident
 from state_runs import opened
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
-from kvc.runtime import BranchMismatch, CacheOverflow, Program
+from kvc.runtime import (
+    BranchMismatch,
+    CacheOverflow,
+    NotRewindable,
+    Program,
+    Session,
+)
 from kvc.schema.errors import CaptureError, CompileError, UnsupportedOps
 from kvc.schema.model import CursorKind, StateKind
 from kvc.tools.reports.copies import describe_copies
@@ -142,6 +156,73 @@ def test_a_branch_without_a_past_is_for_an_empty_one(merged: Program) -> None:
         near(session.step(TEXT[:, 4:5], YES)["logits"], reference(5, 1))
         session.reset()
         near(session.step(TEXT[:, :2], NO)["logits"], reference(2, 2))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    folder = tmp_path_factory.mktemp("pair")
+    with opened(MergedPair(), [pair_method()], folder) as program:
+        yield program
+
+
+ENCODED = np.random.default_rng(9).normal(size=(1, HEARD, DIM)).astype(np.float32)
+
+
+def pair_logits(heard: int, count: int) -> np.ndarray:
+    """Return the logits of `count` tokens after `heard` positions of an encoder."""
+    given = torch.from_numpy(TEXT[:, :count]), torch.from_numpy(ENCODED[:, :heard])
+    with torch.no_grad():
+        return MergedPair().reference_pair(*given).numpy()
+
+
+def step(session: Session, place: int) -> np.ndarray:
+    """Return the logits of one more token, which keep what was encoded."""
+    made = session.step(TEXT[:, place : place + 1], ENCODED[:, :0], YES)
+    found: np.ndarray = made["logits"]
+    return found
+
+
+def test_a_merged_decoder_keeps_its_cross_cache_in_place(pair: Program) -> None:
+    writes = describe_copies(pair._engine.program)
+    assert {(w.state, w.verdict, w.bytes_per_call) for w in writes} == {
+        ("past", "SAFE", 0),
+        ("cross", "SAFE", 0),
+    }
+    for heard in (1, 5, HEARD):
+        with pair.session() as session:
+            found = session.step(TEXT[:, :4], ENCODED[:, :heard], NO)["logits"]
+            near(found, pair_logits(heard, 4))
+            where = [session.state[name].ctypes.data for name in ("past", "cross")]
+            cross = np.array(session.state["cross"])
+            assert cross.shape[2] == heard
+            for i in range(4, 24):
+                near(step(session, i), pair_logits(heard, i + 1)[:, -1:])
+            at = [session.state[name].ctypes.data for name in ("past", "cross")]
+            assert at == where
+            np.testing.assert_array_equal(session.state["cross"], cross)
+
+
+def test_another_encoding_gives_other_logits(pair: Program) -> None:
+    """The comparison with the model would notice a wrong cross cache."""
+    far = np.abs(pair_logits(5, 8) - pair_logits(4, 8))[:, -1:].max()
+    assert far > 1e-3
+
+
+def test_a_cross_cache_is_made_once(pair: Program) -> None:
+    with pair.session() as session:
+        session.step(TEXT[:, :4], ENCODED[:, :5], NO)
+        for given, flag in ((ENCODED[:, :5], YES), (ENCODED[:, :0], NO)):
+            with pytest.raises(BranchMismatch):
+                session.step(TEXT[:, 4:5], given, flag)
+        near(step(session, 4), pair_logits(5, 5)[:, -1:])
+        with pytest.raises(NotRewindable, match="which the same calls advance"):
+            session.rewind(2)
+        near(step(session, 5), pair_logits(5, 6)[:, -1:])
+
+
+def test_what_must_be_passed_again_cannot_be_kept() -> None:
+    with pytest.raises(CaptureError, match="need a Dim from 0 on"):
+        compile_program(MergedPair(), [pair_method(least=1)])
 
 
 class Wide(nn.Module):
