@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvc.schema.container import OpenFile
-from kvc.schema.errors import BadStructure
+from kvc.schema.errors import BadStructure, LimitExceeded
 from kvc.tools.executorch.tables import Buffer, Table
 
 _EXTENDED: Final = b"eh00"
+_MOST_NBYTES: Final = (1 << 31) - 1  # of a FlatBuffer
 _HEADER_NBYTES: Final = 40  # up to the end of the extended header, as long as ever
 
 # The fields of each table, in the order of the schema.
@@ -249,12 +250,16 @@ def read_front(
     Raises:
         FileProblem: the system cannot read it.
         Truncated: the file ends before that.
+        LimitExceeded: that is more than a FlatBuffer can be.
         BadStructure: the header says what cannot be.
     """
     with OpenFile(path) as file:
         front = file.pread(0, min(_HEADER_NBYTES, file.size))
         extended = _extended(front, magic, path)
         wanted = extended[1] if extended else file.size
+        if wanted > _MOST_NBYTES:
+            what = "the program, in bytes,"
+            raise LimitExceeded(path=path, what=what, found=wanted, limit=_MOST_NBYTES)
         return file.pread(0, wanted), file.size, extended
 
 

@@ -163,3 +163,13 @@ def test_names_are_escaped(kvc, tmp_path):
     )
     for arguments in ([], *([f"--{table}"] for table in TABLES)):
         assert "\x1b" not in kvc("dump", path, *arguments).output
+
+
+def test_a_program_larger_than_can_be_is_not_read(kvc, tmp_path):
+    path = tmp_path / "m.pte"
+    content = bytearray((FILES / "choice.pte").read_bytes())
+    content[16:32] = (1 << 32).to_bytes(8, "little") * 2
+    with path.open("wb") as file:
+        file.write(content)
+        file.truncate(1 << 33)  # takes no room on disk
+    assert "more than the limit of 2147483647" in kvc("dump", path).output
