@@ -15,7 +15,8 @@ def campaign(tmp_path):
     """Run the command; return what it printed and its record."""
 
     def run(*options):
-        command = [sys.executable, str(CAMPAIGN), str(tmp_path), *options]
+        command = [sys.executable, str(CAMPAIGN), str(tmp_path), "--nice", "0"]
+        command += options
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         record = tmp_path / "record.json"
         return done, json.loads(record.read_text()) if record.exists() else None
@@ -25,14 +26,14 @@ def campaign(tmp_path):
 
 def test_no_hostile_file_is_accepted_and_computes_two_things(campaign):
     seeds = ("growing", "int8 cache")
-    done, record = campaign("--cases", "60", "--seeds", *seeds)
+    done, record = campaign("--cases", "40", "--seeds", *seeds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert record["findings"] == []
-    assert record["next"] == dict.fromkeys(seeds, 60)
-    assert record["kinds"]["same"] > 5
-    assert record["kinds"]["refused"] > 40
+    assert record["next"] == dict.fromkeys(seeds, 40)
+    assert record["kinds"]["same"] > 2
+    assert record["kinds"]["refused"] > 30
     assert len(record["checks"]) > 15
-    again, after = campaign("--cases", "61", "--seeds", *seeds)  # it goes on
+    again, after = campaign("--cases", "41", "--seeds", *seeds)  # it goes on
     assert again.returncode == 0
-    assert after["next"] == dict.fromkeys(seeds, 61)
+    assert after["next"] == dict.fromkeys(seeds, 41)
     assert "compiling" not in again.stderr
