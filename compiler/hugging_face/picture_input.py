@@ -90,8 +90,12 @@ def picture_input(
     if token is None:
         raise _refused(model, "its configuration names no token of a picture")
     if size is None:
-        what = "has no image_size, so each picture has a size of its own"
-        raise _refused(model, f"its configuration {what}")
+        reason = (
+            "its configuration has no image_size: each picture has a size of its own, "
+            "and as many places in a prompt as that asks for; kvc reads pictures of "
+            "one size, with as many places each"
+        )
+        raise _refused(model, reason)
     vision = getattr(model.config, "vision_config", model.config)
     channels = getattr(vision, "num_channels", 3)
     given = PictureInput(token, 0, size, channels)
@@ -128,10 +132,29 @@ def _positions(model: PreTrainedModel, given: PictureInput) -> int:
         raise
     except Exception as error:
         what = f"it cannot be run on a picture: {type(error).__name__}: {error}"
-        raise _refused(model, asked_for(error) or what) from error
+        reason = _of_parts(model, given) or asked_for(error) or what
+        raise _refused(model, reason) from error
     if not call.among:
         raise _refused(model, "it attends within pictures by code of its own")
     return made.shape[0]
+
+
+def _of_parts(model: PreTrainedModel, given: PictureInput) -> str:
+    """Return why a model that takes several parts of a picture is refused, else ""."""
+    parts = torch.ones_like(given.pixels()[None])  # of zeros it would be padding
+    try:
+        with stand_ins(model), observed(model):
+            picture_features(model, call_of(None), parts)
+    except KvcError:
+        return ""
+    except Exception as error:
+        if not asked_for(error):
+            return ""
+    return (
+        "it takes pixels [pictures, parts, channels, height, width]: a picture is read "
+        "in several parts, as many as its size asks for, with a line of text before "
+        "each; kvc reads pictures of one part"
+    )
 
 
 def _check_reading(model: PreTrainedModel, given: PictureInput, first: int) -> None:
@@ -148,10 +171,14 @@ def _check_reading(model: PreTrainedModel, given: PictureInput, first: int) -> N
         read, fed = _read(model, given, tokens), _fed(model, tokens, first)
     except UnsupportedModel as error:
         what, *_ = error.reason.partition(" (")  # without an error of Python's
-        reason = (
-            "in a text with a picture, tokens see what kvc cannot say, such as places "
-            f"of a picture that see each other: {what}"
-        )
+        reason = f"in a text with a picture, {what}"
+        if _types(model):
+            reason = (
+                "the places of a picture see each other, later ones too: which tokens "
+                f"are of a picture ({', '.join(_types(model))}) is in its attention "
+                "mask, and in a prompt kvc's attention sees by positions alone, up to "
+                "a token's own"
+            )
         raise _refused(model, reason) from error
     except KvcError:
         raise
@@ -179,8 +206,7 @@ def _read(
 ) -> Sequence[Meeting]:
     """Return what a model computes of tokens and a picture by itself."""
     types = (tokens == given.token).to(torch.int64)
-    known = inspect.signature(model.forward).parameters
-    beside = {name: types for name in _TYPES if name in known}
+    beside = dict.fromkeys(_types(model), types)
     with stand_ins(model), observed(model) as meetings:
         call = _call(tokens, 0)
         cached = {cache_name(model): NotingCache(call)}
@@ -188,6 +214,12 @@ def _read(
         with attending(call), _pictures_apart(model):
             model(input_ids=tokens, pixel_values=pixels, **beside, **cached)
     return [*meetings, *map(seen, call.windows)]
+
+
+def _types(model: PreTrainedModel) -> list[str]:
+    """Return by what names a model is told which tokens are of a picture."""
+    known = inspect.signature(model.forward).parameters
+    return [name for name in _TYPES if name in known]
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from kvc.compiler.hugging_face.latents import latent_layers
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.observing import observed
 from kvc.compiler.hugging_face.running import run_model
+from kvc.compiler.hugging_face.windows import Sight
 from kvc.schema.errors import KvcError, UnsupportedModel
 
 _TOKENS = 2
@@ -97,18 +98,31 @@ def _own_layers(
 
 
 def asked_for(error: Exception) -> str:
-    """Return where a model asks for values of tensors; "" if it does not."""
+    """Return where a model asks for what there is not; "" if it does not.
+
+    That is values of tensors, and what is in an attention mask.
+    """
+    if isinstance(error, AttributeError) and isinstance(error.obj, Sight):
+        return (
+            f"{_place(error)} computes with an attention mask, and kvc makes none: the "
+            "model's own code says which tokens see each other, such as all of a "
+            "prompt (prefix)"
+        )
     if not isinstance(
         error, DataDependentOutputException | DynamicOutputShapeException
     ):
         return ""
+    return (
+        f"{_place(error)} asks for values of tensors ({error.func}), which decide what "
+        "it computes, and there are none before it is run"
+    )
+
+
+def _place(error: Exception) -> str:
+    """Return the line of a model's code at which it failed."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "/transformers/models/" in frame.filename]
-    place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "its code"
-    return (
-        f"{place} asks for values of tensors ({error.func}), which decide what it "
-        "computes, and there are none before it is run"
-    )
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "its code"
 
 
 def _window(layer: int, call: Call) -> int | None:

@@ -44,7 +44,7 @@ def rows_apart(model: PreTrainedModel) -> Iterator[None]:
             if callable(bias):
                 vars(module)[_BIAS] = partial(_biased, bias)
                 stack.callback(vars(module).pop, _BIAS)
-            if hasattr(module, _SINES) and "forward" not in vars(module):
+            if _has_sines(module) and "forward" not in vars(module):
                 vars(module)["forward"] = partial(_sines, module)
                 stack.callback(vars(module).pop, "forward")
             if isinstance(module, nn.Embedding):
@@ -81,6 +81,12 @@ def _biased(
     places = past_seen_tokens + torch.arange(query_length)
     flat = bias(1, key_length, device=device, past_seen_tokens=places.reshape(-1, 1))
     return flat[0].view(-1, *places.shape, key_length).transpose(0, 1)
+
+
+def _has_sines(module: nn.Module) -> bool:
+    return hasattr(module, _SINES) and isinstance(
+        getattr(module, "weights", None), Tensor
+    )
 
 
 def _sines(

@@ -81,6 +81,11 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "aya_vision": ("aya_vision", _COHERE),
     "cohere2_vision": ("cohere2_vision", _COHERE),
 }
+_VISION_OF_QWEN: dict[str, object] = {
+    "model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 96, "depth": 2,
+    "num_heads": 4, "patch_size": PATCH, "out_hidden_size": 64,
+    "fullatt_block_indexes": [1],
+}  # fmt: skip
 # What is refused, and what the error says of it.
 REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "gemma3": (
@@ -90,7 +95,38 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
         ),
         "see each other",
     ),
+    "paligemma": (
+        "paligemma",
+        _kind("gemma", "siglip_vision_model", projection_dim=64),
+        "computes with an attention mask",
+    ),
     "llava_next": ("llava_next", _LLAVA, "asks for image_sizes, too"),
+    "idefics3": (
+        "idefics3",
+        _kind("llama", "idefics3_vision", scale_factor=2),
+        "read in several parts",
+    ),
+    "smolvlm": (
+        "smolvlm",
+        _kind("llama", "smolvlm_vision", scale_factor=2),
+        "read in several parts",
+    ),
+    "qwen2_5_vl": (
+        "qwen2_5_vl",
+        {
+            "text_config": _TEXT
+            | {
+                "model_type": "qwen2_5_vl_text",
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "mrope_section": [2, 3, 3],
+                },
+            },
+            "vision_config": _VISION_OF_QWEN,
+            "image_token_id": TOKEN,
+        },
+        "a size of its own",
+    ),
 }  # fmt: skip
 
 

@@ -151,6 +151,7 @@ def test_the_cross_cache_is_written_by_encode_alone(session):
     cross = [name for name in session.state if name.startswith("kvc_cross")]
     before = [np.array(session.state[name]) for name in cross]
     assert [one.shape[2] for one in before] == [PLACES] * 2
+    assert session.methods["encode"].input_names == ("pixels",)
     session.prefill(np.array([[2, 5, 8]]))
     session.decode(np.array([[9]]))
     for name, values in zip(cross, before, strict=True):
