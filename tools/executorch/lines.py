@@ -67,7 +67,7 @@ def code_lines(method: PteMethod) -> list[str]:
             made = ", ".join(
                 f"%{value}: {typed(method, value)}{_place(method, value)}"
                 for value in written_by(method, call)
-                if value >= 0 and method.values[value].tensor
+                if method.values[value].tensor
             )
             text = f"{name}({given})" + (f" -> {made}" if made else "")
         else:

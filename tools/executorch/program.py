@@ -17,6 +17,8 @@ from kvc.tools.executorch.tables import Buffer, Table
 
 _EXTENDED: Final = b"eh00"
 _MOST_NBYTES: Final = (1 << 31) - 1  # of a FlatBuffer
+_MOST_DIMS: Final = 16  # of a tensor, as ExecuTorch's runtime has it
+_MOST_SHOWN: Final = 16_000_000  # items and letters of all that calls of a method name
 _HEADER_NBYTES: Final = 40  # up to the end of the extended header, as long as ever
 
 # The fields of each table, in the order of the schema.
@@ -353,6 +355,7 @@ def _check_method(method: PteMethod, buffer: Buffer) -> None:
     for value in named:
         if not 0 <= value < count:
             buffer.fail(0, f"value {value} of method {method.name!r} is not there")
+    _check_shown(method, buffer)
     if any(nbytes < 0 for nbytes in method.buffers):
         buffer.fail(0, f"memory of method {method.name!r} has a negative size")
     for index, one in enumerate(method.values):
@@ -364,6 +367,27 @@ def _check_method(method: PteMethod, buffer: Buffer) -> None:
                     f"value {index} of method {method.name!r} lies outside its memory"
                 )
                 buffer.fail(0, what)
+
+
+def _check_shown(method: PteMethod, buffer: Buffer) -> None:
+    """Check that calls do not name long lists and texts more often than can be told.
+
+    Raises:
+        LimitExceeded: they do; a small file could name one list a million times.
+    """
+    values = [1 + len(v.items) + len(v.text) for v in method.values]
+    names = {
+        "kernel": [len(name) for name in method.operators],
+        "delegate": [len(one.backend) for one in method.delegates],
+    }
+    found = sum(values[arg] for arg in (*method.inputs, *method.outputs))
+    for call in method.calls:
+        found += sum(values[arg] for arg in call.args)
+        if call.kind in names:
+            found += names[call.kind][call.what]
+    if found > _MOST_SHOWN:
+        what = "the length of all that calls of a method name"
+        raise LimitExceeded(path=buffer.path, what=what, found=found, limit=_MOST_SHOWN)
 
 
 def _read_value(value: Table, buffer: Buffer) -> PteValue:
@@ -407,6 +431,8 @@ def _read_tensor(tensor: Table, buffer: Buffer) -> Tensor:
     if not dtype:
         buffer.fail(0, f"a tensor of the scalar type {scalar}, which does not exist")
     sizes = tensor.integers("sizes", "i4")
+    if len(sizes) > _MOST_DIMS:
+        buffer.fail(0, f"a tensor has {len(sizes)} dimensions, more than {_MOST_DIMS}")
     if any(size < 0 for size in sizes):
         buffer.fail(0, f"a tensor has negative sizes {sizes}")
     extra = tensor.table("extra_tensor_info", _EXTRA)

@@ -6,12 +6,13 @@ out: what they hold then is from the call before, or from the data they start wi
 """
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 from kvc.tools.executorch.flat_tensor import Ptd
+from kvc.tools.executorch.peak import peak_of, tensor_in_memory
 from kvc.tools.executorch.program import (
     UNBOUND,
     Call,
@@ -148,7 +149,7 @@ def describe_pte(pte: Pte) -> PteReport:
     return PteReport(
         file=PteFileReport(pte.path, pte.nbytes, "ExecuTorch program", pte.version),
         methods=tuple(map(_method, pte.methods)),
-        states=tuple(_state(m, v) for m in pte.methods for v in states[m.name]),
+        states=tuple(one for m in pte.methods for one in _states(m, states[m.name])),
         updates=tuple(one for m in pte.methods for one in _copies(m)),
         blobs=tuple(
             PteDataReport(key, "", segment, pte.segments[segment].nbytes)
@@ -170,9 +171,9 @@ def _needed(pte: Pte) -> Iterator[str]:
 
 def describe_ptd(ptd: Ptd) -> PteReport:
     """Return the reports on a data file: it has no methods."""
-    segments = sorted({entry.segment for entry in ptd.entries})
+    segments = {entry.segment for entry in ptd.entries}
     known = sum(ptd.segments[one].nbytes for one in segments)
-    rest = [s.nbytes for i, s in enumerate(ptd.segments) if i not in set(segments)]
+    rest = [s.nbytes for i, s in enumerate(ptd.segments) if i not in segments]
     parts = [
         PartReport("header", "", 1, ptd.header_nbytes),
         PartReport("index", "", 1, ptd.index_nbytes - ptd.header_nbytes),
@@ -240,7 +241,9 @@ def written_by(method: PteMethod, call: Call) -> tuple[int, ...]:
     """
     if call.kind == "kernel" and call.args:
         last = call.args[-1]
-        return method.values[last].items or (last,)
+        if method.values[last].kind == "tensors":
+            return tuple(item for item in method.values[last].items if item != -1)
+        return (last,)
     return call.args[1:] if call.kind == "move" else ()
 
 
@@ -251,7 +254,7 @@ def states_of(method: PteMethod) -> tuple[int, ...]:
     for value in method.inputs:
         filled.add(method.values[value].tensor)
     for call in method.calls:
-        written = written_by(method, call)
+        written = frozenset(written_by(method, call))
         for value in arguments(method, call):
             tensor = method.values[value].tensor
             if value in seen or tensor is None or tensor.memory is None:
@@ -328,10 +331,19 @@ def _method(method: PteMethod) -> PteMethodReport:
     )
 
 
-def _state(method: PteMethod, value: int) -> PteStateReport:
+def _states(method: PteMethod, states: Sequence[int]) -> Iterator[PteStateReport]:
+    writes: dict[int, list[Call]] = {value: [] for value in states}
+    for call in method.calls:
+        for value in dict.fromkeys(written_by(method, call)):
+            if value in writes:
+                writes[value].append(call)
+    for value, calls in writes.items():
+        yield _state(method, value, calls)
+
+
+def _state(method: PteMethod, value: int, writes: Sequence[Call]) -> PteStateReport:
     tensor = method.values[value].tensor
     assert tensor is not None
-    writes = [call for call in method.calls if value in written_by(method, call)]
     whole = [call for call in writes if _writes_back(method, call)]
     return PteStateReport(
         method=method.name,
@@ -354,7 +366,7 @@ def _copies(method: PteMethod) -> Iterator[PteCopyReport]:
             nbytes = sum(
                 tensor.nbytes
                 for value in written_by(method, call)
-                if value >= 0 and (tensor := method.values[value].tensor)
+                if (tensor := method.values[value].tensor)
             )
             found.setdefault(name, []).append(nbytes)
     for name, sizes in sorted(found.items(), key=lambda one: -sum(one[1])):
@@ -362,71 +374,25 @@ def _copies(method: PteMethod) -> Iterator[PteCopyReport]:
 
 
 def _delegates(pte: Pte, method: PteMethod) -> Iterator[PteDelegateReport]:
+    calls = Counter(call.what for call in method.calls if call.kind == "delegate")
     for index, one in enumerate(method.delegates):
         inside = one.inline
         if one.segment is not None:
             inside = pte.segments[one.segment].nbytes
-        calls = [c for c in method.calls if (c.kind, c.what) == ("delegate", index)]
-        yield PteDelegateReport(method.name, one.backend, inside, one.specs, len(calls))
+        yield PteDelegateReport(
+            method.name, one.backend, inside, one.specs, calls[index]
+        )
 
 
 def _memory(method: PteMethod, states: Sequence[int]) -> PteMemoryReport:
-    kept = sum(tensor.nbytes for _, tensor in _planned(method, states))
+    tensors = (tensor_in_memory(method, value) for value in states)
+    kept = sum(tensor.nbytes for tensor in tensors if tensor)
     return PteMemoryReport(
         method=method.name,
         buffers=method.buffers[1:],
-        peak_live=_peak(method, states),
+        peak_live=peak_of(method, states),
         states=kept,
     )
-
-
-def _planned(
-    method: PteMethod, values: Sequence[int]
-) -> Iterator[tuple[tuple[int, int], Tensor]]:
-    for value in values:
-        tensor = method.values[value].tensor
-        if tensor and tensor.memory is not None and tensor.dynamism != UNBOUND:
-            yield tensor.memory, tensor
-
-
-def _peak(method: PteMethod, states: Sequence[int]) -> int:
-    """Return the most bytes of planned memory that hold something at one moment.
-
-    Tensors that share bytes, as a view does with what it views, count once.
-    """
-    end = len(method.calls)
-    spans = dict.fromkeys(method.inputs, (0, 0))
-    for index, call in enumerate(method.calls):
-        for value in arguments(method, call):
-            first, _ = spans.get(value, (index, index))
-            spans[value] = (first, index)
-    for value in method.outputs:
-        spans[value] = (spans.get(value, (end, end))[0], end)
-    spans |= dict.fromkeys(states, (0, end))
-    changes: list[tuple[int, bool, int]] = []
-    for value, (first, last) in spans.items():
-        changes += [(first, True, value), (last + 1, False, value)]
-    live: set[int] = set()
-    most = 0
-    for _, group in groupby(sorted(changes), key=lambda change: change[0]):
-        for _, begins, value in group:
-            (live.add if begins else live.discard)(value)
-        most = max(most, _union(method, live))
-    return most
-
-
-def _union(method: PteMethod, values: set[int]) -> int:
-    """Return how many bytes of memory some values take together."""
-    spans = sorted(
-        (number, offset, offset + tensor.nbytes)
-        for (number, offset), tensor in _planned(method, tuple(values))
-    )
-    total, at = 0, (0, 0)
-    for number, start, end in spans:
-        done = at[1] if at[0] == number else 0
-        total += max(0, end - max(start, done))
-        at = (number, max(end, done))
-    return total
 
 
 def _program_parts(pte: Pte) -> Iterator[PartReport]:
@@ -437,12 +403,13 @@ def _program_parts(pte: Pte) -> Iterator[PartReport]:
             if one.segment is not None:
                 backends.setdefault(one.segment, one.backend)
     named = {segment for _, segment in pte.named}
+    mutable = set(pte.mutable_segments)
     groups: dict[str, list[int]] = {}
     for index, segment in enumerate(pte.segments):
         what = "without a name"
         if index == pte.constant_segment:
             what = "constants"
-        elif index in pte.mutable_segments:
+        elif index in mutable:
             what = "what states start with"
         elif index in backends:
             what = f"payloads of {backends[index]}"
