@@ -13,7 +13,7 @@ from typing import Final
 
 from kvc.runtime.tokenizers.base import TextSource, Tokenizer
 from kvc.runtime.tokenizers.rendering import Limits, Renderer
-from kvc.schema.errors import BadChatTemplate
+from kvc.schema.errors import BadChatTemplate, BadSetting
 from kvc.schema.frozen import frozen
 
 Message = Mapping[str, str]  # "role": "system", "user" or "assistant"; "content"
@@ -88,9 +88,16 @@ class ChatTemplate:
             BadChatTemplate: the template refuses the conversation, or fails.
             TemplateLimit: it takes more than a limit.
         """
+        try:
+            told = [dict(message) for message in messages]
+        except (TypeError, ValueError) as error:
+            expected = 'mappings with the texts "role" and "content"'
+            raise BadSetting(
+                name="messages", expected=expected, found=repr(messages)[:80]
+            ) from error
         variables: dict[str, object] = {
             **self.special_tokens,
-            "messages": [dict(message) for message in messages],
+            "messages": told,
             "tools": None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from kvc.runtime.tokenizers import chat_template_of
 from kvc.runtime.tokenizers.library import JsonTokenizer
-from kvc.schema.errors import BadChatTemplate, MissingPackage
+from kvc.schema.errors import BadChatTemplate, BadSetting, MissingPackage
 
 USER = {"role": "user", "content": " What is a cache? <é> "}
 ASSISTANT = {"role": "assistant", "content": 'It holds "keys".\n'}
@@ -66,6 +66,12 @@ def test_text_and_tokens_are_those_of_transformers(peer, name, conversation, pro
     assert "cache" in text
     tokens = JsonTokenizer(byte_level().to_str().encode()).encode(text, special=False)
     assert tokens == peer.apply_chat_template(messages, return_dict=False, **options)
+
+
+@pytest.mark.parametrize("messages", [["Hello"], [1], None, 1])
+def test_messages_that_are_no_mappings_are_refused(messages):
+    with pytest.raises(BadSetting, match="messages: expected mappings"):
+        template_of("text").render(messages)
 
 
 def test_the_time_is_that_of_this_place():
