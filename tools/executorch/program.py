@@ -342,11 +342,11 @@ def _read_method(
         delegates=delegates,
         buffers=plan.integers("non_const_buffer_sizes", "i8"),
     )
-    _check_method(found, buffer)
+    check_method(found, buffer)
     return found
 
 
-def _check_method(method: PteMethod, buffer: Buffer) -> None:
+def check_method(method: PteMethod, buffer: Buffer) -> None:
     """Check that all that names a value names one, and that memory is as large."""
     count = len(method.values)
     named = [*method.inputs, *method.outputs]

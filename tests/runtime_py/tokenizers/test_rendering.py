@@ -94,12 +94,15 @@ def test_ctrl_c_ends_what_runs():
     def interrupt(*_):
         raise KeyboardInterrupt
 
+    def render():
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        made.render({"endless": True})
+
     made = renderer("{% if endless %}" + ENDLESS + "{% endif %}text", max_seconds=300)
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
-            made.render({"endless": True})
+            render()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
