@@ -67,4 +67,4 @@ def _read(one: Table, buffer: Buffer) -> Entry:
         if scalar not in SCALARS:
             buffer.fail(0, f"data of the scalar type {scalar}, which does not exist")
         kind = f"{SCALARS[scalar][0]}{list(layout.integers('sizes', 'i4'))}"
-    return Entry(one.text("key"), kind, one.integer("segment_index", "I"))
+    return Entry(one.name("key"), kind, one.integer("segment_index", "I"))

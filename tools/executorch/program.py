@@ -233,7 +233,7 @@ def read_pte(path: str) -> Pte:
             for t in root.tables("mutable_data_segments", _SUBSEGMENTS)
         ),
         named=tuple(
-            (t.text("key"), t.integer("segment_index", "I"))
+            (t.name("key"), t.integer("segment_index", "I"))
             for t in root.tables("named_data", _NAMED)
         ),
     )
@@ -320,7 +320,7 @@ def _read_method(
         _read_value(value, buffer) for value in plan.tables("values", _VALUE)
     )
     operators = tuple(
-        ".".join(filter(None, (op.text("name"), op.text("overload"))))
+        ".".join(filter(None, (op.name("name"), op.name("overload"))))
         for op in plan.tables("operators", _OPERATOR)
     )
     delegates = tuple(
@@ -333,7 +333,7 @@ def _read_method(
         for call in chain.tables("instructions", _INSTRUCTION)
     )
     found = PteMethod(
-        name=plan.text("name"),
+        name=plan.name("name"),
         values=values,
         inputs=plan.integers("inputs", "i4"),
         outputs=plan.integers("outputs", "i4"),
@@ -448,7 +448,7 @@ def _read_tensor(tensor: Table, buffer: Buffer) -> Tensor:
         dynamism=_DYNAMISM.get(tensor.integer("shape_dynamism", "b"), ""),
         memory=memory,
         data=tensor.integer("data_buffer_idx", "I"),
-        name=extra.text("fully_qualified_name") if extra else "",
+        name=extra.name("fully_qualified_name") if extra else "",
         external=extra is not None and extra.integer("location", "b") == 1,
     )
 
@@ -491,11 +491,11 @@ def _read_delegate(
         buffer.fail(0, f"payload {index} of a delegate is not there")
     specs = tuple(_spec(spec) for spec in one.tables("compile_specs", _SPEC))
     within = inline[index] if where and not outside else 0
-    return PteDelegate(one.text("id"), within, index if outside else None, specs)
+    return PteDelegate(one.name("id"), within, index if outside else None, specs)
 
 
 def _spec(spec: Table) -> str:
-    return f"{spec.text('key')} ({spec.nbytes('value')} bytes)"
+    return f"{spec.name('key')} ({spec.nbytes('value')} bytes)"
 
 
 def arguments(method: PteMethod, call: Call) -> Iterator[int]:

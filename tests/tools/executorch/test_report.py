@@ -1,13 +1,20 @@
 """Reports on methods of ExecuTorch that are put together here, and on hostile ones."""
 
 import random
+import struct
 from dataclasses import replace
 
 import pytest
 
 from kvc.schema.errors import LimitExceeded
 from kvc.tools.executorch.peak import peak_of
-from kvc.tools.executorch.program import Call, PteMethod, PteValue, Tensor, check_method
+from kvc.tools.executorch.program import (
+    Call,
+    PteMethod,
+    PteValue,
+    Tensor,
+    check_method,
+)
 from kvc.tools.executorch.report import states_of, written_by
 from kvc.tools.executorch.tables import Buffer
 from kvc.tools.reports.families import families
@@ -77,6 +84,17 @@ def test_what_is_named_very_often_has_to_be_short(what):
     with pytest.raises(LimitExceeded, match="that calls of a method name"):
         check_method(made, buffer)
     check_method(replace(made, calls=made.calls[:100]), buffer)
+
+
+def test_names_have_an_end():
+    def table(text):  # a root, a vtable with one field, the table, the text
+        front = struct.pack("<IHHHHiII", 12, 6, 8, 4, 0, 8, 4, len(text))
+        return Buffer(front + text, "m.pte").root(("name",))
+
+    assert table(b"x" * 1024).name("name") == "x" * 1024
+    with pytest.raises(LimitExceeded, match=r"the bytes of a name.* 1025"):
+        table(b"x" * 1025).name("name")
+    assert table(b"x" * 1025).text("name") == "x" * 1025
 
 
 def test_numbers_of_thousands_of_digits_are_no_numbers_of_layers():
