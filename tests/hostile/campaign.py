@@ -16,6 +16,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,6 +108,8 @@ def _child(seed: Seed, numbers: range, folder: Path, answers: int) -> None:
             signal.setitimer(signal.ITIMER_PROF, 0)
             os.write(answers, json.dumps(verdict).encode() + b"\n")
         code = 0
+    except BaseException:  # nobody else will tell
+        traceback.print_exc()
     finally:
         os._exit(code)
 

@@ -7,7 +7,8 @@ In: a path. Out: a `Ptd`. The layout is that of `flat_tensor.fbs` of ExecuTorch 
 from dataclasses import dataclass
 
 from kvc.schema.errors import BadStructure
-from kvc.tools.executorch.program import SCALARS, Segment, read_front, read_segments
+from kvc.tools.executorch.contents import Segment
+from kvc.tools.executorch.program import SCALARS, read_front, read_segments
 from kvc.tools.executorch.tables import Buffer, Table
 
 _FLAT_TENSOR = ("version", "segments", "named_data")

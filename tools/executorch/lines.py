@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from kvc.tools.executorch.program import PteMethod
+from kvc.tools.executorch.contents import PteMethod
 from kvc.tools.executorch.report import (
     PteMethodReport,
     PteReport,
     PteStateReport,
-    operator_of,
     shown,
     typed,
-    written_by,
 )
+from kvc.tools.executorch.states import operator_of, written_by
 from kvc.tools.reports.families import families
 from kvc.tools.reports.sizes import size_lines, size_summary_lines
 from kvc.tools.text import columns, escape, plural, share, size

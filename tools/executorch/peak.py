@@ -7,7 +7,7 @@ as a view does with what it views, count once.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 
-from kvc.tools.executorch.program import UNBOUND, PteMethod, Tensor, arguments
+from kvc.tools.executorch.contents import UNBOUND, PteMethod, Tensor, arguments
 
 Place = tuple[int, int]  # number of a buffer, and a byte of it
 

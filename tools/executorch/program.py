@@ -1,4 +1,4 @@
-"""What a `.pte` file holds: methods with their values and calls, delegates, segments.
+"""Read a `.pte` file: methods with their values and calls, delegates, segments.
 
 In: a path. Out: a `Pte`. The layout is that of `schema/program.fbs` of ExecuTorch 1.5
 (identifier ET12), which only ever appends fields, and of the extended header before it:
@@ -7,18 +7,26 @@ program, where segments begin, and how many bytes they have (8 each; the last on
 missing in older files). Files of before segments have no such header.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from kvc.schema.container import OpenFile
 from kvc.schema.errors import BadStructure, LimitExceeded
+from kvc.tools.executorch.checks import check_data, check_method
+from kvc.tools.executorch.contents import (
+    UNBOUND,
+    Call,
+    Pte,
+    PteDelegate,
+    PteMethod,
+    PteValue,
+    Segment,
+    Tensor,
+)
 from kvc.tools.executorch.tables import Buffer, Table
 
 _EXTENDED: Final = b"eh00"
 _MOST_NBYTES: Final = (1 << 31) - 1  # of a FlatBuffer
 _MOST_DIMS: Final = 16  # of a tensor, as ExecuTorch's runtime has it
-_MOST_SHOWN: Final = 16_000_000  # items and letters of all that calls of a method name
 _HEADER_NBYTES: Final = 40  # up to the end of the extended header, as long as ever
 
 # The fields of each table, in the order of the schema.
@@ -70,125 +78,7 @@ SCALARS: Final = {
     26: ("float8_e4m3fnuz", 8), 27: ("uint16", 16), 28: ("uint32", 32),
     29: ("uint64", 64),
 }  # fmt: skip
-UNBOUND: Final = "unbound"
 _DYNAMISM = {1: "bound", 2: UNBOUND}
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of a method.
-
-    Attributes:
-        dtype: its name.
-        sizes: upper bounds of them where it is dynamic.
-        nbytes: at these sizes.
-        dynamism: "" for fixed sizes, "bound" or "unbound".
-        memory: number of its buffer and offset in bytes; None where the runtime or the
-            caller gives memory.
-        data: index of its data in the file, 0 for none.
-        name: that the file tells, or "".
-        external: whether its data lies in another file, under its name.
-    """
-
-    dtype: str
-    sizes: tuple[int, ...]
-    nbytes: int
-    dynamism: str
-    memory: tuple[int, int] | None
-    data: int
-    name: str
-    external: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PteValue:
-    """A value of a method: a tensor, or what stands as text."""
-
-    kind: str
-    text: str
-    tensor: Tensor | None
-    items: tuple[int, ...] = ()  # of a list of tensors or integers, as values
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An instruction; `what` indexes operators or delegates by its kind."""
-
-    kind: str
-    what: int
-    args: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PteDelegate:
-    """A partition; `inline` is the size of a payload in the program, else `segment`."""
-
-    backend: str
-    inline: int
-    segment: int | None
-    specs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PteMethod:
-    """A method as the file has it."""
-
-    name: str
-    values: tuple[PteValue, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    calls: tuple[Call, ...]
-    operators: tuple[str, ...]
-    delegates: tuple[PteDelegate, ...]
-    buffers: tuple[int, ...]  # bytes of planned memory; the first one is unused
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Bytes after the program, `offset` counted from where segments begin."""
-
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pte:
-    """A program of ExecuTorch.
-
-    Attributes:
-        path, nbytes: of the file.
-        version: of the schema.
-        header_nbytes: of the extended header, 0 where there is none.
-        program_nbytes: of the program with what lies in it, the header included.
-        segments_at: where segments begin in the file.
-        constants: bytes of each constant that lies in the program.
-        inline: bytes of each delegate's payload that lies in the program.
-        constant_segment: index of the one with constants, None for none.
-        constant_offsets: of each in it.
-        mutable_segments: of those with initial data of states.
-        named: key and segment of data with a name.
-    """
-
-    path: str
-    nbytes: int
-    version: int
-    header_nbytes: int
-    program_nbytes: int
-    methods: tuple[PteMethod, ...]
-    segments_at: int
-    segments: tuple[Segment, ...]
-    constants: tuple[int, ...]
-    inline: tuple[int, ...]
-    constant_segment: int | None
-    constant_offsets: tuple[int, ...]
-    mutable_segments: tuple[int, ...]
-    named: tuple[tuple[str, int], ...]
-
-    @property
-    def tables_nbytes(self) -> int:
-        """Bytes of the program without data that lies in it."""
-        within = sum(self.constants) + sum(self.inline)
-        return self.program_nbytes - self.header_nbytes - within
 
 
 def read_pte(path: str) -> Pte:
@@ -237,7 +127,7 @@ def read_pte(path: str) -> Pte:
             for t in root.tables("named_data", _NAMED)
         ),
     )
-    _check_data(found, buffer)
+    check_data(found, buffer)
     return found
 
 
@@ -301,18 +191,6 @@ def read_segments(
     return found
 
 
-def _check_data(found: Pte, buffer: Buffer) -> None:
-    """Check that segments that are named are there, and that sizes add up."""
-    used = [segment for _, segment in found.named] + [*found.mutable_segments]
-    if found.constant_segment is not None:
-        used.append(found.constant_segment)
-    for one in used:
-        if one >= len(found.segments):
-            buffer.fail(0, f"segment {one} is not there")
-    if found.tables_nbytes < 0:
-        buffer.fail(0, "constants or payloads in the program overlap")
-
-
 def _read_method(
     plan: Table, buffer: Buffer, inline: tuple[int, ...], segments: int
 ) -> PteMethod:
@@ -344,50 +222,6 @@ def _read_method(
     )
     check_method(found, buffer)
     return found
-
-
-def check_method(method: PteMethod, buffer: Buffer) -> None:
-    """Check that all that names a value names one, and that memory is as large."""
-    count = len(method.values)
-    named = [*method.inputs, *method.outputs]
-    named += [arg for call in method.calls for arg in call.args]
-    named += [item for value in method.values for item in value.items if item != -1]
-    for value in named:
-        if not 0 <= value < count:
-            buffer.fail(0, f"value {value} of method {method.name!r} is not there")
-    _check_shown(method, buffer)
-    if any(nbytes < 0 for nbytes in method.buffers):
-        buffer.fail(0, f"memory of method {method.name!r} has a negative size")
-    for index, one in enumerate(method.values):
-        if one.tensor and one.tensor.memory and one.tensor.dynamism != UNBOUND:
-            number, offset = one.tensor.memory
-            fits = number < len(method.buffers)
-            if not fits or offset + one.tensor.nbytes > method.buffers[number]:
-                what = (
-                    f"value {index} of method {method.name!r} lies outside its memory"
-                )
-                buffer.fail(0, what)
-
-
-def _check_shown(method: PteMethod, buffer: Buffer) -> None:
-    """Check that calls do not name long lists and texts more often than can be told.
-
-    Raises:
-        LimitExceeded: they do; a small file could name one list a million times.
-    """
-    values = [1 + len(v.items) + len(v.text) for v in method.values]
-    names = {
-        "kernel": [len(name) for name in method.operators],
-        "delegate": [len(one.backend) for one in method.delegates],
-    }
-    found = sum(values[arg] for arg in (*method.inputs, *method.outputs))
-    for call in method.calls:
-        found += sum(values[arg] for arg in call.args)
-        if call.kind in names:
-            found += names[call.kind][call.what]
-    if found > _MOST_SHOWN:
-        what = "the length of all that calls of a method name"
-        raise LimitExceeded(path=buffer.path, what=what, found=found, limit=_MOST_SHOWN)
 
 
 def _read_value(value: Table, buffer: Buffer) -> PteValue:
@@ -496,10 +330,3 @@ def _read_delegate(
 
 def _spec(spec: Table) -> str:
     return f"{spec.name('key')} ({spec.nbytes('value')} bytes)"
-
-
-def arguments(method: PteMethod, call: Call) -> Iterator[int]:
-    """Yield the values that a call names, those within lists of tensors too."""
-    for arg in call.args:
-        yield arg
-        yield from (item for item in method.values[arg].items if item != -1)
