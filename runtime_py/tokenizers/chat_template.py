@@ -147,10 +147,11 @@ def _default(found: object) -> str:
         case str():
             return found
         case list() if all(isinstance(one, dict) for one in found):
-            named = {one.get("name"): one.get("template") for one in found}
-            if isinstance(text := named.get("default"), str):
-                return text
-            names = ", ".join(map(str, named))
+            named = [(one.get("name"), one.get("template")) for one in found]
+            for name, text in reversed(named):  # the last one holds, as in a mapping
+                if name == "default" and isinstance(text, str):
+                    return text
+            names = ", ".join(str(name) for name, _ in named)
             reason = f'none of its chat templates is called "default": {names}'
             raise BadChatTemplate(file=_CONFIG, reason=reason)
     reason = "chat_template is neither a text nor a list of named ones"

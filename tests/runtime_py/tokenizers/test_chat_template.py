@@ -106,6 +106,9 @@ def test_of_several_templates_the_default_is_taken():
     config = json.dumps({"chat_template": named[:1]})
     with pytest.raises(BadChatTemplate, match=r'called "default": tool_use'):
         chat_template_of(Source(config=config))
+    config = json.dumps({"chat_template": [{"name": ["default"], "template": "x"}]})
+    with pytest.raises(BadChatTemplate, match=r'called "default": \[\'default\'\]'):
+        chat_template_of(Source(config=config))
 
 
 def test_special_tokens_come_from_both_files_as_text_or_object():
