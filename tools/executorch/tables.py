@@ -98,10 +98,6 @@ class Table:
         place = self._place(name)
         return None if place is None else self._buffer.follow(place)
 
-    def has(self, name: str) -> bool:
-        """Tell whether a field is there."""
-        return self._place(name) is not None
-
     def integer(self, name: str, code: str) -> int:
         """Return an integer, 0 where it is missing."""
         place = self._place(name)

@@ -149,6 +149,9 @@ def test_onnxruntime_takes_its_turn(kvc, fast, tmp_path, monkeypatch):
         14,
     )
     assert [t["test"] for t in other["tests"]] == ["pp4 @ d3", "tg2 @ d3"]
+    model.write_bytes(b"other")
+    done = kvc("bench", fast, *arguments)
+    assert f"fails on {model}: it has inputs that are tensor(double)" in done.output
     model.write_bytes(b"broken")
     done = kvc("bench", fast, *arguments)
     assert f"ONNX Runtime fails on {model}: no model" in done.output
