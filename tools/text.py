@@ -67,6 +67,8 @@ def columns(
         return []
     align = align.ljust(len(cells[0]), "<")
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    if align[len(widths) - 1] == "<":
+        widths[-1] = 0  # nothing comes after it
     return [
         (" " * indent + "  ".join(map(_pad, row, align, widths))).rstrip()
         for row in cells

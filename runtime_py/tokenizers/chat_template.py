@@ -13,7 +13,7 @@ from typing import Final
 
 from kvc.runtime.tokenizers.base import TextSource, Tokenizer
 from kvc.runtime.tokenizers.rendering import Limits, Renderer
-from kvc.schema.errors import BadChatTemplate
+from kvc.schema.errors import BadChatTemplate, BadSetting
 from kvc.schema.frozen import frozen
 
 Message = Mapping[str, str]  # "role": "system", "user" or "assistant"; "content"
@@ -88,9 +88,16 @@ class ChatTemplate:
             BadChatTemplate: the template refuses the conversation, or fails.
             TemplateLimit: it takes more than a limit.
         """
+        try:
+            told = [dict(message) for message in messages]
+        except (TypeError, ValueError) as error:
+            expected = 'mappings with the texts "role" and "content"'
+            raise BadSetting(
+                name="messages", expected=expected, found=repr(messages)[:80]
+            ) from error
         variables: dict[str, object] = {
             **self.special_tokens,
-            "messages": [dict(message) for message in messages],
+            "messages": told,
             "tools": None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -140,10 +147,11 @@ def _default(found: object) -> str:
         case str():
             return found
         case list() if all(isinstance(one, dict) for one in found):
-            named = {one.get("name"): one.get("template") for one in found}
-            if isinstance(text := named.get("default"), str):
-                return text
-            names = ", ".join(map(str, named))
+            named = [(one.get("name"), one.get("template")) for one in found]
+            for name, text in reversed(named):  # the last one holds, as in a mapping
+                if name == "default" and isinstance(text, str):
+                    return text
+            names = ", ".join(str(name) for name, _ in named)
             reason = f'none of its chat templates is called "default": {names}'
             raise BadChatTemplate(file=_CONFIG, reason=reason)
     reason = "chat_template is neither a text nor a list of named ones"

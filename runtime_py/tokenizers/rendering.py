@@ -112,14 +112,18 @@ class Renderer:
         """Return the process, started if there is none, or only one before a fork."""
         if self._process is None or self._process.of_other_process():
             self._process, limits = None, self._limits
-            process = self._started()
             start = {
                 "text": self._text,
                 "seconds": limits.max_seconds,
                 "characters": limits.max_characters,
                 "nbytes": limits.max_nbytes,
             }
-            self._ask(process, json.dumps(start).encode())
+            process = self._started()
+            try:
+                self._ask(process, json.dumps(start).encode())
+            except KvcError:
+                process.end()
+                raise
             self._process = process
         return self._process
 
@@ -172,7 +176,10 @@ class _Process:
         Raises:
             OSError, ValueError: the system refuses, or nobody knows where Python is.
         """
-        path = json.dumps([entry or str(Path.cwd()) for entry in sys.path])
+        if not sys.executable:
+            raise ValueError("sys.executable names no Python")
+        texts = [entry for entry in sys.path if isinstance(entry, str)]
+        path = json.dumps([entry or str(Path.cwd()) for entry in texts])
         command = [sys.executable, "-I", "-S", "-c", _START, path, str(_SCRIPT)]
         self._owner = os.getpid()
         # A session of its own: Ctrl-C at a terminal is for those who wait for it.

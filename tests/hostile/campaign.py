@@ -10,16 +10,19 @@ this process.
 
 import argparse
 import json
+import mmap
 import os
 import resource
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Forked processes have no threads but one, and would wait for those of OpenMP.
+os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from hostile_cases import FINDINGS, Seed, Verdict, try_case
@@ -31,7 +34,7 @@ from kvc.runtime.kernels import load_kernels, load_preparations
 
 BATCH = 25  # cases that one process tries
 CASE_SECONDS = 8  # of a processor, for loading and both runs
-MEMORY = 6 << 30  # of address space
+MEMORY = 6 << 30  # of address space, beside what there is before
 CRASH, LONG = "ends the process", "runs for long"
 
 
@@ -95,7 +98,8 @@ def _child(seed: Seed, numbers: range, folder: Path, answers: int) -> None:
     """Try cases, and write a line for each; never returns."""
     code = 1
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        most = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (most + MEMORY, most + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         for number in numbers:
@@ -104,6 +108,8 @@ def _child(seed: Seed, numbers: range, folder: Path, answers: int) -> None:
             signal.setitimer(signal.ITIMER_PROF, 0)
             os.write(answers, json.dumps(verdict).encode() + b"\n")
         code = 0
+    except BaseException:  # nobody else will tell
+        traceback.print_exc()
     finally:
         os._exit(code)
 

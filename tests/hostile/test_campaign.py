@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from resident_memory import LINUX
 
 CAMPAIGN = Path(__file__).with_name("campaign.py")
 
@@ -24,6 +25,7 @@ def campaign(tmp_path):
     return run
 
 
+@LINUX
 def test_no_hostile_file_is_accepted_and_computes_two_things(campaign):
     seeds = ("growing", "int8 cache")
     done, record = campaign("--cases", "40", "--seeds", *seeds)

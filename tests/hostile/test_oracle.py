@@ -13,6 +13,7 @@ from apart import PAGE, POISON, Guard, Region, StrayWriteError, lay_apart
 from hand_built import write_bundle
 from hostile_cases import Seed, try_case
 from program_mutations import Mutator
+from resident_memory import LINUX
 from stateful_programs import mixed_program
 from verifier_checks import all_checks
 
@@ -68,6 +69,7 @@ def test_what_is_laid_apart_passes_the_verifier_and_shares_nothing(seed):
         ends = region.end
 
 
+@LINUX
 def test_a_write_beside_a_value_is_seen_and_one_into_a_guard_ends_the_process():
     arena = Arena(4 * PAGE)
     guard = Guard(arena, [Region(PAGE, 2 * PAGE, PAGE + 64, 128)])
@@ -80,9 +82,11 @@ def test_a_write_beside_a_value_is_seen_and_one_into_a_guard_ends_the_process():
     assert (arena.bytes[PAGE : 2 * PAGE] == POISON).all()
     child = os.fork()
     if child == 0:
-        faulthandler.disable()
-        arena.bytes[2 * PAGE] = 0
-        os._exit(0)
+        try:
+            faulthandler.disable()
+            arena.bytes[2 * PAGE] = 0
+        finally:
+            os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code == -signal.SIGSEGV
 

@@ -32,16 +32,16 @@ _CALLS = 5
 _MAX_TURNS = 300
 _STRANGE = (-1, 2, 5, 100, 1 << 40, -(1 << 63))
 
-# What a verdict may be; those of `FINDINGS` are defects.
+# Verdicts that are defects; the others are "same", "refused", "cannot be made", "too
+# large" and "equal to the seed".
 FINDINGS = ("differs", "escapes", "stray write", "slow to load", "no plan apart")
-HARMLESS = ("same", "refused", "cannot be made", "too large", "equal to the seed")
 
 
 class Verdict(NamedTuple):
     """What came of a case.
 
     Attributes:
-        kind: one of `FINDINGS` or `HARMLESS`.
+        kind: one of `FINDINGS`, or harmless.
         where: the check that refused it, or what else there is to say.
     """
 

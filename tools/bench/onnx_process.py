@@ -52,6 +52,11 @@ class Decoder:
             raise ValueError("no decoder: it takes no tokens, or returns other caches")
         if not self.pasts or any(isinstance(i.shape[2], int) for i in self.pasts):
             raise ValueError("its caches do not grow along axis 2, as they must here")
+        fixed = [i.shape[axis] for i in self.pasts for axis in (1, 3)]
+        if not all(isinstance(size, int) for size in fixed):
+            raise ValueError("its caches do not say how many heads they have, how wide")
+        if other := sorted({i.type for i in inputs} - TYPES.keys()):
+            raise ValueError(f"it has inputs that are {', '.join(other)}")
         self.tokens: Value = tokens[0]
         self.others = [i for i in inputs if i not in (self.tokens, *self.pasts)]
         self.caches: list[Any] = []

@@ -43,7 +43,9 @@ Each output is one object with the key `version`, {DUMP_VERSION} now. A field th
 goes, or comes to mean something else, raises it; a new field does not. With `--size`,
 `--memory`, `--states`, `--copies` (the key `updates`), `--blobs` or `--delegates`
 (`delegates` and `operators`) the other keys are left out. Bytes and counts are
-integers, digests are hexadecimal, `null` stands for nothing.
+integers, digests are hexadecimal, `null` stands for nothing. Of a `.pte` file
+`--ops METHOD` prints under `ops` a list of objects with `method`, its name, and
+`code`, its instructions as lines of text.
 
 | command | key | |
 | --- | --- | --- |

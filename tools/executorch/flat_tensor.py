@@ -7,7 +7,8 @@ In: a path. Out: a `Ptd`. The layout is that of `flat_tensor.fbs` of ExecuTorch 
 from dataclasses import dataclass
 
 from kvc.schema.errors import BadStructure
-from kvc.tools.executorch.program import SCALARS, Segment, read_front, read_segments
+from kvc.tools.executorch.contents import Segment
+from kvc.tools.executorch.program import SCALARS, read_front, read_segments
 from kvc.tools.executorch.tables import Buffer, Table
 
 _FLAT_TENSOR = ("version", "segments", "named_data")
@@ -67,4 +68,4 @@ def _read(one: Table, buffer: Buffer) -> Entry:
         if scalar not in SCALARS:
             buffer.fail(0, f"data of the scalar type {scalar}, which does not exist")
         kind = f"{SCALARS[scalar][0]}{list(layout.integers('sizes', 'i4'))}"
-    return Entry(one.text("key"), kind, one.integer("segment_index", "I"))
+    return Entry(one.name("key"), kind, one.integer("segment_index", "I"))

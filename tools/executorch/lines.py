@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from kvc.tools.executorch.program import PteMethod
+from kvc.tools.executorch.contents import PteMethod
 from kvc.tools.executorch.report import (
     PteMethodReport,
     PteReport,
     PteStateReport,
-    operator_of,
     shown,
     typed,
-    written_by,
 )
+from kvc.tools.executorch.states import operator_of, written_by
 from kvc.tools.reports.families import families
 from kvc.tools.reports.sizes import size_lines, size_summary_lines
 from kvc.tools.text import columns, escape, plural, share, size
@@ -67,7 +66,7 @@ def code_lines(method: PteMethod) -> list[str]:
             made = ", ".join(
                 f"%{value}: {typed(method, value)}{_place(method, value)}"
                 for value in written_by(method, call)
-                if value >= 0 and method.values[value].tensor
+                if method.values[value].tensor
             )
             text = f"{name}({given})" + (f" -> {made}" if made else "")
         else:
@@ -98,13 +97,14 @@ def _methods(methods: Sequence[PteMethodReport]) -> list[str]:
         ]
         lines.append(f"      {plural(count, 'instruction')}{''.join(calls)}")
         if left:
-            lines.append(f"      {left:,} outside delegates{_few(list(one.kernels))}")
+            names = _few(list(one.kernels))
+            lines.append(f"      {left:,} outside delegates ({names})")
     return lines
 
 
 def _few(names: Sequence[str]) -> str:
     shown = [*names[:_FEW], *["..."] * (len(names) > _FEW)]
-    return f" ({', '.join(map(escape, shown))})" if names else ""
+    return ", ".join(map(escape, shown))
 
 
 def _state_families(states: Sequence[PteStateReport]) -> list[str]:
@@ -142,7 +142,7 @@ def _times(group: Sequence[PteStateReport]) -> str:
 def _writers(state: PteStateReport) -> str:
     if state.copied:
         return "overwritten whole in each call"
-    return f"written by {', '.join(map(escape, state.written)) or 'nothing here'}"
+    return f"written by {_few(state.written) or 'nothing here'}"
 
 
 def _states(states: Sequence[PteStateReport]) -> list[str]:
@@ -154,7 +154,7 @@ def _states(states: Sequence[PteStateReport]) -> list[str]:
             s.type,
             f"{s.nbytes:,}",
             "data of the file" if s.initial else "not in the file",
-            ", ".join(map(escape, s.written)) or "nothing here",
+            _few(s.written) or "nothing here",
             f"{s.copied:,}",
         )
         for s in states
@@ -183,7 +183,7 @@ def _data_summary(report: PteReport) -> list[str]:
         lines = [f"  {size(sum(once.values()))} with names: {names}"]
     if report.needed:
         names = plural(len(report.needed), "tensor")
-        lines.append(f"  {names} in other files{_few(report.needed)}")
+        lines.append(f"  {names} in other files ({_few(report.needed)})")
     return lines
 
 

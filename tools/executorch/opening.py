@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from kvc.schema.container import OpenFile
 from kvc.schema.container.kinds import PTD_MARK, PTE_MARK
 from kvc.schema.errors import UnknownName
+from kvc.tools.executorch.contents import PteMethod
 from kvc.tools.executorch.flat_tensor import read_ptd
-from kvc.tools.executorch.program import PteMethod, read_pte
+from kvc.tools.executorch.program import read_pte
 from kvc.tools.executorch.report import PteReport, describe_ptd, describe_pte
 
 Described = tuple[PteReport, tuple[PteMethod, ...]]

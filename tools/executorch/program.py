@@ -1,4 +1,4 @@
-"""What a `.pte` file holds: methods with their values and calls, delegates, segments.
+"""Read a `.pte` file: methods with their values and calls, delegates, segments.
 
 In: a path. Out: a `Pte`. The layout is that of `schema/program.fbs` of ExecuTorch 1.5
 (identifier ET12), which only ever appends fields, and of the extended header before it:
@@ -7,16 +7,26 @@ program, where segments begin, and how many bytes they have (8 each; the last on
 missing in older files). Files of before segments have no such header.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from kvc.schema.container import OpenFile
 from kvc.schema.errors import BadStructure, LimitExceeded
+from kvc.tools.executorch.checks import check_data, check_method
+from kvc.tools.executorch.contents import (
+    UNBOUND,
+    Call,
+    Pte,
+    PteDelegate,
+    PteMethod,
+    PteValue,
+    Segment,
+    Tensor,
+)
 from kvc.tools.executorch.tables import Buffer, Table
 
 _EXTENDED: Final = b"eh00"
 _MOST_NBYTES: Final = (1 << 31) - 1  # of a FlatBuffer
+_MOST_DIMS: Final = 16  # of a tensor, as ExecuTorch's runtime has it
 _HEADER_NBYTES: Final = 40  # up to the end of the extended header, as long as ever
 
 # The fields of each table, in the order of the schema.
@@ -68,125 +78,7 @@ SCALARS: Final = {
     26: ("float8_e4m3fnuz", 8), 27: ("uint16", 16), 28: ("uint32", 32),
     29: ("uint64", 64),
 }  # fmt: skip
-UNBOUND: Final = "unbound"
 _DYNAMISM = {1: "bound", 2: UNBOUND}
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of a method.
-
-    Attributes:
-        dtype: its name.
-        sizes: upper bounds of them where it is dynamic.
-        nbytes: at these sizes.
-        dynamism: "" for fixed sizes, "bound" or "unbound".
-        memory: number of its buffer and offset in bytes; None where the runtime or the
-            caller gives memory.
-        data: index of its data in the file, 0 for none.
-        name: that the file tells, or "".
-        external: whether its data lies in another file, under its name.
-    """
-
-    dtype: str
-    sizes: tuple[int, ...]
-    nbytes: int
-    dynamism: str
-    memory: tuple[int, int] | None
-    data: int
-    name: str
-    external: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PteValue:
-    """A value of a method: a tensor, or what stands as text."""
-
-    kind: str
-    text: str
-    tensor: Tensor | None
-    items: tuple[int, ...] = ()  # of a list of tensors or integers, as values
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An instruction; `what` indexes operators or delegates by its kind."""
-
-    kind: str
-    what: int
-    args: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PteDelegate:
-    """A partition; `inline` is the size of a payload in the program, else `segment`."""
-
-    backend: str
-    inline: int
-    segment: int | None
-    specs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PteMethod:
-    """A method as the file has it."""
-
-    name: str
-    values: tuple[PteValue, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    calls: tuple[Call, ...]
-    operators: tuple[str, ...]
-    delegates: tuple[PteDelegate, ...]
-    buffers: tuple[int, ...]  # bytes of planned memory; the first one is unused
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Bytes after the program, `offset` counted from where segments begin."""
-
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pte:
-    """A program of ExecuTorch.
-
-    Attributes:
-        path, nbytes: of the file.
-        version: of the schema.
-        header_nbytes: of the extended header, 0 where there is none.
-        program_nbytes: of the program with what lies in it, the header included.
-        segments_at: where segments begin in the file.
-        constants: bytes of each constant that lies in the program.
-        inline: bytes of each delegate's payload that lies in the program.
-        constant_segment: index of the one with constants, None for none.
-        constant_offsets: of each in it.
-        mutable_segments: of those with initial data of states.
-        named: key and segment of data with a name.
-    """
-
-    path: str
-    nbytes: int
-    version: int
-    header_nbytes: int
-    program_nbytes: int
-    methods: tuple[PteMethod, ...]
-    segments_at: int
-    segments: tuple[Segment, ...]
-    constants: tuple[int, ...]
-    inline: tuple[int, ...]
-    constant_segment: int | None
-    constant_offsets: tuple[int, ...]
-    mutable_segments: tuple[int, ...]
-    named: tuple[tuple[str, int], ...]
-
-    @property
-    def tables_nbytes(self) -> int:
-        """Bytes of the program without data that lies in it."""
-        within = sum(self.constants) + sum(self.inline)
-        return self.program_nbytes - self.header_nbytes - within
 
 
 def read_pte(path: str) -> Pte:
@@ -231,11 +123,11 @@ def read_pte(path: str) -> Pte:
             for t in root.tables("mutable_data_segments", _SUBSEGMENTS)
         ),
         named=tuple(
-            (t.text("key"), t.integer("segment_index", "I"))
+            (t.name("key"), t.integer("segment_index", "I"))
             for t in root.tables("named_data", _NAMED)
         ),
     )
-    _check_data(found, buffer)
+    check_data(found, buffer)
     return found
 
 
@@ -299,18 +191,6 @@ def read_segments(
     return found
 
 
-def _check_data(found: Pte, buffer: Buffer) -> None:
-    """Check that segments that are named are there, and that sizes add up."""
-    used = [segment for _, segment in found.named] + [*found.mutable_segments]
-    if found.constant_segment is not None:
-        used.append(found.constant_segment)
-    for one in used:
-        if one >= len(found.segments):
-            buffer.fail(0, f"segment {one} is not there")
-    if found.tables_nbytes < 0:
-        buffer.fail(0, "constants or payloads in the program overlap")
-
-
 def _read_method(
     plan: Table, buffer: Buffer, inline: tuple[int, ...], segments: int
 ) -> PteMethod:
@@ -318,7 +198,7 @@ def _read_method(
         _read_value(value, buffer) for value in plan.tables("values", _VALUE)
     )
     operators = tuple(
-        ".".join(filter(None, (op.text("name"), op.text("overload"))))
+        ".".join(filter(None, (op.name("name"), op.name("overload"))))
         for op in plan.tables("operators", _OPERATOR)
     )
     delegates = tuple(
@@ -331,7 +211,7 @@ def _read_method(
         for call in chain.tables("instructions", _INSTRUCTION)
     )
     found = PteMethod(
-        name=plan.text("name"),
+        name=plan.name("name"),
         values=values,
         inputs=plan.integers("inputs", "i4"),
         outputs=plan.integers("outputs", "i4"),
@@ -340,30 +220,8 @@ def _read_method(
         delegates=delegates,
         buffers=plan.integers("non_const_buffer_sizes", "i8"),
     )
-    _check_method(found, buffer)
+    check_method(found, buffer)
     return found
-
-
-def _check_method(method: PteMethod, buffer: Buffer) -> None:
-    """Check that all that names a value names one, and that memory is as large."""
-    count = len(method.values)
-    named = [*method.inputs, *method.outputs]
-    named += [arg for call in method.calls for arg in call.args]
-    named += [item for value in method.values for item in value.items if item != -1]
-    for value in named:
-        if not 0 <= value < count:
-            buffer.fail(0, f"value {value} of method {method.name!r} is not there")
-    if any(nbytes < 0 for nbytes in method.buffers):
-        buffer.fail(0, f"memory of method {method.name!r} has a negative size")
-    for index, one in enumerate(method.values):
-        if one.tensor and one.tensor.memory and one.tensor.dynamism != UNBOUND:
-            number, offset = one.tensor.memory
-            fits = number < len(method.buffers)
-            if not fits or offset + one.tensor.nbytes > method.buffers[number]:
-                what = (
-                    f"value {index} of method {method.name!r} lies outside its memory"
-                )
-                buffer.fail(0, what)
 
 
 def _read_value(value: Table, buffer: Buffer) -> PteValue:
@@ -407,6 +265,8 @@ def _read_tensor(tensor: Table, buffer: Buffer) -> Tensor:
     if not dtype:
         buffer.fail(0, f"a tensor of the scalar type {scalar}, which does not exist")
     sizes = tensor.integers("sizes", "i4")
+    if len(sizes) > _MOST_DIMS:
+        buffer.fail(0, f"a tensor has {len(sizes)} dimensions, more than {_MOST_DIMS}")
     if any(size < 0 for size in sizes):
         buffer.fail(0, f"a tensor has negative sizes {sizes}")
     extra = tensor.table("extra_tensor_info", _EXTRA)
@@ -422,7 +282,7 @@ def _read_tensor(tensor: Table, buffer: Buffer) -> Tensor:
         dynamism=_DYNAMISM.get(tensor.integer("shape_dynamism", "b"), ""),
         memory=memory,
         data=tensor.integer("data_buffer_idx", "I"),
-        name=extra.text("fully_qualified_name") if extra else "",
+        name=extra.name("fully_qualified_name") if extra else "",
         external=extra is not None and extra.integer("location", "b") == 1,
     )
 
@@ -465,15 +325,8 @@ def _read_delegate(
         buffer.fail(0, f"payload {index} of a delegate is not there")
     specs = tuple(_spec(spec) for spec in one.tables("compile_specs", _SPEC))
     within = inline[index] if where and not outside else 0
-    return PteDelegate(one.text("id"), within, index if outside else None, specs)
+    return PteDelegate(one.name("id"), within, index if outside else None, specs)
 
 
 def _spec(spec: Table) -> str:
-    return f"{spec.text('key')} ({spec.nbytes('value')} bytes)"
-
-
-def arguments(method: PteMethod, call: Call) -> Iterator[int]:
-    """Yield the values that a call names, those within lists of tensors too."""
-    for arg in call.args:
-        yield arg
-        yield from (item for item in method.values[arg].items if item != -1)
+    return f"{spec.name('key')} ({spec.nbytes('value')} bytes)"

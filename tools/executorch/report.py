@@ -1,29 +1,28 @@
-"""What `kvc dump` says of a program or data file of ExecuTorch: its reports.
+"""What `kvc dump` says of a program or data file of ExecuTorch: its reports."""
 
-Such a file does not say which tensors are states. Here those are the ones with planned
-memory that a call reads before anything of the same method writes them, inputs left
-out: what they hold then is from the call before, or from the data they start with.
-"""
-
-from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
-from kvc.tools.executorch.flat_tensor import Ptd
-from kvc.tools.executorch.program import (
+from kvc.tools.executorch.contents import (
     UNBOUND,
     Call,
     Pte,
     PteMethod,
-    Tensor,
-    arguments,
+)
+from kvc.tools.executorch.flat_tensor import Ptd
+from kvc.tools.executorch.peak import peak_of, tensor_in_memory
+from kvc.tools.executorch.states import (
+    WRITE_BACK,
+    operator_of,
+    states_of,
+    writes_back,
+    written_by,
 )
 from kvc.tools.reports.sizes import PartReport, SizeReport
 
-_WRITE_BACK: Final = "aten::copy_"
-_COPIES: Final = ("_copy", "::clone", _WRITE_BACK, "::_clone_dim_order")
+_COPIES: Final = ("_copy", "::clone", WRITE_BACK, "::_clone_dim_order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ def describe_pte(pte: Pte) -> PteReport:
     return PteReport(
         file=PteFileReport(pte.path, pte.nbytes, "ExecuTorch program", pte.version),
         methods=tuple(map(_method, pte.methods)),
-        states=tuple(_state(m, v) for m in pte.methods for v in states[m.name]),
+        states=tuple(one for m in pte.methods for one in _states(m, states[m.name])),
         updates=tuple(one for m in pte.methods for one in _copies(m)),
         blobs=tuple(
             PteDataReport(key, "", segment, pte.segments[segment].nbytes)
@@ -170,9 +169,9 @@ def _needed(pte: Pte) -> Iterator[str]:
 
 def describe_ptd(ptd: Ptd) -> PteReport:
     """Return the reports on a data file: it has no methods."""
-    segments = sorted({entry.segment for entry in ptd.entries})
+    segments = {entry.segment for entry in ptd.entries}
     known = sum(ptd.segments[one].nbytes for one in segments)
-    rest = [s.nbytes for i, s in enumerate(ptd.segments) if i not in set(segments)]
+    rest = [s.nbytes for i, s in enumerate(ptd.segments) if i not in segments]
     parts = [
         PartReport("header", "", 1, ptd.header_nbytes),
         PartReport("index", "", 1, ptd.index_nbytes - ptd.header_nbytes),
@@ -224,87 +223,6 @@ def _item(method: PteMethod, item: int) -> str:
     return found.text if found.tensor is None else f"%{item}"
 
 
-def operator_of(method: PteMethod, call: Call) -> str:
-    """Return the name of what a call runs."""
-    if call.kind == "kernel":
-        return method.operators[call.what]
-    if call.kind == "delegate":
-        return f"delegate {call.what} ({method.delegates[call.what].backend})"
-    return call.kind
-
-
-def written_by(method: PteMethod, call: Call) -> tuple[int, ...]:
-    """Return the values that a call surely writes: a kernel's last argument.
-
-    What a delegate writes stands among its arguments, and only it knows where.
-    """
-    if call.kind == "kernel" and call.args:
-        last = call.args[-1]
-        return method.values[last].items or (last,)
-    return call.args[1:] if call.kind == "move" else ()
-
-
-def states_of(method: PteMethod) -> tuple[int, ...]:
-    """Return the values whose content is from before the call."""
-    seen, found, filled = set(method.inputs), [], _Filled()
-    back = {call.args[0] for call in method.calls if _writes_back(method, call)}
-    for value in method.inputs:
-        filled.add(method.values[value].tensor)
-    for call in method.calls:
-        written = written_by(method, call)
-        for value in arguments(method, call):
-            tensor = method.values[value].tensor
-            if value in seen or tensor is None or tensor.memory is None:
-                continue
-            seen.add(value)
-            reads = call.kind == "kernel" and value not in written
-            if (reads and not filled.touches(tensor)) or value in back:
-                found.append(value)
-        # A delegate may fill all that it is given.
-        for value in call.args if call.kind == "delegate" else written:
-            filled.add(method.values[value].tensor)
-    return tuple(found)
-
-
-class _Filled:
-    """The bytes of planned memory that something has filled, as spans that are apart.
-
-    A view is a tensor of its own here: its memory is filled, though no call writes it.
-    """
-
-    def __init__(self) -> None:
-        self._starts: list[tuple[int, int]] = []
-        self._ends: list[tuple[int, int]] = []
-
-    def _around(self, tensor: Tensor) -> tuple[int, int, int, int, int]:
-        """Return buffer, start and end of a tensor, and which spans it touches."""
-        assert tensor.memory is not None
-        number, start = tensor.memory
-        end = start + tensor.nbytes
-        first = bisect_right(self._ends, (number, start))
-        last = bisect_left(self._starts, (number, end))
-        return number, start, end, first, last
-
-    def touches(self, tensor: Tensor) -> bool:
-        *_, first, last = self._around(tensor)
-        return first < last
-
-    def add(self, tensor: Tensor | None) -> None:
-        if tensor is None or tensor.memory is None or not tensor.nbytes:
-            return
-        number, start, end, first, last = self._around(tensor)
-        if first < last:
-            start = min(start, self._starts[first][1])
-            end = max(end, self._ends[last - 1][1])
-        self._starts[first:last] = [(number, start)]
-        self._ends[first:last] = [(number, end)]
-
-
-def _writes_back(method: PteMethod, call: Call) -> bool:
-    """Tell whether a call ends a method's work on a state, by a copy into it."""
-    return operator_of(method, call) == _WRITE_BACK and len(call.args) > 1
-
-
 def _method(method: PteMethod) -> PteMethodReport:
     kernels: dict[str, int] = {}
     delegates: dict[str, int] = {}
@@ -328,11 +246,20 @@ def _method(method: PteMethod) -> PteMethodReport:
     )
 
 
-def _state(method: PteMethod, value: int) -> PteStateReport:
+def _states(method: PteMethod, states: Sequence[int]) -> Iterator[PteStateReport]:
+    writes: dict[int, list[Call]] = {value: [] for value in states}
+    for call in method.calls:
+        for value in dict.fromkeys(written_by(method, call)):
+            if value in writes:
+                writes[value].append(call)
+    for value, calls in writes.items():
+        yield _state(method, value, calls)
+
+
+def _state(method: PteMethod, value: int, writes: Sequence[Call]) -> PteStateReport:
     tensor = method.values[value].tensor
     assert tensor is not None
-    writes = [call for call in method.calls if value in written_by(method, call)]
-    whole = [call for call in writes if _writes_back(method, call)]
+    whole = [call for call in writes if writes_back(method, call)]
     return PteStateReport(
         method=method.name,
         value=value,
@@ -354,7 +281,7 @@ def _copies(method: PteMethod) -> Iterator[PteCopyReport]:
             nbytes = sum(
                 tensor.nbytes
                 for value in written_by(method, call)
-                if value >= 0 and (tensor := method.values[value].tensor)
+                if (tensor := method.values[value].tensor)
             )
             found.setdefault(name, []).append(nbytes)
     for name, sizes in sorted(found.items(), key=lambda one: -sum(one[1])):
@@ -362,71 +289,25 @@ def _copies(method: PteMethod) -> Iterator[PteCopyReport]:
 
 
 def _delegates(pte: Pte, method: PteMethod) -> Iterator[PteDelegateReport]:
+    calls = Counter(call.what for call in method.calls if call.kind == "delegate")
     for index, one in enumerate(method.delegates):
         inside = one.inline
         if one.segment is not None:
             inside = pte.segments[one.segment].nbytes
-        calls = [c for c in method.calls if (c.kind, c.what) == ("delegate", index)]
-        yield PteDelegateReport(method.name, one.backend, inside, one.specs, len(calls))
+        yield PteDelegateReport(
+            method.name, one.backend, inside, one.specs, calls[index]
+        )
 
 
 def _memory(method: PteMethod, states: Sequence[int]) -> PteMemoryReport:
-    kept = sum(tensor.nbytes for _, tensor in _planned(method, states))
+    tensors = (tensor_in_memory(method, value) for value in states)
+    kept = sum(tensor.nbytes for tensor in tensors if tensor)
     return PteMemoryReport(
         method=method.name,
         buffers=method.buffers[1:],
-        peak_live=_peak(method, states),
+        peak_live=peak_of(method, states),
         states=kept,
     )
-
-
-def _planned(
-    method: PteMethod, values: Sequence[int]
-) -> Iterator[tuple[tuple[int, int], Tensor]]:
-    for value in values:
-        tensor = method.values[value].tensor
-        if tensor and tensor.memory is not None and tensor.dynamism != UNBOUND:
-            yield tensor.memory, tensor
-
-
-def _peak(method: PteMethod, states: Sequence[int]) -> int:
-    """Return the most bytes of planned memory that hold something at one moment.
-
-    Tensors that share bytes, as a view does with what it views, count once.
-    """
-    end = len(method.calls)
-    spans = dict.fromkeys(method.inputs, (0, 0))
-    for index, call in enumerate(method.calls):
-        for value in arguments(method, call):
-            first, _ = spans.get(value, (index, index))
-            spans[value] = (first, index)
-    for value in method.outputs:
-        spans[value] = (spans.get(value, (end, end))[0], end)
-    spans |= dict.fromkeys(states, (0, end))
-    changes: list[tuple[int, bool, int]] = []
-    for value, (first, last) in spans.items():
-        changes += [(first, True, value), (last + 1, False, value)]
-    live: set[int] = set()
-    most = 0
-    for _, group in groupby(sorted(changes), key=lambda change: change[0]):
-        for _, begins, value in group:
-            (live.add if begins else live.discard)(value)
-        most = max(most, _union(method, live))
-    return most
-
-
-def _union(method: PteMethod, values: set[int]) -> int:
-    """Return how many bytes of memory some values take together."""
-    spans = sorted(
-        (number, offset, offset + tensor.nbytes)
-        for (number, offset), tensor in _planned(method, tuple(values))
-    )
-    total, at = 0, (0, 0)
-    for number, start, end in spans:
-        done = at[1] if at[0] == number else 0
-        total += max(0, end - max(start, done))
-        at = (number, max(end, done))
-    return total
 
 
 def _program_parts(pte: Pte) -> Iterator[PartReport]:
@@ -437,12 +318,13 @@ def _program_parts(pte: Pte) -> Iterator[PartReport]:
             if one.segment is not None:
                 backends.setdefault(one.segment, one.backend)
     named = {segment for _, segment in pte.named}
+    mutable = set(pte.mutable_segments)
     groups: dict[str, list[int]] = {}
     for index, segment in enumerate(pte.segments):
         what = "without a name"
         if index == pte.constant_segment:
             what = "constants"
-        elif index in pte.mutable_segments:
+        elif index in mutable:
             what = "what states start with"
         elif index in backends:
             what = f"payloads of {backends[index]}"

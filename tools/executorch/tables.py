@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kvc.schema.errors import BadStructure, LimitExceeded
 
 MAX_ITEMS: Final = 4_000_000  # of all vectors that are read, and tables
+MAX_NAME_NBYTES: Final = 1024
 Fields = tuple[str, ...]
 
 
@@ -97,10 +98,6 @@ class Table:
         place = self._place(name)
         return None if place is None else self._buffer.follow(place)
 
-    def has(self, name: str) -> bool:
-        """Tell whether a field is there."""
-        return self._place(name) is not None
-
     def integer(self, name: str, code: str) -> int:
         """Return an integer, 0 where it is missing."""
         place = self._place(name)
@@ -110,6 +107,22 @@ class Table:
         """Return a number, 0 where it is missing."""
         place = self._place(name)
         return 0 if place is None else self._buffer.number(code, place)
+
+    def name(self, field: str) -> str:
+        """Return a text that is a name.
+
+        Raises:
+            LimitExceeded: it is longer than any name; tables would be as wide.
+        """
+        nbytes = self.nbytes(field)
+        if nbytes > MAX_NAME_NBYTES:
+            raise LimitExceeded(
+                path=self._buffer.path,
+                what="the bytes of a name",
+                found=nbytes,
+                limit=MAX_NAME_NBYTES,
+            )
+        return self.text(field)
 
     def text(self, name: str) -> str:
         """Return a text, "" where it is missing; bytes that are no UTF-8 as escapes."""

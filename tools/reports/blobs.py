@@ -161,17 +161,18 @@ def blob_size_lines(blobs: Sequence[BlobReport], full: bool) -> list[str]:
     if not full:
         groups = families(blobs, name=_name_of, like=_kind_of)
     groups.sort(key=lambda one: -_sum(one[1]))
+    whole = _sum(blobs)
     rows = [
         (
             f"{_sum(group):,}",
-            share(_sum(group), _sum(blobs)),
+            share(_sum(group), whole),
             f"{len(group):,}",
             _kind_of(group[0]),
             escape(name),
         )
         for name, group in groups
     ]
-    total = (f"{_sum(blobs):,}", "100.0%", f"{len(blobs):,}", "", "all blobs")
+    total = (f"{whole:,}", "100.0%", f"{len(blobs):,}", "", "all blobs")
     title = ("bytes", "share", "blobs", "type", "name in the model")
     return columns([title, *rows, total], ">>>") if rows else []
 

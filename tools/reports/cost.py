@@ -54,5 +54,7 @@ def cost_line(cost: CostReport) -> str:
         memory += f" at {plural(cost.tokens, 'token')}{each}"
     parts = [f"{size(cost.disk)} on disk", memory]
     if cost.computing:
-        parts.append(f"{share(cost.delegated, cost.computing)} of work in delegates")
+        parts.append(
+            f"{share(cost.delegated, cost.computing)} of instructions in delegates"
+        )
     return "; ".join(parts)

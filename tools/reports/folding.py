@@ -1,6 +1,7 @@
 """Lines that repeat, as those of equal layers do, once: `... 28 more times`."""
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 
 from kvc.tools.reports.families import pattern_of
@@ -22,7 +23,12 @@ def folded(lines: Sequence[str], indent: str) -> Iterator[str]:
         lines: in their order.
         indent: before the line that stands for those left out.
     """
-    keys = [_key(line) for line in lines]
+    if len(lines) > sys.maxunicode:  # nobody reads so many
+        yield from lines
+        return
+    numbers: dict[str, int] = {}
+    # A character for each line, the same for those that are alike: quick to compare.
+    keys = "".join(chr(numbers.setdefault(_key(one), len(numbers))) for one in lines)
     at = 0
     while at < len(lines):
         length, times = _run(keys, at)
@@ -43,17 +49,17 @@ def _key(line: str) -> str:
     return _DOTTED.sub(lambda name: _NUMBER.sub("#", name[0]), _ID.sub("%", line))
 
 
-def _run(keys: Sequence[str], at: int) -> tuple[int, int]:
+def _run(keys: str, at: int) -> tuple[int, int]:
     """Return what repeats from a place on: of how many lines it is, and how often.
 
     Of all that repeats it is what leaves most lines out; one line once if that is few.
     """
     best, saved = (1, 1), _LEAST_SAVED - 1
-    for length in range(1, min(_MOST_LINES, (len(keys) - at) // 2) + 1):
-        if keys[at] != keys[at + length]:
-            continue
-        first, times = keys[at : at + length], 1
-        while keys[at + length * times : at + length * (times + 1)] == first:
+    end = at + min(_MOST_LINES, (len(keys) - at) // 2) + 1
+    again = at
+    while (again := keys.find(keys[at], again + 1, end)) != -1:
+        first, length, times = keys[at:again], again - at, 1
+        while keys.startswith(first, at + length * times):
             times += 1
         if length * (times - 1) > saved:
             best, saved = (length, times), length * (times - 1)

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from kvc.runtime.tokenizers import chat_template_of
 from kvc.runtime.tokenizers.library import JsonTokenizer
-from kvc.schema.errors import BadChatTemplate, MissingPackage
+from kvc.schema.errors import BadChatTemplate, BadSetting, MissingPackage
 
 USER = {"role": "user", "content": " What is a cache? <é> "}
 ASSISTANT = {"role": "assistant", "content": 'It holds "keys".\n'}
@@ -68,6 +68,12 @@ def test_text_and_tokens_are_those_of_transformers(peer, name, conversation, pro
     assert tokens == peer.apply_chat_template(messages, return_dict=False, **options)
 
 
+@pytest.mark.parametrize("messages", [["Hello"], [1], None, 1])
+def test_messages_that_are_no_mappings_are_refused(messages):
+    with pytest.raises(BadSetting, match="messages: expected mappings"):
+        template_of("text").render(messages)
+
+
 def test_the_time_is_that_of_this_place():
     now = template_of("{{ strftime_now('%Y') }}").render([USER])
     assert int(now) >= 2026
@@ -99,6 +105,9 @@ def test_of_several_templates_the_default_is_taken():
     assert chat_template_of(Source(config=config)).render([USER]) == "talk"
     config = json.dumps({"chat_template": named[:1]})
     with pytest.raises(BadChatTemplate, match=r'called "default": tool_use'):
+        chat_template_of(Source(config=config))
+    config = json.dumps({"chat_template": [{"name": ["default"], "template": "x"}]})
+    with pytest.raises(BadChatTemplate, match=r'called "default": \[\'default\'\]'):
         chat_template_of(Source(config=config))
 
 

@@ -28,16 +28,19 @@ class OrtValue(Some):
 
 
 class InferenceSession:
-    """Fails on a file that says it is broken."""
+    """Fails on a file that says it is broken; one may have another input."""
 
     def __init__(self, path, options, providers):
         if b"broken" in Path(path).read_bytes():
             raise ValueError("no\nmodel")
+        self.other = b"other" in Path(path).read_bytes()
         assert options.intra_op_num_threads > 0
         assert providers == ["CPUExecutionProvider"]
 
     def get_inputs(self):
         ids = [Some(name=n, type="tensor(int64)", shape=s) for n, s in IDS.items()]
+        if self.other:
+            ids.append(Some(name="scale", type="tensor(double)", shape=[1]))
         return ids + floats("past.k", "past.v")
 
     def get_outputs(self):

@@ -131,14 +131,16 @@ def test_llama_bench_takes_its_turn(kvc, fast, tmp_path):
 
 
 def test_onnxruntime_takes_its_turn(kvc, fast, tmp_path, monkeypatch):
-    fake = Path(__file__).with_name("fake_onnxruntime.py").read_text()
-    (tmp_path / "onnxruntime.py").write_text(fake)
+    package = tmp_path / "onnxruntime.py"
+    package.write_text("raise ImportError")  # it may be installed here
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     model = tmp_path / "model.onnx"
     model.write_bytes(b"a model")
     (tmp_path / "model.onnx_data").write_bytes(b"weights")
     nothing = kvc("bench", fast, "-p", 4, "-n", 0, "-r", 1, "--against", model)
     assert "--onnx-python PATH" in nothing.output
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    fake = Path(__file__).with_name("fake_onnxruntime.py")
+    package.write_text(fake.read_text())
     arguments = ("-p", 4, "-n", 2, "-d", 3, "-r", 2, "--against", model)
     _, other = bench(kvc, fast, *arguments)
     assert (other["path"], other["recipe"], other["nbytes"]) == (
@@ -147,6 +149,9 @@ def test_onnxruntime_takes_its_turn(kvc, fast, tmp_path, monkeypatch):
         14,
     )
     assert [t["test"] for t in other["tests"]] == ["pp4 @ d3", "tg2 @ d3"]
+    model.write_bytes(b"other")
+    done = kvc("bench", fast, *arguments)
+    assert f"fails on {model}: it has inputs that are tensor(double)" in done.output
     model.write_bytes(b"broken")
     done = kvc("bench", fast, *arguments)
     assert f"ONNX Runtime fails on {model}: no model" in done.output

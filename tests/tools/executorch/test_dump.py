@@ -1,13 +1,16 @@
 """`kvc dump` of files that ExecuTorch wrote, beside what ExecuTorch reads in them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kvc.schema.errors import BadStructure, KvcError
+from kvc.tools.executorch.checks import check_data
 from kvc.tools.executorch.opening import describe_executorch
 from kvc.tools.executorch.program import read_pte
+from kvc.tools.executorch.tables import Buffer
 
 FILES = Path(__file__).parent / "files"
 SAID = json.loads((FILES / "said.json").read_text())
@@ -154,6 +157,13 @@ def test_overlapping_segments_are_refused(tmp_path):
     path.write_bytes(content)
     with pytest.raises(BadStructure, match="two segments overlap"):
         read_pte(str(path))
+
+
+def test_methods_of_one_name_are_refused():
+    found = read_pte(pte("methods"))
+    same = tuple(replace(method, name="forward") for method in found.methods)
+    with pytest.raises(BadStructure, match="two methods have the same name"):
+        check_data(replace(found, methods=same), Buffer(b"", found.path))
 
 
 def test_names_are_escaped(kvc, tmp_path):

@@ -49,3 +49,8 @@ def test_nothing_is_lost():
             else:
                 count += 1
         assert count == len(lines)
+
+
+def test_tens_of_thousands_of_different_lines_all_stand_there():
+    lines = [f"{'x' * (index % 7)}{index}y" for index in range(60_000)]
+    assert list(folded(lines, "")) == lines
