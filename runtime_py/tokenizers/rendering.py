@@ -178,7 +178,8 @@ class _Process:
         """
         if not sys.executable:
             raise ValueError("sys.executable names no Python")
-        texts = [entry for entry in sys.path if isinstance(entry, str)]
+        entries: list[object] = list(sys.path)  # which any code may have added to
+        texts = [entry for entry in entries if isinstance(entry, str)]
         path = json.dumps([entry or str(Path.cwd()) for entry in texts])
         command = [sys.executable, "-I", "-S", "-c", _START, path, str(_SCRIPT)]
         self._owner = os.getpid()
