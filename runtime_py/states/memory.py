@@ -313,4 +313,4 @@ class StateMemory:
         """Let go of the memory; arrays that are still alive keep it."""
         self.closed = True
         self.owner.close()
-        self.buffers, self.kinds = [], ()
+        self.buffers, self.kinds, self._places = [], (), {}
