@@ -112,7 +112,7 @@ def check_without_torch(path: Path, folder: Path) -> None:
     """A process that cannot import torch gives the text that this one gives."""
     with BundleFile.open(path) as file:
         left = {one.name: one.left for one in describe_methods(file.program)}
-    assert left == dict.fromkeys(METHODS, {})
+    assert left == {name: {} for name in METHODS}
     picture(0).save(folder / "a.png")
     given = str(path), PROMPTS[0], str(folder / "a.png")
     command = [sys.executable, "-c", WITHOUT_TORCH, *given]
