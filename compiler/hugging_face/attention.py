@@ -3,23 +3,21 @@
 In: what a model passes to its attention and mask functions while one of kvc's methods
 runs. Out: `kvc::attention` over the cache's valid part. Both functions are registered
 under one name with transformers' public interfaces; they find what they need to know of
-the call in `attending`. A mask is never made: only what it lets queries see is found.
+the call in `calls.py`. A mask is never made: only what it lets queries see is found.
 
 In a model with an encoder, attention is of three kinds: of the encoder, among all that
 it is given; of the decoder over its own cache; and of the decoder over the cross cache,
 which holds what was made of the encoder's result.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from kvc.compiler.hugging_face.calls import Call, Kept, any_call, current_call
 from kvc.compiler.hugging_face.latents import absorbed, is_latent, unabsorbed
 from kvc.compiler.hugging_face.windows import (
     ALL,
@@ -40,103 +38,6 @@ _SAYING_NOTHING: Final = frozenset(
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A layer's caches, as its `update` returned them.
-
-    Attributes:
-        layer: its number.
-        keys, values: all slots, [batch, kv_heads, slots, dim].
-        window: how many positions a query may see, of a ring; None: all lie there.
-        latents: of both, side by side, which they are views of, where they are a
-            latent and the key that all heads share.
-        earlier: whether positions before this call's lie there, too.
-        cross: whether they are of what an encoder made.
-    """
-
-    layer: int
-    keys: Tensor
-    values: Tensor
-    window: int | None = None
-    latents: Tensor | None = None
-    earlier: bool = True
-    cross: bool = False
-
-
-@dataclass(slots=True)
-class Call:
-    """One call of a method while it runs.
-
-    Attributes:
-        start: int64 [batch], how many tokens the caches hold before it.
-        length: int64 [batch], how many they hold after it.
-        row_lengths: int64 [batch], how many tokens of each row are real; None: all.
-        first: the number that the model gives the first position of a text.
-        kept: the caches that attention may be over.
-        windows: (layer, how many keys a query sees) for each attention.
-        recurrent: the recurrent state that a layer has asked for, until it is taken.
-        inputs: what a convolution is given from the cache, until it is taken.
-        heard: int64 [batch], how many positions the cross caches hold, before the call
-            where it adds some; None: the model has no encoder.
-        encodes: whether the encoder runs.
-        crossed: how often a decoder has attended over a cross cache.
-        uncached: whether there is no cache: tokens see those of the call alone.
-        among: how often attention was among these.
-        apart: whether a model is told how many tokens each row holds.
-    """
-
-    start: Tensor
-    length: Tensor
-    row_lengths: Tensor | None = None
-    first: int = 0
-    kept: list[Kept] = field(default_factory=list)
-    windows: list[tuple[int, int | None]] = field(default_factory=list)
-    recurrent: Tensor | None = None
-    inputs: Tensor | None = None
-    heard: Tensor | None = None
-    encodes: bool = False
-    crossed: int = 0
-    uncached: bool = False
-    among: int = 0
-    apart: bool = False
-
-    @property
-    def held(self) -> Tensor:
-        """How many tokens the caches hold, as a model is told it.
-
-        Of the first row, or of all rows, [batch, 1], where they are apart.
-        """
-        return self.start[:, None] if self.apart else self.start[0]
-
-    def take_recurrent(self) -> Tensor | None:
-        """Return the recurrent state that a layer has asked for, to compute with it."""
-        state, self.recurrent = self.recurrent, None
-        return state
-
-    def take_inputs(self) -> Tensor | None:
-        """Return what a convolution is given from the cache, to compute with it."""
-        inputs, self.inputs = self.inputs, None
-        return inputs
-
-
-_call: ContextVar[Call] = ContextVar("kvc_hugging_face_call")
-
-
-@contextmanager
-def attending(call: Call) -> Iterator[None]:
-    """Let the registered functions know of a call."""
-    token = _call.set(call)
-    try:
-        yield
-    finally:
-        _call.reset(token)
-
-
-def current_call() -> Call:
-    """Return the call that `attending` told of."""
-    return _call.get()
-
-
 def register() -> None:
     """Register both functions with transformers, once or again."""
     AttentionInterface.register(NAME, attend)
@@ -150,7 +51,7 @@ def sight(*, mask_function: MaskFunction, config: object = None, **_: object) ->
         UnsupportedModel: it is neither causal, nor a causal window, nor chunks, nor of
             an encoder that sees all.
     """
-    call = _call.get(None)
+    call = any_call()
     if call is not None and call.uncached:
         return find_both_ways(mask_function, "the model")
     encoded = call is not None and call.heard is not None

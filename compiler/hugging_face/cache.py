@@ -19,7 +19,7 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
 )
 
-from kvc.compiler.hugging_face.attention import Call, Kept
+from kvc.compiler.hugging_face.calls import Call, Kept
 from kvc.compiler.hugging_face.layer_shapes import (
     CONV,
     RECURRENT,

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
-from kvc.compiler.hugging_face.attention import Call, Kept
 from kvc.compiler.hugging_face.cache import KvLayer, LayerBuffers, OneLength
+from kvc.compiler.hugging_face.calls import Call, Kept
 
 
 class CrossLayer(KvLayer):  # type: ignore[no-untyped-call]  # its hook has no types

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import AXIS, KvCache, LayerBuffers
+from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.compiler.hugging_face.encoding_methods import call_of, picture_features
 from kvc.compiler.hugging_face.inputs import inputs_of, takes_positions
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 
-from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import AXIS, LayerBuffers, NotingCache
+from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.compiler.hugging_face.crossing import Caches, CrossCache
 from kvc.compiler.hugging_face.decoder import (
     BatchedDecoder,

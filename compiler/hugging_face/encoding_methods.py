@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.compiler.hugging_face.inputs import has_encoder
 from kvc.compiler.hugging_face.observing import observed
 from kvc.compiler.hugging_face.picture_settings import configured_size

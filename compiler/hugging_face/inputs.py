@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from kvc.compiler.hugging_face.attention import Call
+from kvc.compiler.hugging_face.calls import Call
 
 # These make a mask as long as the cache when they are given none; of one that hides
 # nothing, only its length matters to them.

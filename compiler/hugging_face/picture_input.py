@@ -20,8 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import NotingCache
+from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.compiler.hugging_face.encoding_methods import (
     PICTURE_FEATURES,
     call_of,

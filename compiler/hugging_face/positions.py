@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.hugging_face.attention import Call
 from kvc.compiler.hugging_face.cache import NotingCache
+from kvc.compiler.hugging_face.calls import Call
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.inputs import is_masked, of_decoder, takes_positions
 from kvc.compiler.hugging_face.observing import Meeting, observed

@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import (
 from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.hugging_face.attention import Call
 from kvc.compiler.hugging_face.cache import NotingCache
+from kvc.compiler.hugging_face.calls import Call
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.latents import latent_layers
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer

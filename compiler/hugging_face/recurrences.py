@@ -19,7 +19,7 @@ from torch.nn.functional import silu, softplus
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from kvc.compiler.hugging_face.attention import current_call
+from kvc.compiler.hugging_face.calls import current_call
 from kvc.compiler.hugging_face.chunk_products import (
     block_pairs,
     channel_delta_token,

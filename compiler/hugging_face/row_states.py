@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 
-from kvc.compiler.hugging_face.attention import current_call
+from kvc.compiler.hugging_face.calls import current_call
 
 # What is carried, and what a step takes -> what is carried on, and a result.
 Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.hugging_face.attention import NAME, Call
+from kvc.compiler.hugging_face.attention import NAME
 from kvc.compiler.hugging_face.cache import NotingCache
+from kvc.compiler.hugging_face.calls import Call
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.observing import Meeting, observed
 from kvc.compiler.hugging_face.positions import HoldingCache, plain_token

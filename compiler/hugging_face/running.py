@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.compiler.hugging_face.crossing import Caches
 from kvc.compiler.hugging_face.inputs import (
     cache_name,

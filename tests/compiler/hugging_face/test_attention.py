@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from kvc.compiler.hugging_face.attention import Call, Kept, Sight, attend, attending
+from kvc.compiler.hugging_face.attention import Sight, attend
+from kvc.compiler.hugging_face.calls import Call, Kept, attending
 from kvc.schema.errors import UnsupportedModel
 
 Q = torch.ones(1, 2, 1, 4)

@@ -9,7 +9,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face import recurrences
-from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.runtime import load
 from kvc.schema.errors import CompileError, UnsupportedModel
 

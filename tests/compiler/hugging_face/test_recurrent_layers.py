@@ -8,7 +8,7 @@ from transformers.models.kimi_linear import modeling_kimi_linear as kimi
 from transformers.models.minimax import modeling_minimax as minimax
 
 from kvc.compiler.hugging_face import recurrences
-from kvc.compiler.hugging_face.attention import Call, attending, current_call
+from kvc.compiler.hugging_face.calls import Call, attending, current_call
 from kvc.compiler.hugging_face.recurrent_layers import adapted_layers
 from kvc.compiler.hugging_face.row_states import state_before
 
