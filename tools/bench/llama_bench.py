@@ -6,13 +6,12 @@ itself, and counts neither loading nor the tokens that a depth takes.
 
 import json
 import shutil
-import subprocess
 from collections.abc import Sequence
 
 import click
 
 from kvc.tools.bench.plan import SpeedTest
-from kvc.tools.text import escape
+from kvc.tools.bench.running import check_ended, failure, output_of
 
 
 def find_llama_bench(program: str) -> str:
@@ -44,23 +43,10 @@ def run_llama_bench(
 def _run(program: str, model: str, test: SpeedTest, threads: int) -> float:
     asked = ("-p", test.prompt, "-n", test.steps, "-d", test.depth)
     command = [program, "-m", model, *asked, "-t", threads, "-r", 1, "-o", "json"]
-    done = _output_of([str(part) for part in command])
+    done = output_of([str(part) for part in command])
     try:
-        if done.returncode:
-            raise ValueError(f"exit code {done.returncode}")
+        check_ended(done)
         (found,) = json.loads(done.stdout)
         return float(found["samples_ns"][0]) / 1e9
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        said = done.stderr.strip().splitlines()
-        reason = escape(said[-1]) if said else repr(error)
-        raise click.ClickException(f"llama-bench fails on {model}: {reason}") from error
-
-
-def _output_of(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="backslashreplace"
-        )
-    except OSError as error:  # no program of this machine, though marked as one
-        reason = f"cannot run {escape(command[0])}: {error.strerror}"
-        raise click.ClickException(reason) from error
+        raise failure("llama-bench", model, done, error) from error

@@ -5,7 +5,6 @@ of its own, of a Python that has onnxruntime: `onnx_process.py`.
 """
 
 import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 import click
 
 from kvc.tools.bench.plan import SpeedTest
+from kvc.tools.bench.running import check_ended, failure, output_of
 from kvc.tools.text import escape
 
 _PROCESS: Final = Path(__file__).with_name("onnx_process.py")
@@ -25,7 +25,7 @@ def check_onnxruntime(python: str) -> None:
     Raises:
         ClickException: it has not, or is none.
     """
-    done = _output_of([python, "-P", "-c", "import onnxruntime"])
+    done = output_of([python, "-P", "-c", "import onnxruntime"])
     if done.returncode:
         raise click.ClickException(
             f"{escape(python)} cannot import onnxruntime, which --against needs for a "
@@ -47,23 +47,9 @@ def run_onnx(
         "threads": threads,
         "tests": [asdict(test) for test in tests],
     }
-    done = _output_of([python, "-P", str(_PROCESS), json.dumps(plan)])
+    done = output_of([python, "-P", str(_PROCESS), json.dumps(plan)])
     try:
-        if done.returncode:
-            raise ValueError(f"exit code {done.returncode}")
+        check_ended(done)
         return tuple(map(float, json.loads(done.stdout.splitlines()[-1])))
     except (ValueError, TypeError, IndexError) as error:
-        said = done.stderr.strip().splitlines()
-        reason = escape(said[-1]) if said else repr(error)
-        what = f"ONNX Runtime fails on {escape(model)}: {reason}"
-        raise click.ClickException(what) from error
-
-
-def _output_of(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="backslashreplace"
-        )
-    except OSError as error:
-        reason = f"cannot run {escape(command[0])}: {error.strerror}"
-        raise click.ClickException(reason) from error
+        raise failure("ONNX Runtime", model, done, error) from error

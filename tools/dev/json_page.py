@@ -29,7 +29,12 @@ PAGE = Path(__file__).parents[1] / "reports" / "JSON.md"
 PRINTED = (
     ("kvc dump BUNDLE --json", "", "", DumpReport),
     ("kvc dump BUNDLE --ops METHOD --json", "ops", "a list of ", ListingReport),
-    ("kvc dump BUNDLE --at ... --json", "footprint", "", Footprint),
+    (
+        "kvc dump BUNDLE --at ... --json",
+        "footprint",
+        "with `total`, the sum, ",
+        Footprint,
+    ),
     ("kvc dump BUNDLE --what-if --json", "savings", "a list of ", Saving),
     ("kvc dump SESSION --json", "session", "", SessionReport),
     ("kvc dump PROGRAM.pte --json", "", "", PteReport),

@@ -61,7 +61,7 @@ class PteStateReport:
     Attributes:
         value: of the method.
         initial: whether the file has the data that it starts with.
-        written: operators that write it, "nothing here" for none.
+        written: operators that write it; none where only delegates may.
         copied: bytes that whole copies into it take in each call.
     """
 

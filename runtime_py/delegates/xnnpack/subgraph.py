@@ -42,8 +42,8 @@ from kvc.schema.model import Graph
 # the library would merge is merged already, and its own rewriting has faults: a maximum
 # of two tensors of which it takes one for a constant 0 (`x * 0`) becomes a clamp of the
 # other, without NaN and without broadcast (tried 2026-11). And with it
-# XNN_FLAG_BASIC_PROFILING: it notes the time after each operator, some 30 ns, for
-# whoever records calls.
+# XNN_FLAG_BASIC_PROFILING: it notes the time after each operator, for whoever records
+# calls.
 RUNTIME_FLAGS: Final = 0x80000000 | 0x00000008
 
 _INT4_ZERO_POINT: Final = 8  # what is stored for 0

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, processors
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.runtime import Conversation, Program, Session, generate, load
+from kvc.runtime import Conversation, Program, generate, load
 from kvc.runtime.tokenizers import Ids
 from kvc.schema.errors import (
     BadModelSetting,
@@ -81,12 +81,6 @@ def program(folder: Path) -> Iterator[Program]:
     made = CliRunner().invoke(main, ["compile", str(folder), *options])
     assert made.exit_code == 0, made.output
     with load(path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def session(program: Program) -> Iterator[Session]:
-    with program.session() as opened:
         yield opened
 
 

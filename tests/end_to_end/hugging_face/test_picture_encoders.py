@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrOCRProcesso
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from kvc.compiler import export_hf
-from kvc.runtime import Program, Session, generate, load
+from kvc.runtime import Program, generate, load
 from kvc.schema.container import verify_bundle
 from kvc.schema.errors import (
     BadModelSetting,
@@ -82,12 +82,6 @@ def bundle(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def program(bundle: Path) -> Iterator[Program]:
     with load(bundle) as opened:
-        yield opened
-
-
-@pytest.fixture
-def session(program: Program) -> Iterator[Session]:
-    with program.session() as opened:
         yield opened
 
 

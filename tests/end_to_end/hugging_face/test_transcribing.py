@@ -20,7 +20,7 @@ from transformers import (
 
 import kvc.runtime
 from kvc.compiler import CacheConfig, export_hf
-from kvc.runtime import Program, Session, load
+from kvc.runtime import Program, load
 from kvc.runtime.speech import Transcription, spectrum_of, transcribe
 from kvc.runtime.tokenizers import Ids
 from kvc.schema.errors import BadModelFolder, BadModelSetting, BadSetting, InputMismatch
@@ -76,12 +76,6 @@ def folder(model: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> 
 def program(folder: Path) -> Iterator[Program]:
     export_hf(folder, recipe="cpu_fp32").save(folder / "whisper.kvc")
     with load(folder / "whisper.kvc") as opened:
-        yield opened
-
-
-@pytest.fixture
-def session(program: Program) -> Iterator[Session]:
-    with program.session() as opened:
         yield opened
 
 
