@@ -29,6 +29,7 @@ from kvc.schema.frozen import frozen
 _Shapes = Sequence[tuple[int, ...]]
 _OPERATOR_NAMES: Final = 1  # of `xnn_profile_info`
 _OPERATOR_TIMES: Final = 2
+_ASKING: Final = "xnn_get_runtime_profiling_info"
 
 
 @frozen
@@ -79,7 +80,8 @@ class Runtime:
         # What has been set up last: the shapes of all operands, and which call.
         self._shapes: _Shapes | None = None
         self._token: object = None
-        self._names: Sequence[str] | None = None  # of its operators
+        # Names of its operators, and where the library writes what each took.
+        self._noted: tuple[Sequence[str], Array, tuple[object, ...]] | None = None
 
     def make(self, sizes: Mapping[str, int]) -> Subgraph:
         """Make the native runtime unless it is there; packs what nobody has packed.
@@ -96,7 +98,7 @@ class Runtime:
         self._kit.workspace.mend()
         if self._subgraph is not None and self._pointer.value is not None:
             return self._subgraph
-        self._shapes = self._names = None
+        self._shapes = self._noted = None
         try:
             with self._kit.weights.packing() as cache:
                 made = self._subgraph = self._build(sizes)
@@ -184,29 +186,31 @@ class Runtime:
 
         That is uint64 [operators], whole microseconds as the library counts them.
         """
-        if self._names is None:
-            names = self._told(_OPERATOR_NAMES).split(b"\0")[:-1]
-            self._names = [name.decode(errors="backslashreplace") for name in names]
-        times = np.empty(len(self._names), np.uint64)
-        self._ask(_OPERATOR_TIMES, address_of(times), times.nbytes)
-        return self._names, times
+        if self._noted is None:
+            self._noted = self._new_notes()
+        names, times, place = self._noted
+        ask = self._xnn.xnn_get_runtime_profiling_info
+        status = ask(self._pointer, _OPERATOR_TIMES, *place)
+        if status:
+            self._check(status, f"{self._kit.what}: {_ASKING}")
+        return names, times.copy()
+
+    def _new_notes(self) -> tuple[Sequence[str], Array, tuple[object, ...]]:
+        """Return the names, room for the times, and how the library is told of it."""
+        texts = self._told(_OPERATOR_NAMES).split(b"\0")[:-1]
+        names = [text.decode(errors="backslashreplace") for text in texts]
+        times = np.empty(len(names), np.uint64)
+        needed = ctypes.byref(ctypes.c_size_t())
+        return names, times, (times.nbytes, address_of(times), needed)
 
     def _told(self, what: int) -> bytes:
         """Return a text of the library about its last run."""
-        needed = self._ask(what, None, 0)
-        room = ctypes.create_string_buffer(needed)
-        self._ask(what, ctypes.addressof(room), needed)
+        ask, needed = self._xnn.xnn_get_runtime_profiling_info, ctypes.c_size_t()
+        ask(self._pointer, what, 0, None, ctypes.byref(needed))  # says how long it is
+        room = ctypes.create_string_buffer(needed.value)
+        status = ask(self._pointer, what, len(room), room, ctypes.byref(needed))
+        self._check(status, f"{self._kit.what}: {_ASKING}")
         return room.raw
-
-    def _ask(self, what: int, place: int | None, nbytes: int) -> int:
-        """Have the library write what it noted; return how many bytes it takes."""
-        needed = ctypes.c_size_t()
-        status = self._xnn.xnn_get_runtime_profiling_info(
-            self._pointer, what, nbytes, place, ctypes.byref(needed)
-        )
-        if nbytes:  # else it refuses, and says how much
-            self._check(status, f"{self._kit.what}: xnn_get_runtime_profiling_info")
-        return needed.value
 
     def _refuse(self, status: int) -> NoReturn:
         self._check(status, f"{self._kit.what}: xnn_invoke_runtime")
