@@ -69,7 +69,7 @@ class Budgets:
         _check(
             (f"a process with one session{_told(found)}", found.total, self.ram),
             _memory_rows(found),
-            [(one.setting, one.weights + one.states) for one in savings],
+            [(one.setting, one.memory) for one in savings],
             self._longest(program, self.ram, lambda one: one.total),
         )
 

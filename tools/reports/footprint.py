@@ -110,7 +110,7 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
         token=sum(each),
         scratch=_scratch(graphs, sizes),
         backends=planned + max(opaque, default=0),
-        process=PROCESS_NBYTES + (TORCH_NBYTES if _needs_torch(program) else 0),
+        process=PROCESS_NBYTES + (TORCH_NBYTES if needs_torch(program) else 0),
     )
 
 
@@ -253,7 +253,8 @@ def _weights(program: Program) -> int:
     )
 
 
-def _needs_torch(program: Program) -> bool:
+def needs_torch(program: Program) -> bool:
+    """Tell whether no backend runs some instruction, so that PyTorch has to."""
     return any(map(left_of, program.methods))
 
 
