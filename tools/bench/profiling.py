@@ -75,6 +75,30 @@ class Row:
     share: float
 
 
+@dataclass(frozen=True, slots=True)
+class ProfileReport:
+    """What a test took.
+
+    Attributes:
+        test: its name, as llama-bench has it.
+        prompt: tokens of the prompt, 0 for a test that makes tokens.
+        steps: tokens made one by one, 0 for a test that reads a prompt.
+        depth: tokens in each row before.
+        calls: how many were recorded.
+        recorded_ms, unrecorded_ms: of a call, the medians.
+        rows: what the steps of a recorded call take, the most first.
+    """
+
+    test: str
+    prompt: int
+    steps: int
+    depth: int
+    calls: int
+    recorded_ms: float
+    unrecorded_ms: float
+    rows: tuple[Row, ...]
+
+
 def profile(program: Program, test: SpeedTest, repeats: int) -> Profile:
     """Run a test once for nothing, then unrecorded, then recorded.
 
@@ -179,6 +203,21 @@ def rows_of(calls: Sequence[Call], by: Callable[[Span], str]) -> list[Row]:
     rest = whole - sum(times.values())
     found.append(Row(OUTSIDE, (), 1, rest / len(calls), rest / whole))
     return sorted(found, key=lambda row: -row.milliseconds)
+
+
+def describe_profile(found: Profile, by: Callable[[Span], str]) -> ProfileReport:
+    """Return what a test took, its steps of one kind together."""
+    test = found.test
+    return ProfileReport(
+        test=test.name,
+        prompt=test.prompt,
+        steps=test.steps,
+        depth=test.depth,
+        calls=len(found.calls),
+        recorded_ms=median_ms(found.calls),
+        unrecorded_ms=median_ms(found.plain),
+        rows=tuple(rows_of(found.calls, by)),
+    )
 
 
 def own_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.json_text import json_text
+from kvc.tools.json_text import report_text
 from kvc.tools.loading import Loading, loading_options, open_program
 from kvc.tools.terminal import show
 
@@ -94,7 +94,7 @@ def profile_command(
     Example: kvc profile q8.kvc -n 64 -d 512 --by module --trace trace.json
     """
     from kvc.tools.bench.plan import plan_tests
-    from kvc.tools.bench.profiling import profile
+    from kvc.tools.bench.profiling import GROUPINGS, describe_profile, profile
     from kvc.tools.outputs import check_plain_output
 
     tests = plan_tests((prompt,), (steps,), (depth,))
@@ -106,7 +106,8 @@ def profile_command(
     if path is not None:
         _save(path, found)
     if as_json:
-        click.echo(json_text({"tests": _fields(found, by)}, indent=2))
+        reports = [asdict(describe_profile(one, GROUPINGS[by])) for one in found]
+        click.echo(report_text("profile", {"tests": reports}))
     else:
         show(_lines(found, by))
 
@@ -118,22 +119,6 @@ def _save(path: Path, found: Sequence["Profile"]) -> None:
     with AtomicFile(path) as file:
         file.write(json.dumps(trace_of(found)).encode())
         file.commit()
-
-
-def _fields(found: Sequence["Profile"], by: str) -> list[dict[str, object]]:
-    from kvc.tools.bench.profiling import GROUPINGS, median_ms, rows_of
-
-    return [
-        {
-            "test": one.test.name,
-            **asdict(one.test),
-            "calls": len(one.calls),
-            "recorded_ms": median_ms(one.calls),
-            "unrecorded_ms": median_ms(one.plain),
-            "rows": [asdict(row) for row in rows_of(one.calls, GROUPINGS[by])],
-        }
-        for one in found
-    ]
 
 
 def _lines(found: Sequence["Profile"], by: str) -> list[str]:
