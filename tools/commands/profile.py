@@ -87,9 +87,10 @@ def profile_command(
     """Say where the time of BUNDLE's calls goes.
 
     Reads a prompt, makes tokens, and prints for each what a call takes, recorded and
-    not, as medians, and below what its steps take, as means of the recorded calls.
-    Steps of the backend cpu are timed inside the native loop; a partition of XNNPACK is
-    one step, with the module and line of one of its operators.
+    not, as medians, and below what its steps take, as means of the recorded calls. Each
+    call is made twice for this, and what recording adds is the median of these pairs.
+    Steps of the backend cpu are timed inside the native loop. In a partition of XNNPACK
+    the library's own operators are, with the module and line of one of them.
 
     Example: kvc profile q8.kvc -n 64 -d 512 --by module --trace trace.json
     """
@@ -122,7 +123,13 @@ def _save(path: Path, found: Sequence["Profile"]) -> None:
 
 
 def _lines(found: Sequence["Profile"], by: str) -> list[str]:
-    from kvc.tools.bench.profiling import GROUPINGS, mean_ms, median_ms, rows_of
+    from kvc.tools.bench.profiling import (
+        GROUPINGS,
+        mean_ms,
+        median_ms,
+        overhead_of,
+        rows_of,
+    )
     from kvc.tools.text import columns, escape, plural
 
     lines: list[str] = []
@@ -130,8 +137,9 @@ def _lines(found: Sequence["Profile"], by: str) -> list[str]:
         lines += [
             "",
             f"{one.test.name}: {plural(len(one.calls), 'call')}; median "
-            f"{median_ms(one.calls):.2f} ms, {median_ms(one.plain):.2f} ms without "
-            f"recording; mean {mean_ms(one.calls):.2f} ms",
+            f"{median_ms(one.calls):.2f} ms; {median_ms(one.plain):.2f} ms without "
+            f"recording, {100 * overhead_of(one):+.1f}% in pairs; mean "
+            f"{mean_ms(one.calls):.2f} ms",
         ]
         rows = [("ms", "share", "steps", by, "run by")]
         rows += [
