@@ -88,6 +88,7 @@ function drawOverview() {
   const cards = [
     [size(whole), "bundle" + (report.size.data_files.length ? " and data files" : "")],
     [size(cost.weights), "weights, pages of files"],
+    [size(cost.packed), "weights as a library packs them"],
     [size(cost.states), cost.tokens
       ? `states of a session with ${plural(cost.tokens, "token")}, ${size(cost.token)} each`
       : "states of a session"],

@@ -61,9 +61,11 @@ def describe_what_if(
         return cache_saving(program, cache, at.sizes, tokens).states
 
     saved = recipe_saving(program, recipe) if recipe else Saving("", 0, 0)
+    packed = min(saved.weights, at.packed) if at.packed else 0
     then = replace(
         at,
-        weights=at.weights - saved.weights,
+        weights=at.weights - (saved.weights - packed),
+        packed=at.packed - packed,
         states=at.states - smaller(at.tokens),
         token=at.token - (smaller(1) - smaller(0)),
         process=at.process - saved.process,
@@ -83,7 +85,7 @@ def what_if_lines(found: WhatIf) -> list[str]:
     parts = [
         ("file", found.file, found.file_then),
         ("memory", now.total, then.total),
-        ("  weights", now.weights, then.weights),
+        ("  weights", now.weights + now.packed, then.weights + then.packed),
         (f"  states with {now.tokens:,} tokens", now.states, then.states),
         ("  scratch", now.scratch, then.scratch),
         ("  inside partitions", now.backends, then.backends),

@@ -67,7 +67,8 @@ def test_a_recipe_without_torch_saves_what_torch_takes(compiled, recipe):
     before, savings = savings_of(compiled("fp32"))
     after, _ = savings_of(compiled(recipe))
     told = savings[f"--recipe {recipe}"]
-    assert told.process == before.process - after.process == TORCH_NBYTES
+    assert told.process == TORCH_NBYTES
+    assert told.process == pytest.approx(before.process - after.process, rel=0.01)
     assert told.memory >= TORCH_NBYTES + told.weights
 
 
@@ -110,7 +111,7 @@ def test_what_a_bundle_would_take_is_what_it_takes(compiled, start, recipe, cach
     found, _ = savings_of(then, **sizes)
     assert told.file_then == pytest.approx(then.stat().st_size, rel=0.05)
     assert told.memory_then.weights == pytest.approx(found.weights, rel=0.01)
-    assert told.memory_then.process == found.process
+    assert told.memory_then.process == pytest.approx(found.process, rel=0.02)
     assert (told.memory_then.states, told.memory_then.token) == (
         found.states,
         found.token,
