@@ -1,7 +1,9 @@
 import json
+import re
 from dataclasses import replace
 
 import pytest
+from golden import assert_golden
 from named_bytes import SMALL, save_data
 from sample_programs import sample_program
 from sealing import parts, seal
@@ -30,6 +32,46 @@ def test_the_overview_fits_a_terminal(kvc, sample, monkeypatch):
     monkeypatch.chdir(sample.parent)
     lines = kvc("dump", sample.name).stdout.splitlines()
     assert max(len(line) for line in lines) <= 100
+
+
+VIEWS = (
+    *("", "--states", "--copies", "--blobs", "--memory", "--size", "--delegates"),
+    *("--ops decode", "--at seq=2,tokens=5", "--what-if"),
+)
+
+
+def test_all_views_read_as_they_did(kvc, sample, monkeypatch):
+    monkeypatch.chdir(sample.parent)
+    told = [
+        f"$ kvc dump {sample.name} {view}".rstrip()
+        + f"\n{kvc('dump', sample.name, *view.split()).stdout}"
+        for view in VIEWS
+    ]
+    assert_golden("kvc_dump", "\n".join(told))
+
+
+@pytest.mark.parametrize(
+    "view", [["--states"], ["--blobs"], ["--memory"], ["--size", "--full"]]
+)
+def test_every_number_on_the_screen_is_a_field(kvc, tiny, view):
+    """Of those of four digits or more; blobs are also added up."""
+    everything = json.loads(kvc("dump", tiny, "--json").stdout)
+    shown = re.findall(r"(?<![\w.])\d{1,3}(?:,\d{3})+", kvc("dump", tiny, *view).stdout)
+    assert shown
+    told = set(numbers_of(everything))
+    told.add(sum(one["nbytes"] for one in everything["blobs"]))
+    assert {int(number.replace(",", "")) for number in shown} <= told
+
+
+def numbers_of(value):
+    """Yield all whole numbers in a value of JSON."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from numbers_of(one)
+    elif isinstance(value, int):
+        yield value
 
 
 def test_every_byte_of_the_file_has_a_place(kvc, sample):
