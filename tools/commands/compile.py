@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import click
+from click.core import ParameterSource
 
 from kvc.tools.amounts import nbytes_of, sizes_of, whole_number
 from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
@@ -213,11 +214,25 @@ def _print_what_if(bundle: str, settings: str, at: str | None) -> None:
     from kvc.tools.reports.what_if import describe_what_if, what_if_lines
     from kvc.tools.terminal import show
 
+    _refuse_others()
     recipe, cache = _wish(settings)
     with BundleFile.open(bundle) as file:
         disk = describe_file(file, (), by_method=False).cost.disk
         found = describe_footprint(file.program, sizes_of(at))
         show(what_if_lines(describe_what_if(file.program, disk, found, recipe, cache)))
+
+
+def _refuse_others() -> None:
+    """Refuse options that nothing comes of beside --what-if."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        name = param.name or ""
+        source = context.get_parameter_source(name)
+        given = source not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+        if given and name not in ("model", "what_if", "at"):
+            raise click.UsageError(
+                f"--what-if writes nothing: leave {param.opts[-1]} out"
+            )
 
 
 def _wish(text: str) -> tuple[str, str]:

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 @click.option(
     "--full",
     is_flag=True,
-    help="With --copies, --ops or --size, a line for each layer or module.",
+    help="With --copies, --delegates, --ops or --size, a line for each layer or "
+    "module.",
 )
 @click.option(
     "--at",
@@ -287,7 +288,7 @@ def _lines(
         "copies": lambda: copy_lines(report.updates, full),
         "blobs": lambda: blob_lines(report.blobs),
         "delegates": lambda: [
-            *delegate_lines(report.delegates),
+            *delegate_lines(report.delegates, full),
             *("", *operator_lines(report.operators)),
         ],
     }

@@ -11,6 +11,7 @@ from sealing import parts, seal
 from kvc.runtime import generate, load
 from kvc.schema.codec import encode
 from kvc.schema.container import BundleFile
+from kvc.tools.reports.delegates import DelegateReport, delegate_lines
 
 
 def test_the_overview_answers_at_a_glance(kvc, sample):
@@ -307,6 +308,20 @@ def test_delegates_are_listed_with_what_they_take(kvc, sample):
     assert lines[0].split()[4:6] == ["instructions", "payload"]
     assert lines[1].split()[:4] == ["0", "prefill", "0", "sample"]
     assert lines[1].split()[4:] == ["1", "0", "1", "32", "256", "kvc", "0"]
+
+
+def test_delegates_that_are_alike_are_one_line():
+    one = DelegateReport("decode", 3, "sample", 5, 0, 2, 64, 0, "planned", 128, 0)
+    alike = [replace(one, block=block) for block in (3, 5, 7)]
+    other = replace(one, block=9, weights_nbytes=65)
+    lines = delegate_lines([*alike, other, replace(one, block=11)], full=False)
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["0..2", "decode", "3..7"],
+        ["3", "decode", "9"],
+        ["4", "decode", "11"],
+    ]
+    full = delegate_lines(alike, full=True)
+    assert [line.split()[2] for line in full[1:]] == ["3", "5", "7"]
 
 
 def test_without_delegates_the_list_says_so(kvc, tiny):

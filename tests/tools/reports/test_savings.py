@@ -118,16 +118,19 @@ def test_what_a_bundle_would_take_is_what_it_takes(compiled, start, recipe, cach
     )
 
 
-def test_the_option_of_compile(kvc, compiled, tmp_path):
+def test_the_option_of_compile(kvc, compiled, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     path = compiled("fp32")
     asked = ("compile", path, "--what-if", "recipe=cpu_q4,cache=int8")
-    lines = kvc(
-        *asked, "--at", "tokens=8", "-o", tmp_path / "x.kvc"
-    ).stdout.splitlines()
+    lines = kvc(*asked, "--at", "tokens=8").stdout.splitlines()
     assert lines[0].split() == ["now", "then"]
     assert [line.split()[0] for line in lines[1:3]] == ["file", "memory"]
     assert "states with 8 tokens" in lines[4]
     assert list(tmp_path.iterdir()) == []
+    for other in (("-o", "x.kvc"), ("--recipe", "fp32"), ("-q",)):
+        done = kvc(*asked, *other)
+        assert done.exit_code == 2
+        assert "--what-if writes nothing: leave " in done.stderr
     for wrong in ("recipe", "depth=3", "recipe=fp32,recipe=fp32", ""):
         assert kvc("compile", path, "--what-if", wrong).exit_code == 2
     done = kvc("compile", path, "--what-if", "recipe=cpu_q3")
