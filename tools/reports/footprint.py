@@ -185,6 +185,9 @@ def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
         if name == TOKENS:
             continue
         if name not in symbols:
+            if name == "threads":
+                expected = "nothing, as threads need none to speak of"
+                raise BadSetting(name=name, expected=expected, found=found)
             known = (*symbols, TOKENS) if program.position else tuple(symbols)
             raise UnknownName(kind="size", name=name, known=known)
         _check_inside(name, found, symbols[name].lower, symbols[name].upper)

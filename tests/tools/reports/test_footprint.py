@@ -161,6 +161,8 @@ def test_the_largest_capacity_holds_the_tokens_asked_for(program):
 def test_sizes_out_of_bounds_are_refused(program):
     with pytest.raises(UnknownName, match=r"size 'width'.*capacity, seq, tokens"):
         describe_footprint(program, {"width": 3})
+    with pytest.raises(BadSetting, match="threads: expected nothing, as threads need"):
+        describe_footprint(program, {"threads": 2})
     with pytest.raises(BadSetting, match="capacity: expected 16 to 8192"):
         describe_footprint(program, {"capacity": 8193})
     with pytest.raises(BadSetting, match="tokens: expected 0 to 100, got 101"):
