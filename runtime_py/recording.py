@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.arrays import Array
 from kvc.runtime.native import NativeCall
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Instruction
@@ -91,37 +92,47 @@ class _Told:
         steps: how many it has.
         whole: the instruction that calls it.
         instructions: that each step runs; none where the library does not tell.
-        operators: names of a library's, and the microseconds of each; None where it
-            does not tell.
     """
 
     backend: str
     steps: int
     whole: Instruction
     instructions: Sequence[Instruction]
-    operators: tuple[Sequence[str], Array] | None
+
+
+# Names of a library's operators, and the microseconds of each.
+_Operators = tuple[Sequence[str], Array]
 
 
 @frozen
 class _NativeNote:
-    """Steps that native code ran; `ended` is int64 [steps]."""
+    """Steps that native code ran.
+
+    Attributes:
+        method: that was called.
+        partitions: in running order.
+        operators: of each partition; None where its library does not tell.
+        began: in nanoseconds.
+        ended: the same of each step, int64 [steps].
+    """
 
     method: str
     partitions: Sequence[_Told]
+    operators: Sequence[_Operators | None]
     began: int
     ended: Array
 
     def spans(self) -> Iterator[Span]:
         began, at = self.began, 0
-        for partition in self.partitions:
+        for partition, operators in zip(self.partitions, self.operators, strict=True):
             times: Sequence[int] = self.ended[at : at + partition.steps].tolist()
             at += len(times)
             steps, backend = partition.instructions, partition.backend
             if not steps:
                 steps, times = [partition.whole], times[-1:]
-            if partition.operators is not None:
+            if operators is not None:
                 # They ran one after another; when each began nobody tells.
-                names, took = partition.operators
+                names, took = operators
                 ends = began + 1000 * np.cumsum(took.astype(np.int64))
                 source = partition.whole.source
                 for op, last in zip(names, ends.tolist(), strict=True):
@@ -141,7 +152,8 @@ def watch(
     recorders: Sequence[Recorder],
     method: str,
     steps: Sequence[Step],
-    instructions: Sequence[Sequence[Instruction]],
+    places: Sequence[Sequence[int]],
+    instructions: Sequence[Instruction],
 ) -> Iterator[Step]:
     """Yield the steps of a frame, which run in between, and note what they take.
 
@@ -149,31 +161,40 @@ def watch(
         recorders: that are told.
         method: that is called.
         steps: functions and their arguments.
-        instructions: that each step runs; of native calls one for each partition.
+        places: of the instructions that each step runs; of native calls one for each
+            partition.
+        instructions: of the frame.
     """
-    for (function, arguments), told in zip(steps, instructions, strict=True):
+    for (function, arguments), at in zip(steps, places, strict=True):
         note: Note
-        began = time.perf_counter_ns()
         if isinstance(function, NativeCall):
-            ended = np.zeros(len(function), np.int64)
-            yield function, (address_of(ended),)
-            note = _NativeNote(method, _told(function, told), began, ended)
+            ended, place = function.clock()
+            began = time.perf_counter_ns()
+            yield function, (place,)
+            told = _TOLD.get(function)
+            if told is None:
+                told = _TOLD[function] = _told(function, [instructions[i] for i in at])
+            operators = [
+                None if one.operators is None else one.operators()
+                for one in function.partitions
+            ]
+            note = _NativeNote(method, told, operators, began, ended.copy())
         else:
+            began = time.perf_counter_ns()
             yield function, arguments
-            note = _Note(method, told[0], began, time.perf_counter_ns())
+            ended_at = time.perf_counter_ns()
+            note = _Note(method, instructions[at[0]], began, ended_at)
         for recorder in recorders:
             recorder.add(note)
 
 
-def _told(call: NativeCall, delegates: Sequence[Instruction]) -> list[_Told]:
+# What each native call says of itself, which is the same whenever it runs.
+_TOLD: Final = WeakKeyDictionary[NativeCall, Sequence[_Told]]()
+
+
+def _told(call: NativeCall, delegates: Sequence[Instruction]) -> Sequence[_Told]:
     return [
-        _Told(
-            one.backend,
-            len(one.steps),
-            whole,
-            one.instructions,
-            None if one.operators is None else one.operators(),
-        )
+        _Told(one.backend, len(one.steps), whole, one.instructions)
         for one, whole in zip(call.partitions, delegates, strict=True)
     ]
 

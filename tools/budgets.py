@@ -10,7 +10,8 @@ from typing import Final
 
 from kvc.schema.container import SavedBundle
 from kvc.schema.errors import BudgetExceeded
-from kvc.schema.model import Program
+from kvc.schema.model import Graph, Program, Scratch
+from kvc.schema.uses import methods_of_blobs
 from kvc.tools.reports.families import families
 from kvc.tools.reports.footprint import (
     TOKENS,
@@ -68,8 +69,8 @@ class Budgets:
         )
         _check(
             (f"a process with one session{_told(found)}", found.total, self.ram),
-            _memory_rows(found),
-            [(one.setting, one.weights + one.states) for one in savings],
+            _memory_rows(program, found),
+            [(one.setting, one.memory) for one in savings],
             self._longest(program, self.ram, lambda one: one.total),
         )
 
@@ -131,10 +132,16 @@ def _told(found: Footprint) -> str:
     return f" at {', '.join(told)}" * bool(told)
 
 
-def _blob_rows(program: Program) -> Iterator[tuple[str, int]]:
+def _blob_rows(
+    program: Program, counts: Callable[[int], bool] = lambda blob: True
+) -> Iterator[tuple[str, int]]:
     """Yield what the blobs take, those whose names differ in numbers together."""
     first = {named.blob: named for named in reversed(program.names)}
-    blobs = [(first[index], blob.nbytes) for index, blob in enumerate(program.blobs)]
+    blobs = [
+        (first[index], blob.nbytes)
+        for index, blob in enumerate(program.blobs)
+        if counts(index)
+    ]
     found = families(
         blobs, lambda one: one[0].name, lambda one: (str(one[0].type), one[1])
     )
@@ -152,11 +159,33 @@ def _state_rows(program: Program, at: Footprint) -> Iterator[tuple[str, int]]:
         yield f"{escape(pattern)}: {group[0].type}", nbytes
 
 
-def _memory_rows(found: Footprint) -> list[tuple[str, int]]:
-    return [
-        ("weights", found.weights),
-        ("states of the session", found.states),
-        ("scratch of methods", found.scratch),
-        ("scratch of partitions that backends run", found.backends),
-        ("the process itself, about", found.process),
+def _memory_rows(program: Program, at: Footprint) -> Iterator[tuple[str, int]]:
+    """Yield what memory of a process takes: tensors, and what is none."""
+    used = methods_of_blobs(program)
+    yield from _blob_rows(program, lambda blob: bool(used[blob]))
+    yield from _state_rows(program, at)
+    methods = [method.graph for method in program.methods]
+    partitions = [
+        program.methods[part.method].blocks[part.block].graph
+        for part in program.delegates
     ]
+    yield f"scratch of methods{_widest(methods, at.sizes)}", at.scratch
+    within = "scratch of partitions that backends run"
+    yield f"{within}{_widest(partitions, at.sizes)}", at.backends
+    yield "the process itself, about", at.process
+
+
+def _widest(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> str:
+    """Name the largest scratch tensor of some graphs."""
+    found = [
+        (graph.values[value].type.nbytes(sizes), str(graph.values[value].type), step)
+        for graph in graphs
+        for step in graph.instructions
+        for value in step.results
+        if isinstance(graph.values[value].storage, Scratch)
+    ]
+    if not found:
+        return ""
+    nbytes, kind, step = max(found, key=lambda one: one[0])
+    place = f" at {escape(step.source)}" if step.source else ""
+    return f", in which {size(nbytes)} are {kind} of {escape(step.op)}{place}"

@@ -19,6 +19,7 @@ from kvc.tools.commands.bench import bench
 from kvc.tools.commands.chat import chat
 from kvc.tools.commands.check import check_command
 from kvc.tools.commands.compile import compile_command
+from kvc.tools.commands.completion import completion
 from kvc.tools.commands.diff import diff
 from kvc.tools.commands.dump import dump
 from kvc.tools.commands.embed import classify, embed
@@ -32,6 +33,7 @@ from kvc.tools.commands.run import run
 from kvc.tools.commands.split import split
 from kvc.tools.commands.transcribe import transcribe
 from kvc.tools.commands.verify import verify
+from kvc.tools.completion import complete_names
 from kvc.tools.text import escape
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
@@ -150,5 +152,7 @@ for _command in (
     join,
     collect,
     recipes,
+    completion,
 ):
+    complete_names(_command)
     main.add_command(_command)

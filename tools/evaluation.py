@@ -4,10 +4,9 @@ In: an open program, the bytes of a text. Out: a report; a table or JSON of seve
 """
 
 import codecs
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvc.schema.uses import PACKED
@@ -137,11 +136,3 @@ def table(found: Sequence[Evaluation]) -> list[str]:
             )
         )
     return columns(rows, "<<>>>>")
-
-
-def as_json(one: Evaluation) -> dict[str, object]:
-    """Return the fields; what is no finite number is null."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in asdict(one).items()
-    }

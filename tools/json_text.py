@@ -1,11 +1,29 @@
-"""Write results as JSON, which has no NaN and no infinity: they are null."""
+"""Write results as JSON, which has no NaN and no infinity: they are null.
+
+What a command prints has a version, see reports/JSON.md.
+"""
 
 import json
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
-DUMP_VERSION: Final = 1  # of what `kvc dump --json` says, see reports/JSON.md
+# Command -> version of what it prints. A field that goes, or comes to mean something
+# else, raises it; a new one does not.
+VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "dump": 1,
+        "diff": 1,
+        "eval": 1,
+        "bench": 1,
+        "profile": 1,
+        "verify": 1,
+        "check": 1,
+        "gc": 1,
+        "recipes": 1,
+    }
+)
 
 
 def json_text(
@@ -20,9 +38,9 @@ def json_text(
     )
 
 
-def dump_text(found: Mapping[str, object]) -> str:
-    """Return what `kvc dump --json` prints of some tables."""
-    return json_text({"version": DUMP_VERSION, **found}, indent=2)
+def report_text(command: str, fields: Mapping[str, object]) -> str:
+    """Return what a command prints with `--json`: its version and these fields."""
+    return json_text({"version": VERSIONS[command], **fields}, indent=2)
 
 
 def _with_nulls(value: object) -> object:

@@ -4,6 +4,7 @@ Colours follow https://no-color.org.
 """
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -14,6 +15,9 @@ import click
 
 _HANGING: Final = 8
 _NARROWEST: Final = 40  # below it lines are left to the terminal
+# What stands after two spaces, up to two others or the end, and is no sentence.
+_CELL: Final = re.compile(r"(?<=  )\S(?:\S| (?=\S)){0,23}(?=  |$)")
+_GLUE: Final = "\0"  # no text that is printed has it
 
 
 def show(lines: Sequence[str]) -> None:
@@ -28,20 +32,22 @@ def show(lines: Sequence[str]) -> None:
 def fitted(lines: Sequence[str], width: int, colour: bool) -> Iterator[str]:
     """Yield lines of at most so many columns: long ones go on further in, at a space.
 
-    Titles are bold, and the word COPY is yellow.
+    Short cells of a table, as `1.57 MB`, stay whole. Titles are bold, and the word
+    COPY is yellow.
     """
     for line in lines:
         parts = [line]
         if len(line) > width >= _NARROWEST:
             indent = min(len(line) - len(line.lstrip()) + _HANGING, width // 2)
-            parts = textwrap.wrap(
-                line,
+            wrapped = textwrap.wrap(
+                _CELL.sub(lambda cell: cell[0].replace(" ", _GLUE), line),
                 width,
                 subsequent_indent=" " * indent,
                 break_on_hyphens=False,
                 replace_whitespace=False,
                 drop_whitespace=True,
             )
+            parts = [part.replace(_GLUE, " ") for part in wrapped]
         yield from (_coloured(part, line) if colour else part for part in parts)
 
 

@@ -130,8 +130,7 @@ class Frame:
             raise
 
     def _watched(self, recorders: Sequence[Recorder]) -> Iterator[Step]:
-        told = [[self.instructions[i] for i in places] for places in self.places]
-        return watch(recorders, self.method, self.steps, told)
+        return watch(recorders, self.method, self.steps, self.places, self.instructions)
 
     def _tell(self, progress: Progress, index: int, unbegun: bool) -> int:
         """Say where a step broke off, and return the index of the instruction."""

@@ -362,8 +362,16 @@ def find_tokens(method: Method) -> TokenInput | None:
     kind = graph.values[graph.inputs[0]].type
     if kind.dtype is not DType.INT64 or len(kind.dims) != 2:
         return None
-    vocabulary = _vocabulary(method, graph, graph.inputs[0])
+    vocabulary = vocabulary_of(method, graph.inputs[0])
     return TokenInput(method.name, method.input_names[0], vocabulary)
+
+
+def vocabulary_of(method: Method, tokens: int) -> int | None:
+    """Return the rows of the first table in which an input of a method is looked up.
+
+    None where nothing looks it up.
+    """
+    return _vocabulary(method, method.graph, tokens)
 
 
 def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:

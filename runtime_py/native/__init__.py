@@ -189,10 +189,18 @@ class NativeCall:
         self._ends = list(accumulate(len(partition.steps) for partition in partitions))
         self._failure = np.zeros(1, _FAILURE)
         self._places = address_of(self._steps), address_of(self._failure)
+        self._ended: tuple[Array, int] | None = None
 
     def __len__(self) -> int:
         """Return how many steps all partitions have together."""
         return self._ends[-1]
+
+    def clock(self) -> tuple[Array, int]:
+        """Return room for when each step has ended, int64 [steps], and its address."""
+        if self._ended is None:
+            ended = np.zeros(len(self), np.int64)
+            self._ended = ended, address_of(ended)
+        return self._ended
 
     def __call__(self, ended: int = 0) -> None:
         """Run all steps.

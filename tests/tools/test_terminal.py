@@ -17,10 +17,15 @@ LONG = "  decode   layers.{0..29}.attn.k_cache   COPY   3,000   read later by an
 def test_long_lines_go_on_further_in():
     assert list(fitted(["STATE", LONG], 60, colour=False)) == [
         "STATE",
-        "  decode   layers.{0..29}.attn.k_cache   COPY   3,000   read",
-        "          later by another",
+        "  decode   layers.{0..29}.attn.k_cache   COPY   3,000",
+        "          read later by another",
     ]
     assert list(fitted([LONG], 20, colour=False)) == [LONG]
+    row = "  layers.{0..29}.attn.k_cache  linear   30 x 1.57 MB  prefill rw"
+    assert list(fitted([row], 50, colour=False)) == [
+        "  layers.{0..29}.attn.k_cache  linear",
+        "          30 x 1.57 MB  prefill rw",
+    ]
     word = "x" * 100
     assert "".join("".join(fitted([word], 40, colour=False)).split()) == word
 

@@ -7,7 +7,7 @@ source lines, with their time in a call; a trace that Chrome and Perfetto open.
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -47,7 +47,7 @@ class Profile:
     Attributes:
         test: it.
         plain: calls that were not recorded.
-        calls: as many that were, after these.
+        calls: the same ones, recorded.
     """
 
     test: SpeedTest
@@ -75,8 +75,37 @@ class Row:
     share: float
 
 
+@dataclass(frozen=True, slots=True)
+class ProfileReport:
+    """What a test took.
+
+    Attributes:
+        test: its name, as llama-bench has it.
+        prompt: tokens of the prompt, 0 for a test that makes tokens.
+        steps: tokens made one by one, 0 for a test that reads a prompt.
+        depth: tokens in each row before.
+        calls: how many were recorded.
+        recorded_ms, unrecorded_ms: of a call, the medians.
+        overhead: what recording adds to a call, as a share of it; the median of pairs.
+        rows: what the steps of a recorded call take, the most first.
+    """
+
+    test: str
+    prompt: int
+    steps: int
+    depth: int
+    calls: int
+    recorded_ms: float
+    unrecorded_ms: float
+    overhead: float
+    rows: tuple[Row, ...]
+
+
 def profile(program: Program, test: SpeedTest, repeats: int) -> Profile:
-    """Run a test once for nothing, then unrecorded, then recorded.
+    """Run a test once for nothing, then each of its calls recorded and not.
+
+    Such pairs take turns in being the first, so that a machine that becomes slower is
+    so for both.
 
     Args:
         program: with methods of the roles prefill and decode.
@@ -87,29 +116,38 @@ def profile(program: Program, test: SpeedTest, repeats: int) -> Profile:
         KvcError: as `load`, `Program.session` and `generate`.
     """
     with program.session() as session:
-        _run(session, SpeedTest(test.prompt, min(test.steps, 1), test.depth), _plainly)
-        runs = [
-            [
-                call
-                for _ in range(repeats if test.prompt else 1)
-                for call in _run(session, test, run)
-            ]
-            for run in (_plainly, _recorded)
+        _run(session, SpeedTest(test.prompt, min(test.steps, 1), test.depth), 0)
+        pairs = [
+            pair
+            for turn in range(repeats if test.prompt else 1)
+            for pair in _pairs(session, test, turn)
         ]
-    plain, calls = map(tuple, runs)
+    plain, calls = zip(*pairs, strict=True)
     return Profile(test, plain, calls)
 
 
-Run = Callable[[Callable[[], object]], Call]
+def _pairs(session: Session, test: SpeedTest, turn: int) -> Iterator[tuple[Call, Call]]:
+    """Yield each call of a test, as it was not recorded and as it was."""
+    runs = _run(session, test, turn), _run(session, test, turn + 1)
+    for place, (first, second) in enumerate(zip(*runs, strict=True), turn):
+        yield (second, first) if place % 2 else (first, second)
 
 
-def _run(session: Session, test: SpeedTest, run: Run) -> list[Call]:
+def _run(session: Session, test: SpeedTest, turn: int) -> list[Call]:
+    """Make the calls of a test; record every other one, the first if `turn` is odd."""
     feeder = feeder_at(session, 1, test.depth)
     tokens = random_prompts(feeder, 1, test.tokens)
     feeder.check_prompts(tokens)
     if test.prompt:
-        return [run(lambda: feeder.feed_prompts(tokens))]
-    return [run(lambda token=token: feeder.feed([token])) for token in tokens[0]]  # type: ignore[misc]  # a default binds it
+        return [_ways(turn)(lambda: feeder.feed_prompts(tokens))]
+    return [
+        _ways(place)(lambda token=token: feeder.feed([token]))  # type: ignore[misc]  # a default binds it
+        for place, token in enumerate(tokens[0], turn)
+    ]
+
+
+def _ways(place: int) -> Callable[[Callable[[], object]], Call]:
+    return _recorded if place % 2 else _plainly
 
 
 def _plainly(action: Callable[[], object]) -> Call:
@@ -181,6 +219,22 @@ def rows_of(calls: Sequence[Call], by: Callable[[Span], str]) -> list[Row]:
     return sorted(found, key=lambda row: -row.milliseconds)
 
 
+def describe_profile(found: Profile, by: Callable[[Span], str]) -> ProfileReport:
+    """Return what a test took, its steps of one kind together."""
+    test = found.test
+    return ProfileReport(
+        test=test.name,
+        prompt=test.prompt,
+        steps=test.steps,
+        depth=test.depth,
+        calls=len(found.calls),
+        recorded_ms=median_ms(found.calls),
+        unrecorded_ms=median_ms(found.plain),
+        overhead=overhead_of(found),
+        rows=tuple(rows_of(found.calls, by)),
+    )
+
+
 def own_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:
     """Return each span with its nanoseconds, less those of spans inside it.
 
@@ -207,6 +261,17 @@ def mean_ms(calls: Sequence[Call]) -> float:
 def median_ms(calls: Sequence[Call]) -> float:
     """Return the median of what calls took."""
     return statistics.median(call.milliseconds for call in calls)
+
+
+def overhead_of(found: Profile) -> float:
+    """Return what recording adds, as a share of a call: the median of all pairs."""
+    pairs = zip(found.calls, found.plain, strict=True)
+    return (
+        statistics.median(
+            recorded.milliseconds / plain.milliseconds for recorded, plain in pairs
+        )
+        - 1
+    )
 
 
 def trace_of(profiles: Sequence[Profile]) -> dict[str, object]:

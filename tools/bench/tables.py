@@ -1,9 +1,9 @@
-"""Lay out what `kvc bench` measured, as tables and as JSON."""
+"""Lay out what `kvc bench` measured, as tables and as reports."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 
-from kvc.tools.bench.plan import Figures
+from kvc.tools.bench.plan import Figures, Memory
 from kvc.tools.bench.rounds import Measured, Spread
 from kvc.tools.text import columns, escape, size
 
@@ -78,35 +78,83 @@ def _spread(one: Measured, of: Callable[[Figures], float]) -> Spread:
     return Spread.over([of(figures) for figures in one.figures])
 
 
-def as_json(found: Sequence[Measured]) -> list[dict[str, object]]:
+@dataclass(frozen=True, slots=True)
+class SpeedReport:
+    """What a test gave.
+
+    Attributes:
+        test: its name, as llama-bench has it.
+        prompt: tokens of the prompt, 0 for a test that makes tokens.
+        steps: tokens made one by one, 0 for a test that reads a prompt.
+        depth: tokens in each row before.
+        seconds: of each round.
+        tokens_per_second: of all rows together.
+        ratio_to_first: how many times as fast as the first bundle, in each round.
+    """
+
+    test: str
+    prompt: int
+    steps: int
+    depth: int
+    seconds: tuple[float, ...]
+    tokens_per_second: Spread
+    ratio_to_first: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """What the rounds gave for a bundle, or for a peer's file.
+
+    Attributes:
+        path: of the bundle or file.
+        recipe: of the bundle; the peer's name.
+        nbytes: of the bundle and its data files, or of the file.
+        threads: computed with.
+        rows: of the session.
+        load_s: seconds of the load call; null of a peer.
+        first_token_s: seconds from the start of the process to the logits of one token;
+            null of a peer.
+        memory: at the end of each round, null where the system does not tell; empty of
+            a peer.
+    """
+
+    path: str
+    recipe: str
+    nbytes: int
+    threads: int
+    rows: int
+    tests: tuple[SpeedReport, ...]
+    load_s: Spread | None
+    first_token_s: Spread | None
+    memory: tuple[Memory | None, ...]
+
+
+def describe_bench(found: Sequence[Measured]) -> list[BenchReport]:
     """Return all figures: of each round, and medians with the least and the most."""
-    return [_fields(one, found[0]) for one in found]
+    return [_report(one, found[0]) for one in found]
 
 
-def _fields(one: Measured, first: Measured) -> dict[str, object]:
-    tests = [
-        {
-            "test": test.name,
-            **asdict(test),
-            "seconds": [seconds[number] for seconds in one.rounds],
-            "tokens_per_second": asdict(one.speed(number)),
-            "ratio_to_first": asdict(one.ratio(number, first)),
-        }
+def _report(one: Measured, first: Measured) -> BenchReport:
+    tests = tuple(
+        SpeedReport(
+            test=test.name,
+            prompt=test.prompt,
+            steps=test.steps,
+            depth=test.depth,
+            seconds=tuple(seconds[number] for seconds in one.rounds),
+            tokens_per_second=one.speed(number),
+            ratio_to_first=one.ratio(number, first),
+        )
         for number, test in enumerate(one.tests)
-    ]
-    fields: dict[str, object] = {
-        "path": one.path,
-        "recipe": one.recipe,
-        "nbytes": one.nbytes,
-        "threads": one.threads,
-        "rows": one.rows,
-        "tests": tests,
-    }
-    if one.figures:
-        memory = [f.memory and asdict(f.memory) for f in one.figures]
-        fields |= {
-            "load_s": asdict(_spread(one, _load)),
-            "first_token_s": asdict(_spread(one, _first_token)),
-            "memory": memory,
-        }
-    return fields
+    )
+    return BenchReport(
+        path=one.path,
+        recipe=one.recipe,
+        nbytes=one.nbytes,
+        threads=one.threads,
+        rows=one.rows,
+        tests=tests,
+        load_s=_spread(one, _load) if one.figures else None,
+        first_token_s=_spread(one, _first_token) if one.figures else None,
+        memory=tuple(figures.memory for figures in one.figures),
+    )

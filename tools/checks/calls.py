@@ -12,6 +12,7 @@ import numpy as np
 
 from kvc.runtime import Program, Session
 from kvc.runtime.arrays import Array
+from kvc.runtime.calls.entries import vocabulary_of
 from kvc.runtime.generation.feeding import Feeder
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import KvcError, NotRewindable
@@ -115,13 +116,19 @@ def _sizes(session: Session) -> dict[str, int]:
 def arguments_at(
     method: Method, sizes: Mapping[str, int], random: np.random.Generator
 ) -> dict[str, object]:
-    """Make arguments up: random numbers, integers 0 and 1, True for what is a mask.
+    """Make arguments up: random numbers, True for what is a mask.
 
-    Where the first is tokens [batch, seq], integers [batch] after it are how many of
-    these count: all.
+    Integers are rows of the table in which they are looked up, such as tokens, or else
+    0 and 1. Where the first is tokens [batch, seq], integers [batch] after it are how
+    many of these count: all.
     """
-    kinds = [method.graph.values[value].type for value in method.graph.inputs]
-    leaves = [_made_up(kind, sizes, random) for kind in kinds]
+    graph = method.graph
+    kinds = [graph.values[value].type for value in graph.inputs]
+    below = [vocabulary_of(method, value) or 2 for value in graph.inputs]
+    leaves = [
+        _made_up(kind, sizes, random, most)
+        for kind, most in zip(kinds, below, strict=True)
+    ]
     if kinds and _is_whole(kinds[0], 2):
         batch, seq = kinds[0].dims
         for number, kind in enumerate(kinds):
@@ -139,11 +146,11 @@ def _is_whole(kind: TensorType, dims: int) -> bool:
 
 
 def _made_up(
-    kind: TensorType, sizes: Mapping[str, int], random: np.random.Generator
+    kind: TensorType, sizes: Mapping[str, int], random: np.random.Generator, below: int
 ) -> Array:
     shape, dtype = kind.shape(sizes), kind.dtype
     if dtype is DType.BOOL:
         return np.ones(shape, np.bool_)
     if dtype.is_floating:
         return random.standard_normal(shape).astype(dtype.numpy)
-    return random.integers(0, 2, shape).astype(dtype.numpy)
+    return random.integers(0, below, shape).astype(dtype.numpy)

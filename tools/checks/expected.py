@@ -19,7 +19,7 @@ from kvc.tools.checks.calls import Result
 
 FILE: Final = "kvc_check.json"
 MOST: Final = 0.02  # of the greatest magnitude of a result
-_VERSION: Final = 1
+_VERSION: Final = 2  # raised where other calls are made, too
 _KEPT: Final = 64
 _DIGITS: Final = 6
 _USELESS: Final = f"{FILE} in the bundle cannot be used: {{}}; compile it again"

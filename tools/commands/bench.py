@@ -1,10 +1,11 @@
 """`kvc bench`: measure how fast bundles read prompts and make tokens."""
 
 import sys
+from dataclasses import asdict
 
 import click
 
-from kvc.tools.json_text import json_text
+from kvc.tools.json_text import report_text
 from kvc.tools.loading import Loading, loading_options
 from kvc.tools.terminal import show
 
@@ -114,8 +115,7 @@ def bench(
     from kvc.tools.bench.peers import find_peers
     from kvc.tools.bench.plan import plan_tests
     from kvc.tools.bench.rounds import run_rounds
-    from kvc.tools.bench.tables import as_json as fields
-    from kvc.tools.bench.tables import tables
+    from kvc.tools.bench.tables import describe_bench, tables
     from kvc.tools.progress import Stages
 
     tests = plan_tests(prompts or (128, 512), steps or (32,), depths or (0,))
@@ -135,6 +135,7 @@ def bench(
             lambda what, done, total: stages.show("measuring", done, total, what),
         )
     if as_json:
-        click.echo(json_text({"bundles": fields(found)}, indent=2))
+        reports = [asdict(one) for one in describe_bench(found)]
+        click.echo(report_text("bench", {"bundles": reports}))
     else:
         show(tables(found))

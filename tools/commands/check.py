@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.json_text import json_text
+from kvc.tools.json_text import report_text
 from kvc.tools.loading import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
             raise NoCheck(reason=reason)
         found = compare(program.files[FILE], sample_results(program))
     if as_json:
-        click.echo(json_text({"path": bundle, "ok": True, **asdict(found)}, indent=2))
+        click.echo(report_text("check", {"path": bundle, "ok": True, **asdict(found)}))
     else:
         click.echo(f"{escape(bundle)}: {_line(found)}")
 

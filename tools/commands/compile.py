@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import click
+from click.core import ParameterSource
 
 from kvc.tools.amounts import nbytes_of, sizes_of, whole_number
 from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
@@ -14,14 +15,13 @@ from kvc.tools.folder_options import FolderOptions, folder_options, refuse_optio
 if TYPE_CHECKING:
     from kvc.compiler.bundle import Bundle, Placement, SaveReport
     from kvc.schema.container import SavedBundle
-    from kvc.schema.model import Program
+    from kvc.tools.budgets import Budgets
     from kvc.tools.progress import Stages
 
 
 # Where none is named: of a language model the recipe with int8 weights that runs
 # without PyTorch, of any other model the one that changes no number.
 _FOLDERS_RECIPE, _RECIPE = "cpu_q8", "fp32"
-_WHY = ", as no --recipe was given"
 
 
 @click.command("compile")
@@ -91,6 +91,12 @@ _WHY = ", as no --recipe was given"
     is_flag=True,
     help="Keep results of sample calls in the bundle, which kvc check compares with.",
 )
+@click.option(
+    "--what-if",
+    metavar="recipe=NAME,cache=DTYPE",
+    help="Print what the bundle MODEL would take with these settings, at --at; write "
+    "nothing. Either may be left out.",
+)
 @folder_options
 @click.option(
     "-q", "--quiet", is_flag=True, help="Print neither progress nor the summary."
@@ -109,6 +115,7 @@ def compile_command(
     reuse: tuple[str, ...],
     pack: str | None,
     check: bool,
+    what_if: str | None,
     quiet: bool,
     **options: Unpack[FolderOptions],
 ) -> None:
@@ -122,6 +129,9 @@ def compile_command(
     An existing bundle is replaced only once the new one is complete. Data files, of
     --data external, --reuse and --pack, have to stay beside the bundle.
 
+    With --what-if, MODEL is a bundle: nothing is compiled or traced again, and the file
+    and memory are printed as they are and as they would be.
+
     --pack writes packed weights to a data file of their own, which saves packing at
     load with the same library on the same kind of processor. With any other, or
     without this file, weights are packed at load as usual.
@@ -129,27 +139,20 @@ def compile_command(
     Example: kvc compile ./SmolLM2-135M --recipe cpu_q8 -o model.kvc
     """
     from kvc.recipes import load_recipe
-    from kvc.tools.budgets import Budgets
     from kvc.tools.outputs import check_bundle_output
 
     if not model:
         raise click.UsageError("MODEL is empty; give a folder, a factory or a name")
-    if at is not None and max_ram is None and max_state is None:
-        raise click.UsageError(
-            "--at says at which sizes --max-ram and --max-state count"
-        )
+    if what_if is not None:
+        _print_what_if(model, what_if, at)
+        return
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in copies)
     if max_file is not None and pack is not None:
         raise click.UsageError(
             "--max-file cannot count what --pack adds; leave one out"
         )
-    budgets = Budgets(
-        file=None if max_file is None else nbytes_of(max_file, "--max-file"),
-        ram=None if max_ram is None else nbytes_of(max_ram, "--max-ram"),
-        state=None if max_state is None else nbytes_of(max_state, "--max-state"),
-        sizes=sizes_of(at),
-    )
+    budgets = _budgets(max_file, max_ram, max_state, at)
     source = Path(model) if Path(model).is_dir() else None
     default = _RECIPE if source is None else _FOLDERS_RECIPE
     loaded = load_recipe(recipe or default, cache_dtype)
@@ -190,8 +193,58 @@ def compile_command(
     if options["slack"]:
         _warn_of_idle_slack(path)
     if not quiet:
+        from kvc.tools.reports.compiled import compiled_lines
+
         seconds = time.perf_counter() - start
-        _print_table(path, bundle.model_nbytes, report, packed, seconds, recipe is None)
+        lines = compiled_lines(
+            path, bundle.model_nbytes, report, packed, seconds, recipe is None
+        )
+        click.echo("\n".join(lines), err=True)
+
+
+def _print_what_if(bundle: str, settings: str, at: str | None) -> None:
+    """Say what a bundle would take with other settings.
+
+    Raises:
+        KvcError: there is no such recipe or size, or the bundle cannot be read.
+    """
+    from kvc.schema.container import BundleFile
+    from kvc.tools.reports.files import describe_file
+    from kvc.tools.reports.footprint import describe_footprint
+    from kvc.tools.reports.what_if import describe_what_if, what_if_lines
+    from kvc.tools.terminal import show
+
+    _refuse_others()
+    recipe, cache = _wish(settings)
+    with BundleFile.open(bundle) as file:
+        disk = describe_file(file, (), by_method=False).cost.disk
+        found = describe_footprint(file.program, sizes_of(at))
+        show(what_if_lines(describe_what_if(file.program, disk, found, recipe, cache)))
+
+
+def _refuse_others() -> None:
+    """Refuse options that nothing comes of beside --what-if."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        name = param.name or ""
+        source = context.get_parameter_source(name)
+        given = source not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+        if given and name not in ("model", "what_if", "at"):
+            raise click.UsageError(
+                f"--what-if writes nothing: leave {param.opts[-1]} out"
+            )
+
+
+def _wish(text: str) -> tuple[str, str]:
+    """Return the recipe and the dtype of caches of `recipe=NAME,cache=DTYPE`."""
+    parts = [part.strip().partition("=") for part in text.split(",")]
+    found = {name: value for name, _, value in parts if value}
+    if len(found) < len(parts) or not found.keys() <= {"recipe", "cache"}:
+        raise click.BadParameter(
+            f"expected recipe=NAME, cache=DTYPE or both, found {text!r}",
+            param_hint="--what-if",
+        )
+    return found.get("recipe", ""), found.get("cache", "")
 
 
 def _with_results(bundle: "Bundle", stages: "Stages") -> "Bundle":
@@ -222,6 +275,24 @@ def _budget(text: str) -> tuple[str, int]:
             param_hint="--max-copy-bytes",
         )
     return method, number
+
+
+def _budgets(
+    file: str | None, ram: str | None, state: str | None, at: str | None
+) -> "Budgets":
+    """Return what the options of limits say."""
+    from kvc.tools.budgets import Budgets
+
+    if at is not None and ram is None and state is None:
+        raise click.UsageError(
+            "--at says at which sizes --max-ram and --max-state count"
+        )
+    return Budgets(
+        file=None if file is None else nbytes_of(file, "--max-file"),
+        ram=None if ram is None else nbytes_of(ram, "--max-ram"),
+        state=None if state is None else nbytes_of(state, "--max-state"),
+        sizes=sizes_of(at),
+    )
 
 
 def _check_reuse(reuse: Sequence[str], output: Path) -> None:
@@ -286,98 +357,3 @@ def _warn_of_idle_slack(path: Path) -> None:
             "that a session can forget as many tokens as it holds"
         )
         click.echo(text, err=True)
-
-
-def _print_table(
-    path: Path,
-    model_nbytes: int,
-    report: "SaveReport",
-    packed: "SavedBundle | None",
-    seconds: float,
-    chosen: bool,
-) -> None:
-    from kvc.schema.container import BundleFile
-    from kvc.tools.text import columns, escape
-
-    with BundleFile.open(path) as file:
-        program = file.program
-    rows = [
-        ("methods", ", ".join(escape(method.name) for method in program.methods)),
-        ("recipe", escape(program.provenance.recipe) + _WHY * chosen),
-        *_backend_rows(program),
-        *_weight_rows(program, model_nbytes),
-        *_file_rows(report),
-        *_packed_rows(packed),
-        *_memory_rows(program),
-        ("time", f"{seconds:.1f} s"),
-    ]
-    click.echo("\n".join([escape(str(path)), *columns(rows)]), err=True)
-
-
-def _backend_rows(program: "Program") -> list[tuple[str, str]]:
-    from kvc.tools.reports.methods import describe_methods, left_text
-    from kvc.tools.text import escape, plural
-
-    if not program.delegates:
-        return []
-    backends = dict.fromkeys(
-        escape(partition.backend) for partition in program.delegates
-    )
-    rows = []
-    for method in describe_methods(program):
-        partitions = plural(len(method.backends), "partition")
-        rows.append(f"{escape(method.name)}: {partitions}, {left_text(method.left)}")
-    return [*zip((", ".join(backends), *("",) * len(rows)), rows, strict=False)]
-
-
-def _weight_rows(program: "Program", model_nbytes: int) -> list[tuple[str, str]]:
-    from kvc.schema.uses import PLAIN
-    from kvc.tools.reports.blobs import describe_sharing
-    from kvc.tools.text import plural, size
-
-    sharing = [one for one in describe_sharing(program) if one.format == PLAIN]
-    once, blobs = (
-        sum(one.nbytes for one in sharing),
-        sum(one.blobs for one in sharing),
-    )
-    apart = sum(group.nbytes * max(1, len(group.methods)) for group in sharing)
-    return [
-        ("weights", f"{size(model_nbytes)} in the model"),
-        ("", f"{size(apart)} by this recipe, if each method kept its own"),
-        ("", f"{size(once)} stored, each once ({plural(blobs, 'blob')})"),
-    ]
-
-
-def _file_rows(report: "SaveReport") -> list[tuple[str, str]]:
-    from kvc.tools.text import escape, size
-
-    rows = [("file", f"{size(report.file_nbytes)} ({report.file_nbytes:,} bytes)")]
-    if report.data_path is not None:
-        name, nbytes = Path(report.data_path).name, report.data_nbytes
-        rows.append(("data", f"{escape(name)}, {size(nbytes)} ({nbytes:,} bytes)"))
-    for name, nbytes in report.reused.items():
-        rows.append(("reused", f"{size(nbytes)} of weights in {escape(name)}"))
-    return rows
-
-
-def _packed_rows(packed: "SavedBundle | None") -> list[tuple[str, str]]:
-    from kvc.tools.text import escape, size
-
-    if packed is None:
-        return []
-    if packed.packed_path is None:
-        return [("packed", "nothing that is not there already")]
-    name, nbytes = Path(packed.packed_path).name, packed.packed_nbytes
-    return [("packed", f"{escape(name)}, {size(nbytes)} ({nbytes:,} bytes)")]
-
-
-def _memory_rows(program: "Program") -> list[tuple[str, str]]:
-    from kvc.tools.reports.memory import describe_memory
-    from kvc.tools.text import escape, size
-
-    memory = describe_memory(program)
-    scratch = ", ".join(f"{escape(m.method)} {size(m.planned)}" for m in memory.methods)
-    return [
-        ("memory", f"{size(memory.scratch)} of scratch, planned ({scratch})"),
-        ("", f"{size(memory.states)} of state for each session"),
-    ]

@@ -3,7 +3,6 @@
 Reads headers and programs, never a weight: digests tell whether two are the same.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kvc.tools.data_folders import data_folders_option
+from kvc.tools.json_text import report_text
 from kvc.tools.terminal import show
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def diff(
         raise click.exceptions.Exit(_TROUBLE) from error
     report = describe_differences(before, after, old_code, new_code)
     if as_json:
-        click.echo(json.dumps(asdict(report), indent=2))
+        click.echo(report_text("diff", asdict(report)))
     else:
         show(difference_lines(report, code))
     if not report.equal:

@@ -13,7 +13,7 @@ import click
 
 from kvc.tools.amounts import nbytes_of, sizes_of
 from kvc.tools.data_folders import data_folders_option
-from kvc.tools.json_text import dump_text
+from kvc.tools.json_text import report_text
 from kvc.tools.terminal import show
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 @click.option(
     "--full",
     is_flag=True,
-    help="With --copies, --ops or --size, a line for each layer or module.",
+    help="With --copies, --delegates, --ops or --size, a line for each layer or "
+    "module.",
 )
 @click.option(
     "--at",
@@ -145,7 +146,7 @@ def dump(
         listings = _listings(file.program, ops)
     if as_json:
         code = [asdict(one) for one in listings]
-        click.echo(dump_text(_chosen(asdict(report), asked, code)))
+        click.echo(report_text("dump", _chosen(asdict(report), asked, code)))
     else:
         show(_lines(report, asked, listings, full))
 
@@ -155,7 +156,7 @@ def _print_session(path: str, as_json: bool) -> None:
 
     report = describe_session(path)
     if as_json:
-        click.echo(dump_text({"session": asdict(report)}))
+        click.echo(report_text("dump", {"session": asdict(report)}))
     else:
         show(session_lines(report))
 
@@ -170,7 +171,7 @@ def _print_executorch(
     chosen = methods_named(methods, ops)
     if as_json:
         code = [{"method": m.name, "code": code_lines(m)[1:]} for m in chosen]
-        click.echo(dump_text(_chosen(asdict(report), asked, code)))
+        click.echo(report_text("dump", _chosen(asdict(report), asked, code)))
         return
     tables = [table_of(name)(report) for name in asked]
     tables += [code_lines(method) for method in chosen]
@@ -220,7 +221,7 @@ def _print_footprint(
         shown: dict[str, object] = {"footprint": fields}
         if what_if:
             shown["savings"] = [asdict(one) for one in savings]
-        click.echo(dump_text(shown))
+        click.echo(report_text("dump", shown))
         return
     lines = footprint_lines(found)
     if what_if:
@@ -287,7 +288,7 @@ def _lines(
         "copies": lambda: copy_lines(report.updates, full),
         "blobs": lambda: blob_lines(report.blobs),
         "delegates": lambda: [
-            *delegate_lines(report.delegates),
+            *delegate_lines(report.delegates, full),
             *("", *operator_lines(report.operators)),
         ],
     }

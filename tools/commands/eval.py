@@ -1,10 +1,11 @@
 """`kvc eval`: measure how well bundles predict a text."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.json_text import json_text
+from kvc.tools.json_text import report_text
 from kvc.tools.loading import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ def eval_command(
 
     Example: kvc eval fp32.kvc q8.kvc text.txt
     """
-    from kvc.tools.evaluation import as_json as fields
     from kvc.tools.evaluation import table
     from kvc.tools.progress import Stages
 
@@ -66,8 +66,8 @@ def eval_command(
             for bundle in bundles
         ]
     if as_json:
-        report = {"file": file, "bundles": [fields(one) for one in found]}
-        click.echo(json_text(report, indent=2))
+        report = {"file": file, "bundles": [asdict(one) for one in found]}
+        click.echo(report_text("eval", report))
     else:
         click.echo("\n".join(table(found)))
 

@@ -1,10 +1,11 @@
 """`kvc gc`: remove data files that no bundle in their folder needs any more."""
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
+
+from kvc.tools.json_text import report_text
 
 if TYPE_CHECKING:
     from kvc.schema.container import Collected
@@ -30,7 +31,7 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
     if as_json:
         nbytes = sum(one.nbytes for one in done.removed)
         facts = {"folder": folder, "dry_run": dry_run, "nbytes": nbytes}
-        click.echo(json.dumps(facts | asdict(done), indent=2))
+        click.echo(report_text("gc", facts | asdict(done)))
     else:
         click.echo("\n".join(_lines(folder, dry_run, done)))
     if done.failed:

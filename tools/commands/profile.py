@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.json_text import json_text
+from kvc.tools.json_text import report_text
 from kvc.tools.loading import Loading, loading_options, open_program
 from kvc.tools.terminal import show
 
@@ -87,14 +87,15 @@ def profile_command(
     """Say where the time of BUNDLE's calls goes.
 
     Reads a prompt, makes tokens, and prints for each what a call takes, recorded and
-    not, as medians, and below what its steps take, as means of the recorded calls.
-    Steps of the backend cpu are timed inside the native loop; a partition of XNNPACK is
-    one step, with the module and line of one of its operators.
+    not, as medians, and below what its steps take, as means of the recorded calls. Each
+    call is made twice for this, and what recording adds is the median of these pairs.
+    Steps of the backend cpu are timed inside the native loop. In a partition of XNNPACK
+    the library's own operators are, with the module and line of one of them.
 
     Example: kvc profile q8.kvc -n 64 -d 512 --by module --trace trace.json
     """
     from kvc.tools.bench.plan import plan_tests
-    from kvc.tools.bench.profiling import profile
+    from kvc.tools.bench.profiling import GROUPINGS, describe_profile, profile
     from kvc.tools.outputs import check_plain_output
 
     tests = plan_tests((prompt,), (steps,), (depth,))
@@ -106,7 +107,8 @@ def profile_command(
     if path is not None:
         _save(path, found)
     if as_json:
-        click.echo(json_text({"tests": _fields(found, by)}, indent=2))
+        reports = [asdict(describe_profile(one, GROUPINGS[by])) for one in found]
+        click.echo(report_text("profile", {"tests": reports}))
     else:
         show(_lines(found, by))
 
@@ -120,24 +122,14 @@ def _save(path: Path, found: Sequence["Profile"]) -> None:
         file.commit()
 
 
-def _fields(found: Sequence["Profile"], by: str) -> list[dict[str, object]]:
-    from kvc.tools.bench.profiling import GROUPINGS, median_ms, rows_of
-
-    return [
-        {
-            "test": one.test.name,
-            **asdict(one.test),
-            "calls": len(one.calls),
-            "recorded_ms": median_ms(one.calls),
-            "unrecorded_ms": median_ms(one.plain),
-            "rows": [asdict(row) for row in rows_of(one.calls, GROUPINGS[by])],
-        }
-        for one in found
-    ]
-
-
 def _lines(found: Sequence["Profile"], by: str) -> list[str]:
-    from kvc.tools.bench.profiling import GROUPINGS, mean_ms, median_ms, rows_of
+    from kvc.tools.bench.profiling import (
+        GROUPINGS,
+        mean_ms,
+        median_ms,
+        overhead_of,
+        rows_of,
+    )
     from kvc.tools.text import columns, escape, plural
 
     lines: list[str] = []
@@ -145,8 +137,9 @@ def _lines(found: Sequence["Profile"], by: str) -> list[str]:
         lines += [
             "",
             f"{one.test.name}: {plural(len(one.calls), 'call')}; median "
-            f"{median_ms(one.calls):.2f} ms, {median_ms(one.plain):.2f} ms without "
-            f"recording; mean {mean_ms(one.calls):.2f} ms",
+            f"{median_ms(one.calls):.2f} ms; {median_ms(one.plain):.2f} ms without "
+            f"recording, {100 * overhead_of(one):+.1f}% in pairs; mean "
+            f"{mean_ms(one.calls):.2f} ms",
         ]
         rows = [("ms", "share", "steps", by, "run by")]
         rows += [

@@ -1,8 +1,8 @@
 """`kvc recipes`: list the recipes that ship with kvc."""
 
-import json
-
 import click
+
+from kvc.tools.json_text import report_text
 
 
 @click.command()
@@ -20,6 +20,6 @@ def recipes(as_json: bool) -> None:
 
     shipped = {name: load_recipe(name).description for name in known_recipes()}
     if as_json:
-        click.echo(json.dumps({"recipes": shipped}, indent=2))
+        click.echo(report_text("recipes", {"recipes": shipped}))
     else:
         click.echo("\n".join(columns(shipped.items(), indent=0)))

@@ -1,16 +1,45 @@
 """`kvc verify`: check every byte of a bundle and its data files, or of a data file."""
 
-import json
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from kvc.tools.data_folders import data_folders_option
+from kvc.tools.json_text import report_text
 
 if TYPE_CHECKING:
     from kvc.schema.container import Verified
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedFile:
+    """A file that is whole."""
+
+    path: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was found whole.
+
+    Attributes:
+        ok: true; what is not whole ends with an error.
+        nbytes: of all files.
+        digest: of the program, or of the data file's index.
+        files: the one that was given first.
+        seconds: that it took.
+    """
+
+    path: str
+    ok: bool
+    nbytes: int
+    digest: str
+    files: tuple[VerifiedFile, ...]
+    seconds: float
 
 
 @click.command()
@@ -32,20 +61,15 @@ def verify(file: str, data_folders: tuple[str, ...], as_json: bool) -> None:
     verified = verify_file(file, data_folders)
     seconds = time.perf_counter() - start
     if as_json:
-        click.echo(json.dumps(_facts(file, verified, seconds), indent=2))
+        click.echo(report_text("verify", asdict(_report(file, verified, seconds))))
     else:
         click.echo(_line(file, verified, seconds))
 
 
-def _facts(path: str, verified: "Verified", seconds: float) -> dict[str, object]:
-    return {
-        "path": path,
-        "ok": True,
-        "nbytes": sum(nbytes for _, nbytes in verified.files),
-        "digest": verified.digest,
-        "files": [{"path": p, "nbytes": nbytes} for p, nbytes in verified.files],
-        "seconds": seconds,
-    }
+def _report(path: str, verified: "Verified", seconds: float) -> VerifyReport:
+    files = tuple(VerifiedFile(*file) for file in verified.files)
+    nbytes = sum(file.nbytes for file in files)
+    return VerifyReport(path, True, nbytes, verified.digest, files, seconds)
 
 
 def _line(path: str, verified: "Verified", seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Write `tools/reports/JSON.md`: what `kvc dump --json` prints, field by field.
+"""Write `tools/reports/JSON.md`: what commands print with `--json`, field by field.
 
     python tools/dev/json_page.py
 
@@ -15,8 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 
+from kvc.schema.container import Collected
+from kvc.tools.bench.profiling import ProfileReport
+from kvc.tools.bench.tables import BenchReport
+from kvc.tools.checks.expected import Checked
+from kvc.tools.commands.verify import VerifyReport
+from kvc.tools.evaluation import Evaluation
 from kvc.tools.executorch.report import PteReport
-from kvc.tools.json_text import DUMP_VERSION
+from kvc.tools.json_text import VERSIONS
+from kvc.tools.reports.differences import DifferenceReport
 from kvc.tools.reports.footprint import Footprint
 from kvc.tools.reports.listing import ListingReport
 from kvc.tools.reports.overview import DumpReport
@@ -26,7 +33,7 @@ from kvc.tools.reports.session import SessionReport
 PAGE = Path(__file__).parents[1] / "reports" / "JSON.md"
 # The command; the key beside `version`, "" where the fields themselves stand there, and
 # what is under it; the class.
-PRINTED = (
+PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
     ("kvc dump BUNDLE --json", "", "", DumpReport),
     ("kvc dump BUNDLE --ops METHOD --json", "ops", "a list of ", ListingReport),
     (
@@ -38,34 +45,50 @@ PRINTED = (
     ("kvc dump BUNDLE --what-if --json", "savings", "a list of ", Saving),
     ("kvc dump SESSION --json", "session", "", SessionReport),
     ("kvc dump PROGRAM.pte --json", "", "", PteReport),
+    ("kvc diff OLD NEW --json", "", "", DifferenceReport),
+    (
+        "kvc eval BUNDLE... FILE --json",
+        "bundles",
+        "with `file`, a list of ",
+        Evaluation,
+    ),
+    ("kvc bench BUNDLE... --json", "bundles", "a list of ", BenchReport),
+    ("kvc profile BUNDLE --json", "tests", "a list of ", ProfileReport),
+    ("kvc verify FILE --json", "", "", VerifyReport),
+    ("kvc check BUNDLE --json", "", "with `path`, and `ok`, which is true, ", Checked),
+    ("kvc gc FOLDER --json", "", "with `folder`, `dry_run`, `nbytes`, ", Collected),
+    ("kvc recipes --json", "recipes", "name -> description", None),
 )
-HEAD = f"""\
-# What `kvc dump --json` prints
+HEAD = """\
+# What commands print with `--json`
 
 `python tools/dev/json_page.py` writes this page from the classes of reports.
 
-Each output is one object with the key `version`, {DUMP_VERSION} now. A field that
-goes, or comes to mean something else, raises it; a new field does not. With `--size`,
-`--memory`, `--states`, `--copies` (the key `updates`), `--blobs` or `--delegates`
-(`delegates` and `operators`) the other keys are left out. Bytes and counts are
-integers, digests are hexadecimal, `null` stands for nothing. Of a `.pte` file
-`--ops METHOD` prints under `ops` a list of objects with `method`, its name, and
-`code`, its instructions as lines of text.
+Each output is one object with the key `version`, which the table below tells. A field
+that goes, or comes to mean something else, raises it; a new field does not. Bytes and
+counts are integers, digests are hexadecimal, `null` stands for nothing.
 
-| command | key | |
-| --- | --- | --- |
+With `--size`, `--memory`, `--states`, `--copies` (the key `updates`), `--blobs` or
+`--delegates` (`delegates` and `operators`) `kvc dump` leaves the other keys out. Of a
+`.pte` file `--ops METHOD` prints under `ops` a list of objects with `method`, its
+name, and `code`, its instructions as lines of text.
+
+| command | version | key | |
+| --- | --- | --- | --- |
 """
 
 
 def page() -> str:
     """Return the page."""
     rows = [
-        f"| `{command}` | {f'`{key}`' if key else ''} | {many}{_link(kind)} |"
+        f"| `{command}` | {VERSIONS[command.split()[1]]} | {f'`{key}`' if key else ''} "
+        f"| {many}{_link(kind) if kind else ''} |"
         for command, key, many, kind in PRINTED
     ]
     kinds: dict[type, None] = {}
     for *_, kind in PRINTED:
-        _collect(kind, kinds)
+        if kind is not None:
+            _collect(kind, kinds)
     sections = [line for kind in kinds for line in ("", *_section(kind))]
     return HEAD + "\n".join([*rows, *sections]) + "\n"
 
@@ -128,7 +151,13 @@ def _typed(hint: object) -> str:
         return f"list of {' and '.join(kinds)}"
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _link(hint)
-    names = {str: "text", int: "integer", bool: "boolean", type(None): "null"}
+    names = {
+        str: "text",
+        int: "integer",
+        float: "number",
+        bool: "boolean",
+        type(None): "null",
+    }
     return names.get(typing.cast("type", hint), str(hint))
 
 

@@ -122,7 +122,7 @@ class PteDataReport:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PteReport:
     """All that `kvc dump` knows about such a file.
 
@@ -131,13 +131,13 @@ class PteReport:
     """
 
     file: PteFileReport
-    methods: tuple[PteMethodReport, ...]
-    states: tuple[PteStateReport, ...]
-    updates: tuple[PteCopyReport, ...]
+    methods: tuple[PteMethodReport, ...] = ()
+    states: tuple[PteStateReport, ...] = ()
+    updates: tuple[PteCopyReport, ...] = ()
     blobs: tuple[PteDataReport, ...]
-    needed: tuple[str, ...]
-    delegates: tuple[PteDelegateReport, ...]
-    memory: tuple[PteMemoryReport, ...]
+    needed: tuple[str, ...] = ()
+    delegates: tuple[PteDelegateReport, ...] = ()
+    memory: tuple[PteMemoryReport, ...] = ()
     size: SizeReport
 
 
@@ -184,13 +184,7 @@ def describe_ptd(ptd: Ptd) -> PteReport:
     )
     return PteReport(
         file=PteFileReport(ptd.path, ptd.nbytes, "ExecuTorch data file", ptd.version),
-        methods=(),
-        states=(),
-        updates=(),
         blobs=blobs,
-        needed=(),
-        delegates=(),
-        memory=(),
         size=SizeReport(ptd.nbytes, tuple(_padded(parts, ptd.nbytes)), ()),
     )
 
@@ -224,25 +218,18 @@ def _item(method: PteMethod, item: int) -> str:
 
 
 def _method(method: PteMethod) -> PteMethodReport:
-    kernels: dict[str, int] = {}
-    delegates: dict[str, int] = {}
-    others = 0
-    for call in method.calls:
-        if call.kind == "kernel":
-            name = operator_of(method, call)
-            kernels[name] = kernels.get(name, 0) + 1
-        elif call.kind == "delegate":
-            backend = method.delegates[call.what].backend
-            delegates[backend] = delegates.get(backend, 0) + 1
-        else:
-            others += 1
+    calls = Counter(call.kind for call in method.calls)
+    kernels = [operator_of(method, c) for c in method.calls if c.kind == "kernel"]
+    backends = [
+        method.delegates[c.what].backend for c in method.calls if c.kind == "delegate"
+    ]
     return PteMethodReport(
         name=method.name,
         inputs=tuple(typed(method, value) for value in method.inputs),
         outputs=tuple(typed(method, value) for value in method.outputs),
-        kernels=kernels,
-        delegates=delegates,
-        others=others,
+        kernels=dict(Counter(kernels)),
+        delegates=dict(Counter(backends)),
+        others=calls.total() - calls["kernel"] - calls["delegate"],
     )
 
 

@@ -5,10 +5,11 @@ memory that a call reads before anything of the same method writes them, inputs 
 out: what they hold then is from the call before, or from the data they start with.
 """
 
-from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kvc.tools.executorch.contents import Call, PteMethod, Tensor, arguments
+from kvc.tools.executorch.contents import Call, PteMethod
+from kvc.tools.executorch.covered import Covered, Place, place_of
 
 WRITE_BACK: Final = "aten::copy_"
 
@@ -37,58 +38,73 @@ def written_by(method: PteMethod, call: Call) -> tuple[int, ...]:
 
 def states_of(method: PteMethod) -> tuple[int, ...]:
     """Return the values whose content is from before the call."""
-    seen, found, filled = set(method.inputs), [], _Filled()
+    places = {
+        value: place_of(one.tensor)
+        for value, one in enumerate(method.values)
+        if one.tensor is not None and one.tensor.memory is not None
+    }
+    filled = _Filled(places)
+    filled.add(method.inputs)
+    seen, found = _Seen(method), []
     back = {call.args[0] for call in method.calls if writes_back(method, call)}
-    for value in method.inputs:
-        filled.add(method.values[value].tensor)
     for call in method.calls:
         written = frozenset(written_by(method, call))
-        for value in arguments(method, call):
-            tensor = method.values[value].tensor
-            if value in seen or tensor is None or tensor.memory is None:
-                continue
-            seen.add(value)
-            reads = call.kind == "kernel" and value not in written
-            if (reads and not filled.touches(tensor)) or value in back:
-                found.append(value)
+        for value in seen.new_in(call):
+            if value in places:
+                reads = call.kind == "kernel" and value not in written
+                if (reads and not filled.touches(value)) or value in back:
+                    found.append(value)
         # A delegate may fill all that it is given.
-        for value in call.args if call.kind == "delegate" else written:
-            filled.add(method.values[value].tensor)
+        filled.add(call.args if call.kind == "delegate" else written)
     return tuple(found)
 
 
+class _Seen:
+    """The values that calls so far have named, and inputs."""
+
+    def __init__(self, method: PteMethod) -> None:
+        self._method = method
+        self._values = set(method.inputs)
+        self._named = set[int]()  # by calls themselves; of a list that means its items
+
+    def new_in(self, call: Call) -> list[int]:
+        """Return the values that a call is the first to name, and note them."""
+        found: dict[int, None] = {}
+        for arg in dict.fromkeys(call.args):
+            if arg not in self._named:
+                self._named.add(arg)
+                found |= dict.fromkeys((arg, *self._method.values[arg].items))
+        new = [value for value in found if value != -1 and value not in self._values]
+        self._values.update(new)
+        return new
+
+
 class _Filled:
-    """The bytes of planned memory that something has filled, as spans that are apart.
+    """The bytes of planned memory that something has filled.
 
     A view is a tensor of its own here: its memory is filled, though no call writes it.
     """
 
-    def __init__(self) -> None:
-        self._starts: list[tuple[int, int]] = []
-        self._ends: list[tuple[int, int]] = []
+    def __init__(self, places: Mapping[int, tuple[Place, Place]]) -> None:
+        self._places = places
+        self._covered = Covered(place for both in places.values() for place in both)
+        self._values = set[int]()
 
-    def _around(self, tensor: Tensor) -> tuple[int, int, int, int, int]:
-        """Return buffer, start and end of a tensor, and which spans it touches."""
-        assert tensor.memory is not None
-        number, start = tensor.memory
-        end = start + tensor.nbytes
-        first = bisect_right(self._ends, (number, start))
-        last = bisect_left(self._starts, (number, end))
-        return number, start, end, first, last
+    def touches(self, value: int) -> bool:
+        """Tell whether any byte of a value with planned memory is filled."""
+        start, end = self._places[value]
+        before = self._covered.nbytes
+        self._covered.add(start, end, 1)
+        new = self._covered.nbytes - before
+        self._covered.add(start, end, -1)
+        return new < end[1] - start[1]
 
-    def touches(self, tensor: Tensor) -> bool:
-        *_, first, last = self._around(tensor)
-        return first < last
-
-    def add(self, tensor: Tensor | None) -> None:
-        if tensor is None or tensor.memory is None or not tensor.nbytes:
-            return
-        number, start, end, first, last = self._around(tensor)
-        if first < last:
-            start = min(start, self._starts[first][1])
-            end = max(end, self._ends[last - 1][1])
-        self._starts[first:last] = [(number, start)]
-        self._ends[first:last] = [(number, end)]
+    def add(self, values: Iterable[int]) -> None:
+        """Note that values are filled; those without planned memory do not matter."""
+        for value in set(values) - self._values:
+            self._values.add(value)
+            if value in self._places:
+                self._covered.add(*self._places[value], 1)
 
 
 def writes_back(method: PteMethod, call: Call) -> bool:

@@ -88,6 +88,7 @@ function drawOverview() {
   const cards = [
     [size(whole), "bundle" + (report.size.data_files.length ? " and data files" : "")],
     [size(cost.weights), "weights, pages of files"],
+    ...(cost.packed ? [[size(cost.packed), "weights as a library packs them"]] : []),
     [size(cost.states), cost.tokens
       ? `states of a session with ${plural(cost.tokens, "token")}, ${size(cost.token)} each`
       : "states of a session"],
@@ -361,6 +362,12 @@ function statesCell(cell) {
   return element("span", {}, text, copied);
 }
 
+// Where there is no room for all of it, its end is shown, which tells more.
+function lineCell(cell) {
+  return element("span", { class: "end" },
+                 element("bdi", { dir: "ltr" }, cell.getValue()));
+}
+
 function drawCode() {
   const wanted = byId("find").value.trim().toLowerCase();
   const rows = shownSteps();
@@ -386,7 +393,8 @@ function drawCode() {
       { title: "makes", field: "type", widthGrow: 2, formatter: "plaintext" },
       { title: "run by", field: "backend", width: 120, formatter: backendCell },
       { title: "states", field: "states", widthGrow: 2, formatter: statesCell },
-      { title: "line of the model", field: "line", widthGrow: 2, formatter: "plaintext" },
+      { title: "line of the model", field: "line", widthGrow: 2, formatter: lineCell,
+        tooltip: (event, cell) => cell.getValue() && hint(cell.getValue()) },
     ],
   });
 }

@@ -1,7 +1,8 @@
 """Which partitions backends run: the code, weights and memory of each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from kvc.schema.control import graphs_within
 from kvc.schema.model import Delegate, Program
@@ -76,29 +77,44 @@ def _nbytes(program: Program, names: Sequence[int], packed: bool) -> int:
     return sum(program.blobs[blob].nbytes for blob in blobs)
 
 
-def delegate_lines(delegates: Sequence[DelegateReport]) -> list[str]:
-    """Lay every delegate out, in exact bytes."""
+def delegate_lines(delegates: Sequence[DelegateReport], full: bool) -> list[str]:
+    """Lay every delegate out, in exact bytes.
+
+    Args:
+        delegates: of a program.
+        full: whether to give those that follow each other and are alike, as those of
+            equal layers are, a line each.
+    """
     if not delegates:
         return ["  no backend runs anything"]
-    rows = [
-        (
-            str(number),
-            escape(one.method),
-            str(one.block),
-            escape(one.backend),
-            str(one.instructions),
-            f"{one.payload_nbytes:,}",
-            str(one.names),
-            f"{one.weights_nbytes:,}",
-            f"{one.workspace_nbytes:,}",
-            _BY.get(one.memory, one.memory),
-            f"{one.tail_nbytes:,}",
+    groups: list[list[tuple[int, DelegateReport]]] = [
+        list(group)
+        for _, group in groupby(
+            enumerate(delegates), lambda one: one if full else replace(one[1], block=0)
         )
-        for number, one in enumerate(delegates)
     ]
+    rows = [_row(group) for group in groups]
     code = ("delegate", "method", "block", "backend", "instructions", "payload")
     memory = ("weights", "bytes", "workspace", "laid out by", "tail")
     return columns([(*code, *memory), *rows], "><><>>>>><>")
+
+
+def _row(group: Sequence[tuple[int, DelegateReport]]) -> tuple[str, ...]:
+    """Return the cells of delegates that are alike; bytes are those of each."""
+    (first, one), (last, other) = group[0], group[-1]
+    return (
+        str(first) if first == last else f"{first}..{last}",
+        escape(one.method),
+        str(one.block) if first == last else f"{one.block}..{other.block}",
+        escape(one.backend),
+        str(one.instructions),
+        f"{one.payload_nbytes:,}",
+        str(one.names),
+        f"{one.weights_nbytes:,}",
+        f"{one.workspace_nbytes:,}",
+        _BY.get(one.memory, one.memory),
+        f"{one.tail_nbytes:,}",
+    )
 
 
 _BY = {"planned": "kvc", "opaque": "the library"}

@@ -9,29 +9,35 @@ methods take turns.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from kvc.runtime.sessions.sizes import position_limit
+from kvc.schema.control import graphs_within
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.schema.model import (
+    Constant,
     Graph,
     MemoryKind,
     Program,
+    Ref,
     Scratch,
     State,
     StateKind,
 )
 from kvc.schema.types import only_symbol
-from kvc.schema.uses import is_packed, methods_of_blobs
+from kvc.schema.uses import constants_of, is_packed
 from kvc.tools.reports.methods import left_of
 from kvc.tools.text import columns, escape, plural, size
 
 TOKENS: Final = "tokens"
 PROCESS_NBYTES: Final = 42_000_000  # Python 3.11, numpy and kvc, a bundle loaded
+STEP_NBYTES: Final = 3000  # of an instruction: decoded, bound and named (2026-11)
 TORCH_NBYTES: Final = 205_000_000  # PyTorch 2.13 for CPUs beside these (2026-11)
 _PAGE: Final = 4096
+_NEARBY: Final = 1 << 16  # bytes that Linux maps around a byte of a file that is read
+_LOOKUPS: Final = ("aten::embedding", "kvc::embedding_q8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +48,23 @@ class Footprint:
         sizes: of each symbol, as asked for or as planned.
         tokens: that a session holds in each row, 0 where nothing counts.
         weights: that its methods use, each once: pages of files, which processes share
-            and the system may drop. What a backend packs is memory of the process
-            instead.
+            and the system may drop. Of a table in which tokens are only looked up,
+            what is around the rows of those that are held.
+        packed: weights that a backend's library keeps in a form of its own, in memory
+            of the process.
         states: of one session, with so many tokens.
         token: what a token takes in states, before any ring has gone round.
         scratch: of the method that takes the most.
         backends: what kvc has planned inside partitions, and bounds of what libraries
             lay out themselves, with every size at its upper bound.
-        process: about what Python, numpy and kvc take; and PyTorch, where no backend
-            runs some instruction.
+        process: about what Python, numpy, kvc and the program's own instructions take;
+            and PyTorch, where no backend runs some instruction.
     """
 
     sizes: Mapping[str, int]
     tokens: int
     weights: int
+    packed: int
     states: int
     token: int
     scratch: int
@@ -65,8 +74,8 @@ class Footprint:
     @property
     def total(self) -> int:
         """Return the sum."""
-        parts = (self.weights, self.states, self.scratch, self.backends)
-        return sum(parts) + self.process
+        own = (self.states, self.scratch, self.backends, self.process)
+        return self.weights + self.packed + sum(own)
 
 
 def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint:
@@ -102,15 +111,17 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
         for part, _ in partitions
         if part.memory is MemoryKind.OPAQUE
     )
+    weights, packed = _weights(program, tokens)
     return Footprint(
         sizes=sizes,
         tokens=tokens,
-        weights=_weights(program),
+        weights=weights,
+        packed=packed,
         states=sum(states),
         token=sum(each),
         scratch=_scratch(graphs, sizes),
         backends=planned + max(opaque, default=0),
-        process=PROCESS_NBYTES + (TORCH_NBYTES if _needs_torch(program) else 0),
+        process=_process(program),
     )
 
 
@@ -174,6 +185,9 @@ def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
         if name == TOKENS:
             continue
         if name not in symbols:
+            if name == "threads":
+                expected = "nothing, as threads need none to speak of"
+                raise BadSetting(name=name, expected=expected, found=found)
             known = (*symbols, TOKENS) if program.position else tuple(symbols)
             raise UnknownName(kind="size", name=name, known=known)
         _check_inside(name, found, symbols[name].lower, symbols[name].upper)
@@ -242,18 +256,71 @@ def _scratch(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:
     return total * _PAGE
 
 
-def _weights(program: Program) -> int:
-    """Return the bytes of what methods use, but for copies in a backend's form."""
-    packed = {named.blob for named in program.names if is_packed(named)}
-    used = methods_of_blobs(program)
-    return sum(
-        blob.nbytes
-        for index, blob in enumerate(program.blobs)
-        if used[index] and index not in packed
-    )
+def _weights(program: Program, tokens: int) -> tuple[int, int]:
+    """Return the bytes of files that are read, and of what libraries pack of them.
+
+    Copies of weights in a backend's form, which a data file may have, do not count:
+    they are read instead of being packed.
+    """
+    whole: set[int] = set()
+    tables: set[int] = set()
+    packed: set[int] = set()
+    for graph, opaque in _graphs(program):
+        constants = constants_of(graph)
+        if opaque:
+            packed |= constants
+            continue
+        only = _only_looked_up(graph) & constants
+        tables |= only
+        whole |= constants - only
+    blobs = [
+        {
+            program.names[name].blob
+            for name in names
+            if not is_packed(program.names[name])
+        }
+        for names in (whole, tables - whole, packed)
+    ]
+    sizes = [[program.blobs[blob].nbytes for blob in some] for some in blobs]
+    rows = tokens * _NEARBY
+    return sum(sizes[0]) + sum(min(n, rows) for n in sizes[1]), sum(sizes[2])
 
 
-def _needs_torch(program: Program) -> bool:
+def _graphs(program: Program) -> Iterator[tuple[Graph, bool]]:
+    """Yield all code, and whether a library runs it that packs weights."""
+    for number, method in enumerate(program.methods):
+        inside = {
+            id(graph)
+            for part in program.delegates
+            if part.method == number and part.memory is MemoryKind.OPAQUE
+            for graph in graphs_within(method, part.block)
+        }
+        for graph in method.graphs:
+            yield graph, id(graph) in inside
+
+
+def _only_looked_up(graph: Graph) -> set[int]:
+    """Return the named data of which instructions read rows of tokens, nothing else."""
+    found: dict[int, bool] = {}
+    for step in graph.instructions:
+        for argument in step.arguments:
+            if isinstance(argument, Ref):
+                storage = graph.values[graph.root_of(argument.value)].storage
+                if isinstance(storage, Constant):
+                    known = found.get(storage.name, True)
+                    found[storage.name] = known and step.op in _LOOKUPS
+    return {name for name, only in found.items() if only}
+
+
+def _process(program: Program) -> int:
+    graphs = (graph for method in program.methods for graph in method.graphs)
+    steps = sum(len(graph.instructions) for graph in graphs)
+    torch = TORCH_NBYTES if needs_torch(program) else 0
+    return PROCESS_NBYTES + STEP_NBYTES * steps + torch
+
+
+def needs_torch(program: Program) -> bool:
+    """Tell whether no backend runs some instruction, so that PyTorch has to."""
     return any(map(left_of, program.methods))
 
 
@@ -265,10 +332,11 @@ def footprint_lines(found: Footprint) -> list[str]:
     tokens = "of a session"
     if found.token:
         tokens = f"with {plural(found.tokens, 'token')}, {size(found.token)} each"
-    torch = found.process > PROCESS_NBYTES
+    torch = found.process >= PROCESS_NBYTES + TORCH_NBYTES
     process = "Python, PyTorch, numpy and kvc" if torch else "Python, numpy and kvc"
     rows = [
         (size(found.weights), "weights: pages of files, shared between processes"),
+        (size(found.packed), "weights as a backend's library packs them"),
         (size(found.states), f"states {tokens}"),
         (size(found.scratch), "scratch while a method runs"),
         (size(found.backends), "inside partitions that backends run"),

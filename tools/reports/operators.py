@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.known import why_apart, why_left
+from kvc.schema.backends.operands import Arguments, Results
 from kvc.schema.control import blocks_run, graphs_within
-from kvc.schema.model import Graph, Instruction, Method, Program
-from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.schema.model import Graph, Instruction, Method, Program, StateSlot
+from kvc.schema.ops import APPEND, CONTROL_OPS, DELEGATE, OPS, Aliasing
 from kvc.tools.text import columns, escape
 
 
@@ -104,10 +105,32 @@ def _outside(
             yield step.op, "", tuple(reasons.items())
 
 
+def takes_the_rest(program: Program, backend: str) -> bool:
+    """Tell whether a backend could run all that is left to PyTorch, by its own list."""
+    return not any(
+        _lengthens_an_array(graph, step)
+        or why_left(backend, step.op, *_signature(graph, step), True)
+        for index in range(len(program.methods))
+        for graph, _ in graphs_outside(program, index)
+        for step in graph.instructions
+        if _computes(step)
+    )
+
+
+def _lengthens_an_array(graph: Graph, step: Instruction) -> bool:
+    """Tell whether it appends to what is no state, which no partition does."""
+    root = graph.root_of(step.results[0]) if step.op == APPEND else None
+    return root is not None and not isinstance(graph.values[root].storage, StateSlot)
+
+
 def _why(backend: str, graph: Graph, step: Instruction, used: bool) -> str:
+    reason = why_left(backend, step.op, *_signature(graph, step), used)
+    return reason or why_apart(step.op)
+
+
+def _signature(graph: Graph, step: Instruction) -> tuple[Arguments, Results]:
     results = [graph.values[value].type for value in step.results]
-    arguments = operands_of(graph, step)
-    return why_left(backend, step.op, arguments, results, used) or why_apart(step.op)
+    return operands_of(graph, step), results
 
 
 def _computes(step: Instruction) -> bool:

@@ -1,9 +1,9 @@
 """What other settings would save: told from a bundle, without compiling it again.
 
-In: a decoded program. Out: for each recipe with smaller weights and each smaller dtype
-of caches what it takes off the file and off the states. Weights are those that stand in
-linear layers, embeddings and experts; bytes are those of the recipes' own formats.
-Paddings between blobs are left out, and PyTorch, which a recipe may do without.
+In: a decoded program. Out: for each recipe with smaller weights, or without PyTorch,
+and each smaller dtype of caches what it takes off the file, the states and the process.
+Weights are those that stand in linear layers, embeddings and experts; bytes are those
+of the recipes' own formats. Paddings between blobs are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from kvc.recipes import known_recipes
+from kvc.recipes import Recipe, known_recipes, load_recipe
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Constant, Graph, Program, Ref, State, StateKind
 from kvc.schema.ops.products import QB4_BLOCK, QB4_ROWS
 from kvc.schema.types import TensorType
-from kvc.tools.reports.footprint import state_nbytes
+from kvc.tools.reports.footprint import TORCH_NBYTES, needs_torch, state_nbytes
+from kvc.tools.reports.operators import takes_the_rest
 from kvc.tools.text import columns, size
 
 _SCALE: Final = 4  # bytes of a float32, one for each int8 row
 _BLOCK_SCALE: Final = 2  # of a bfloat16, one for each block of int4
 _CACHES: Final = (StateKind.LINEAR, StateKind.RING, StateKind.APPEND)
 _ROWS: Final = 3  # dimensions of the scales of an int8 cache: one less than a cache
+CACHE_DTYPES: Final = ("float16", "int8")
+_KERNELS: Final = "cpu"  # the backend that recipes of this and other backends end with
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,18 @@ class Saving:
         setting: options of `kvc compile`.
         weights: bytes of the file, and of memory.
         states: bytes of a session.
+        process: bytes that PyTorch takes, where it is needed now and no more then.
     """
 
     setting: str
     weights: int
     states: int
+    process: int = 0
+
+    @property
+    def memory(self) -> int:
+        """Return the bytes of memory that it would save."""
+        return self.weights + self.states + self.process
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +93,47 @@ def describe_savings(
         sizes: of all symbols, that states are counted at.
         tokens: that a session holds in each row.
     """
-    found = [*_weights(program), *_caches(program, sizes, tokens)]
-    useful = [one for one in found if one.weights + one.states > 0]
-    return tuple(sorted(useful, key=lambda one: -(one.weights + one.states)))
+    found = [
+        *(recipe_saving(program, name) for name in _smaller_recipes(program)),
+        *(cache_saving(program, name, sizes, tokens) for name in CACHE_DTYPES),
+    ]
+    useful = [one for one in found if one.memory > 0]
+    return tuple(sorted(useful, key=lambda one: -one.memory))
 
 
-def _weights(program: Program) -> Iterator[Saving]:
-    matrices = _matrices(program).values()
-    now = sum(matrix.nbytes for matrix in matrices)
+def _smaller_recipes(program: Program) -> list[str]:
+    """Return the recipes of the program's backend, or those of kvc's own kernels."""
     family = program.provenance.recipe.partition("_")[0]
-    for ending, nbytes in (("bf16", _bf16), ("q8", _int8), ("q4", _int4)):
-        names = (f"{family}_{ending}", f"cpu_{ending}")
-        recipe = next(name for name in names if name in known_recipes())
-        yield Saving(f"--recipe {recipe}", now - sum(map(nbytes, matrices)), 0)
+    known = known_recipes()
+    return [
+        next(name for name in (f"{family}{end}", f"{_KERNELS}{end}") if name in known)
+        for end in ("_fp32", "_bf16", "_q8", "_q4")
+    ]
 
 
-def _bf16(matrix: _Matrix) -> int:
-    return matrix.rows * matrix.columns * 2
+def recipe_saving(program: Program, name: str) -> Saving:
+    """Return what another recipe would save; less than nothing where it takes more.
+
+    Args:
+        program: of a bundle.
+        name: of one that ships with kvc.
+    """
+    recipe = load_recipe(name)
+    matrices = _matrices(program).values()
+    weights = sum(matrix.nbytes - _nbytes(matrix, recipe) for matrix in matrices)
+    torch_then = not recipe.backend or not takes_the_rest(program, _KERNELS)
+    process = TORCH_NBYTES * (needs_torch(program) - torch_then)
+    return Saving(f"--recipe {name}", weights, 0, process)
+
+
+def _nbytes(matrix: _Matrix, recipe: Recipe) -> int:
+    match recipe.linear:
+        case "qd8":
+            return _int8(matrix)
+        case "qb4":
+            return _int4(matrix)
+    numbers = matrix.rows * matrix.columns
+    return numbers * (2 if recipe.weights == "bfloat16" else 4)
 
 
 def _int8(matrix: _Matrix) -> int:
@@ -171,18 +205,29 @@ def _shape(op: str, kind: TensorType) -> tuple[int, int]:
     return prod(shape[:-1]), shape[-1]
 
 
-def _caches(
-    program: Program, sizes: Mapping[str, int], tokens: int
-) -> Iterator[Saving]:
-    caches = [state for state in program.states if _is_cache(state)]
-    for dtype in ("float16", "int8"):
-        saved = 0
-        for state in caches:
-            now = state_nbytes(state, sizes, tokens)
-            row = max(state.type.shape(sizes)[-1], 1)
-            then = row * 2 if dtype == "float16" else row + _SCALE
-            saved += now - now * then // (row * state.type.dtype.itemsize)
-        yield Saving(f"--cache-dtype {dtype}", 0, saved)
+def cache_saving(
+    program: Program, dtype: str, sizes: Mapping[str, int], tokens: int
+) -> Saving:
+    """Return what another dtype of caches would save; no more than there is.
+
+    Args:
+        program: of a bundle.
+        dtype: one of `CACHE_DTYPES`.
+        sizes: of all symbols, that states are counted at.
+        tokens: that a session holds in each row.
+    """
+    saved = 0
+    for state in filter(_is_cache, program.states):
+        now = state_nbytes(state, sizes, tokens)
+        row = max(state.type.shape(sizes)[-1], 1)
+        then = row * 2 if dtype == "float16" else row + _SCALE
+        saved += now - now * then // (row * state.type.dtype.itemsize)
+    return Saving(f"--cache-dtype {dtype}", 0, saved)
+
+
+def has_wide_caches(program: Program) -> bool:
+    """Tell whether `--cache-dtype` could make any cache smaller than float32."""
+    return any(map(_is_cache, program.states))
 
 
 def _is_cache(state: State) -> bool:
@@ -193,5 +238,5 @@ def _is_cache(state: State) -> bool:
 
 def saving_lines(savings: Sequence[Saving]) -> list[str]:
     """Lay out what each setting would save."""
-    rows = [(one.setting, f"{size(one.weights + one.states)} less") for one in savings]
+    rows = [(one.setting, f"{size(one.memory)} less") for one in savings]
     return columns(rows, "<>") if rows else ["  nothing that a recipe changes"]

@@ -11,7 +11,7 @@ from torch import nn
 from kvc.compiler import Method, compile_program
 from kvc.runtime import load
 from kvc.schema.errors import BadFile, CheckFailed, NoCheck
-from kvc.tools.checks.calls import sample_results
+from kvc.tools.checks.calls import arguments_at, sample_results
 from kvc.tools.checks.expected import FILE, MOST, compare, expected_file
 from kvc.tools.checks.made import with_results
 
@@ -124,9 +124,9 @@ def test_a_wrong_bundle_ends_with_1(kvc, checked, content, tmp_path):
         b"",
         b"{}",
         b"[1]",
-        b'{"version": 1, "results": 3}',
-        b'{"version": 1, "results": [{"name": "a", "kind": "b", "most": []}]}',
-        b'{"version": 2, "results": []}',
+        b'{"version": 2, "results": 3}',
+        b'{"version": 2, "results": [{"name": "a", "kind": "b", "most": []}]}',
+        b'{"version": 1, "results": []}',
         b"[" * 100_000,
     ],
 )
@@ -167,6 +167,34 @@ def test_other_programs_are_called_one_method_after_the_other(tmp_path):
     )
     assert np.isnan(first).any()
     assert not np.array_equal(first, second, equal_nan=True)
+
+
+class Encoder(nn.Module):
+    """Looks tokens and kinds of tokens up; counts nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(300, 8)
+        self.kinds = nn.Embedding(3, 8)
+
+    def forward(self, tokens, kinds, other):
+        return self.table(tokens) + self.kinds(kinds) + other[:, :, None]
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "cpu_q8"])
+def test_an_encoder_is_asked_tokens_of_all_its_vocabulary(tmp_path, recipe):
+    arguments = (torch.zeros(2, 40, dtype=torch.int64),) * 3
+    bundle = compile_program(Encoder(), [Method("forward", arguments)], recipe)
+    path = tmp_path / "encoder.kvc"
+    with_results(bundle, lambda *stage: None).save(path)
+    with load(path) as program:
+        method = program.methods["forward"]
+        made = arguments_at(method, {}, np.random.default_rng(1))
+        compare(program.files[FILE], sample_results(program))
+    tokens, kinds, other = made.values()
+    assert 200 < tokens.max() < 300
+    assert set(kinds.flat) == {0, 1, 2}
+    assert set(other.flat) == {0, 1}
 
 
 class Row(nn.Module):

@@ -90,6 +90,47 @@ def test_what_would_help_is_said_and_helps(tmp_path):
         save(capacity=int(fits[1]) + 1)
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """A bundle, not saved, that PyTorch runs."""
+    spec = random_decoder(CONFIG)
+    return compile_program(spec.model, spec.methods, "fp32", states=spec.states)
+
+
+@pytest.mark.parametrize(
+    ("limit", "named", "change"),
+    [
+        ("file", ["layers.{0..1}.ffn.up.weight: float32[64, 64]"], "--recipe cpu_q8"),
+        (
+            "state",
+            ["layers.{0..1}.attn.k_cache: float32[1, 2, capacity, 16]"],
+            "--cache-dtype int8",
+        ),
+        (
+            "ram",
+            [
+                "the process itself",
+                "layers.{0..1}.attn.k_cache: float32[1, 2, capacity, 16]",
+                "scratch of methods, in which ",
+                " at kvc.compiler.models.decoder:",
+            ],
+            "--recipe cpu_q8",
+        ),
+    ],
+)
+def test_the_tensors_that_take_the_most_are_named_with_what_to_change(
+    plain, tmp_path, limit, named, change
+):
+    none = {"file": None, "ram": None, "state": None}
+    budgets = Budgets(**none | {limit: 1000}, sizes={})
+    with pytest.raises(BudgetExceeded) as caught:
+        plain.save(tmp_path / "plain.kvc", accept=budgets.check)
+    taken, _, changes = caught.value.listing.partition("other settings would save:")
+    for text in named:
+        assert text in taken
+    assert change in changes
+
+
 def test_amounts_and_sizes_that_are_none(kvc, tmp_path):
     path = tmp_path / "tiny.kvc"
     done = kvc(*MODEL, "-o", path, "--max-ram", "much")

@@ -1,7 +1,9 @@
 import json
+import re
 from dataclasses import replace
 
 import pytest
+from golden import assert_golden
 from named_bytes import SMALL, save_data
 from sample_programs import sample_program
 from sealing import parts, seal
@@ -9,6 +11,7 @@ from sealing import parts, seal
 from kvc.runtime import generate, load
 from kvc.schema.codec import encode
 from kvc.schema.container import BundleFile
+from kvc.tools.reports.delegates import DelegateReport, delegate_lines
 
 
 def test_the_overview_answers_at_a_glance(kvc, sample):
@@ -30,6 +33,46 @@ def test_the_overview_fits_a_terminal(kvc, sample, monkeypatch):
     monkeypatch.chdir(sample.parent)
     lines = kvc("dump", sample.name).stdout.splitlines()
     assert max(len(line) for line in lines) <= 100
+
+
+VIEWS = (
+    *("", "--states", "--copies", "--blobs", "--memory", "--size", "--delegates"),
+    *("--ops decode", "--at seq=2,tokens=5", "--what-if"),
+)
+
+
+def test_all_views_read_as_they_did(kvc, sample, monkeypatch):
+    monkeypatch.chdir(sample.parent)
+    told = [
+        f"$ kvc dump {sample.name} {view}".rstrip()
+        + f"\n{kvc('dump', sample.name, *view.split()).stdout}"
+        for view in VIEWS
+    ]
+    assert_golden("kvc_dump", "\n".join(told))
+
+
+@pytest.mark.parametrize(
+    "view", [["--states"], ["--blobs"], ["--memory"], ["--size", "--full"]]
+)
+def test_every_number_on_the_screen_is_a_field(kvc, tiny, view):
+    """Of those of four digits or more; blobs are also added up."""
+    everything = json.loads(kvc("dump", tiny, "--json").stdout)
+    shown = re.findall(r"(?<![\w.])\d{1,3}(?:,\d{3})+", kvc("dump", tiny, *view).stdout)
+    assert shown
+    told = set(numbers_of(everything))
+    told.add(sum(one["nbytes"] for one in everything["blobs"]))
+    assert {int(number.replace(",", "")) for number in shown} <= told
+
+
+def numbers_of(value):
+    """Yield all whole numbers in a value of JSON."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from numbers_of(one)
+    elif isinstance(value, int):
+        yield value
 
 
 def test_every_byte_of_the_file_has_a_place(kvc, sample):
@@ -265,6 +308,20 @@ def test_delegates_are_listed_with_what_they_take(kvc, sample):
     assert lines[0].split()[4:6] == ["instructions", "payload"]
     assert lines[1].split()[:4] == ["0", "prefill", "0", "sample"]
     assert lines[1].split()[4:] == ["1", "0", "1", "32", "256", "kvc", "0"]
+
+
+def test_delegates_that_are_alike_are_one_line():
+    one = DelegateReport("decode", 3, "sample", 5, 0, 2, 64, 0, "planned", 128, 0)
+    alike = [replace(one, block=block) for block in (3, 5, 7)]
+    other = replace(one, block=9, weights_nbytes=65)
+    lines = delegate_lines([*alike, other, replace(one, block=11)], full=False)
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["0..2", "decode", "3..7"],
+        ["3", "decode", "9"],
+        ["4", "decode", "11"],
+    ]
+    full = delegate_lines(alike, full=True)
+    assert [line.split()[2] for line in full[1:]] == ["3", "5", "7"]
 
 
 def test_without_delegates_the_list_says_so(kvc, tiny):

@@ -32,6 +32,7 @@ def test_a_dry_run_only_says_it(kvc, tmp_path, old):
 
 def test_as_json(kvc, tmp_path, old):
     assert json.loads(kvc("gc", tmp_path, "--json").stdout) == {
+        "version": 1,
         "folder": str(tmp_path),
         "dry_run": False,
         "nbytes": 8808,

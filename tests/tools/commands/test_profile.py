@@ -6,8 +6,18 @@ import pytest
 from tiny_decoder import factory
 
 from kvc.compiler import compile_program
-from kvc.runtime import Span
-from kvc.tools.bench.profiling import OUTSIDE, Call, by_line, by_module, rows_of
+from kvc.runtime import Span, load
+from kvc.tools.bench.plan import SpeedTest
+from kvc.tools.bench.profiling import (
+    OUTSIDE,
+    Call,
+    Profile,
+    by_line,
+    by_module,
+    overhead_of,
+    profile,
+    rows_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +74,7 @@ def test_a_call_is_taken_apart(kvc, fast):
     assert (prompt["test"], prompt["calls"]) == ("pp5 @ d2", 2)
     assert (steps["test"], steps["calls"]) == ("tg3 @ d2", 3)
     for test in (prompt, steps):
+        assert -1 < test["overhead"] < 20
         assert sum(row["share"] for row in test["rows"]) == pytest.approx(1)
         rows = {row["what"]: row for row in test["rows"]}
         assert rows["kvc::attention"]["count"] == 1
@@ -72,6 +83,26 @@ def test_a_call_is_taken_apart(kvc, fast):
     text = kvc("profile", fast, "-p", 0, "-n", 2, "--by", "line").stdout
     assert text.startswith("tg2: 2 calls; ")
     assert "kvc.compiler.models.decoder:" in text
+
+
+@pytest.mark.parametrize("test", [SpeedTest(4, 0, 2), SpeedTest(0, 5, 2)])
+def test_each_call_is_made_with_and_without_recording(fast, test):
+    with load(fast) as program:
+        found = profile(program, test, 3)
+    assert len(found.plain) == len(found.calls) == (3 if test.prompt else 5)
+    assert all(call.spans for call in found.calls)
+    assert not any(call.spans for call in found.plain)
+    first = [
+        plain.began < recorded.began
+        for plain, recorded in zip(found.plain, found.calls, strict=True)
+    ]
+    assert first == [number % 2 == 0 for number in range(len(first))]
+
+
+def test_what_recording_adds_is_the_median_of_pairs():
+    plain = tuple(Call(0, took) for took in (100, 1000, 10))
+    calls = tuple(Call(0, took) for took in (103, 5000, 10))
+    assert overhead_of(Profile(SpeedTest(0, 3, 0), plain, calls)) == pytest.approx(0.03)
 
 
 def test_a_trace_has_every_step(kvc, fast, tmp_path):

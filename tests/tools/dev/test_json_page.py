@@ -1,6 +1,16 @@
-"""The page of what `kvc dump --json` prints is that of today's reports."""
+"""The page of what commands print with `--json` is that of today's reports."""
 
-from kvc.tools.dev.json_page import PAGE, page
+import dataclasses
+import json
+
+import pytest
+
+from kvc.tools.cli import main
+from kvc.tools.commands.verify import VerifyReport
+from kvc.tools.dev.json_page import PAGE, PRINTED, page
+from kvc.tools.json_text import VERSIONS
+from kvc.tools.reports.differences import DifferenceReport
+from kvc.tools.reports.overview import DumpReport
 
 
 def test_the_page_is_up_to_date():
@@ -13,3 +23,28 @@ def test_fields_are_told_from_docstrings():
     assert "| `kind` | text |  |" in lines
     said = "most bytes live at one time, as the file states it; no plan can be smaller."
     assert f"| `peak_live` | integer | {said} |" in lines
+
+
+def test_every_command_that_prints_json_is_there_with_a_version():
+    commands = {
+        name
+        for name, command in main.commands.items()
+        if any("--json" in one.opts for one in command.params)
+    }
+    assert commands == set(VERSIONS)
+    assert commands == {command.split()[1] for command, *_ in PRINTED}
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"), [("dump", DumpReport), ("verify", VerifyReport)]
+)
+def test_what_is_printed_has_the_fields_of_the_page(kvc, tiny, command, kind):
+    told = json.loads(kvc(command, tiny, "--json").stdout)
+    assert told.pop("version") == VERSIONS[command]
+    assert list(told) == [field.name for field in dataclasses.fields(kind)]
+
+
+def test_what_diff_prints_has_the_fields_of_the_page(kvc, tiny):
+    told = json.loads(kvc("diff", tiny, tiny, "--json").stdout)
+    assert told.pop("version") == VERSIONS["diff"]
+    assert list(told) == [field.name for field in dataclasses.fields(DifferenceReport)]

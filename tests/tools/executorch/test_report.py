@@ -2,6 +2,7 @@
 
 import random
 import struct
+import time
 from dataclasses import replace
 
 import pytest
@@ -49,6 +50,42 @@ def test_the_peak_counts_each_byte_once():
             }
             most = max(most, len(held))
         assert peak_of(method(values, calls), ()) == most
+
+
+def test_states_are_what_is_read_before_its_bytes_are_filled():
+    dice = random.Random(4)
+    for _ in range(300):
+        values = [
+            tensor(dice.choice((1, 2)), dice.randrange(20), dice.randrange(1, 9))
+            for _ in range(dice.randrange(1, 12))
+        ]
+        calls = [
+            [dice.randrange(len(values)) for _ in range(3)]
+            for _ in range(dice.randrange(1, 12))
+        ]
+        filled, seen, expected = set(), set(), []
+        for *read, written in calls:
+            for arg in dict.fromkeys(read):
+                number, start = values[arg].tensor.memory
+                held = {(number, start + at) for at in range(values[arg].tensor.nbytes)}
+                if arg not in seen and arg != written and not held & filled:
+                    expected.append(arg)
+                seen.add(arg)
+            seen.add(written)
+            number, start = values[written].tensor.memory
+            end = start + values[written].tensor.nbytes
+            filled |= {(number, at) for at in range(start, end)}
+        assert list(states_of(method(values, calls))) == expected
+
+
+def test_lists_that_are_named_very_often_take_little_time():
+    many, count = 8_000, 1000
+    values = [tensor(1, 16 * index, 8) for index in range(count)]
+    values.append(PteValue("tensors", "", None, tuple(range(count))))
+    made = method(values, [(count, count)] * many)
+    began = time.process_time()
+    assert states_of(made) == ()
+    assert time.process_time() - began < 10  # each list once, not 16 million times
 
 
 def test_tensors_in_a_row_that_overlap_are_counted_once():

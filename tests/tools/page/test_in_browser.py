@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 
 import pytest
@@ -271,6 +272,72 @@ def test_names_of_a_stranger_do_nothing(ask, sample):
         return [document.title, document.querySelectorAll("img").length];""",
     )
     assert seen == ["sample.kvc", 0]
+
+
+def large_content(path):
+    """A page of a method of 10,000 instructions in 500 layers."""
+    content = content_of(path)
+    code, arena = content.code[0], content.arenas[0]
+    steps = tuple(
+        replace(
+            code.steps[number % len(code.steps)],
+            computes=True,
+            module=f"layers.{number // 20}.part{number % 3}",
+            line=f"model:{number}",
+        )
+        for number in range(10_000)
+    )
+    regions = tuple(
+        replace(
+            arena.regions[0],
+            first=number,
+            last=number + number % 7,
+            offset=64 * (number % 500),
+            nbytes=64,
+        )
+        for number in range(10_000)
+    )
+    plan = replace(arena, steps=10_007, nbytes=64 * 500, regions=regions)
+    return replace(content, code=(replace(code, steps=steps),), arenas=(plan,))
+
+
+def test_ten_thousand_operators_do_not_lag(ask, fast):
+    script = """const find = document.getElementById("find");
+        const type = async (text) => {
+          find.value = text;
+          find.dispatchEvent(new Event("input"));
+          await soon();
+          return codeTable.getRows().length;
+        };
+        const found = [];
+        for (const text of ["layers.4", "part1", "model:77", "no such thing", ""]) {
+          found.push(await type(text));
+        }
+        for (let turn = 0; turn < 4; turn += 1) {
+          document.getElementById("unfold").click();
+          await soon();
+        }
+        const chart = echarts.getInstanceByDom(document.getElementById("arena-chart"));
+        for (let index = 0; index < 20; index += 1) {
+          const dataIndex = 50 * index;
+          chart.dispatchAction({ type: "showTip", seriesIndex: 0, dataIndex });
+        }
+        for (let start = 0; start < 10; start += 1) {
+          chart.dispatchAction({ type: "dataZoom", start, end: 100 - start });
+          chart.getZr().flush();
+        }
+        return found;"""
+
+    def seconds(content):
+        began = time.monotonic()
+        return ask(content, script), time.monotonic() - began
+
+    _, before = seconds(content_of(fast))
+    found, taken = seconds(large_content(fast))
+    layers, parts, lines, nothing, _ = found
+    assert (layers, parts, lines, nothing) == (111 * 20, 3333, 111, 0)
+    # The page is read and drawn, searched five times, unfolded, folded, zoomed.
+    assert taken - before < 20  # 6 s on two cores that are busy
 
 
 def test_names_of_as_many_dots_as_a_file_may_have_are_drawn(ask, sample):

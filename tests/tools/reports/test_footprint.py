@@ -1,6 +1,8 @@
 """What memory a bundle takes at chosen sizes, beside pages that are really there."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from kvc.schema.container import BundleFile
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.tools.reports.footprint import (
     PROCESS_NBYTES,
+    STEP_NBYTES,
     TORCH_NBYTES,
     describe_footprint,
     largest_footprint,
@@ -47,7 +50,9 @@ def test_states_are_counted_token_by_token(program):
     assert found.states == 300 * TOKEN + 8  # and the position
     assert describe_footprint(program, {}).states == 8192 * TOKEN + 8
     parts = found.weights + found.states + found.scratch + found.backends
-    assert found.total == parts + PROCESS_NBYTES
+    steps = sum(len(g.instructions) for m in program.methods for g in m.graphs)
+    assert found.process == PROCESS_NBYTES + STEP_NBYTES * steps
+    assert (found.packed, found.total) == (0, parts + found.process)
 
 
 @pytest.mark.linux
@@ -63,6 +68,69 @@ def test_pages_that_are_there_are_those_foretold(path, program, tokens):
     # Of the tables of rotary embeddings only the pages of these tokens are there.
     tables = 2 * 8192 * 16 * 4
     assert 0.99 * (expected.weights - tables) <= weights <= expected.weights
+
+
+LARGE = DecoderConfig(
+    vocab=8192, dim=512, layers=6, heads=8, kv_heads=4, ffn=1536, capacity=2048
+)
+RUN = """
+import sys
+import numpy as np
+from kvc.runtime import load
+path, seq, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with load(path, threads=threads) as program, program.session() as session:
+    tokens = np.random.default_rng(0).integers(0, 8192, (1, seq))
+    session.call("prefill", tokens)
+    session.call("decode", np.array([[3]]))
+    with open("/proc/self/status") as told:
+        print(next(line for line in told if line.startswith("VmRSS")).split()[1])
+"""
+
+
+@pytest.fixture(scope="module", params=["cpu_q8", "cpu_fp32", "xnnpack_q8"])
+def large(request, tmp_path_factory):
+    spec = random_decoder(LARGE)
+    path = tmp_path_factory.mktemp("large") / f"{request.param}.kvc"
+    bundle = compile_program(
+        spec.model, spec.methods, request.param, states=spec.states
+    )
+    bundle.save(path)
+    return path
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize(("seq", "threads"), [(32, 1), (400, 2)])
+def test_the_total_is_what_a_process_takes(large, seq, threads):
+    with BundleFile.open(large) as file:
+        asked = {"tokens": seq + 1, "seq": seq, "capacity": 2048}
+        told = describe_footprint(file.program, asked)
+    command = [sys.executable, "-c", RUN, large, str(seq), str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert told.total == pytest.approx(1024 * int(done.stdout), rel=0.05)
+
+
+def test_what_a_library_packs_is_memory_of_the_process(tmp_path):
+    spec = random_decoder(CONFIG)
+    path = tmp_path / "packed.kvc"
+    bundle = compile_program(spec.model, spec.methods, "xnnpack_q8", states=spec.states)
+    bundle.save(path)
+    table = CONFIG.vocab * CONFIG.dim
+    with BundleFile.open(path) as file:
+        none, few, all_ = (
+            describe_footprint(file.program, {"tokens": n}) for n in (0, 1, 8192)
+        )
+        matrices = sum(
+            blob.nbytes
+            for number, blob in enumerate(file.program.blobs)
+            if any(
+                named.blob == number and named.name.endswith(".int8")
+                for named in file.program.names
+            )
+        )
+    assert few.packed == all_.packed == pytest.approx(matrices, rel=0.05)
+    # Rows of tokens are looked up in the file, whose pages come 64 kB at a time.
+    assert few.weights - none.weights == 65536 + CONFIG.vocab * 4
+    assert all_.weights - none.weights == table + CONFIG.vocab * 4
 
 
 def test_scratch_shrinks_with_the_prompt(program):
@@ -93,6 +161,8 @@ def test_the_largest_capacity_holds_the_tokens_asked_for(program):
 def test_sizes_out_of_bounds_are_refused(program):
     with pytest.raises(UnknownName, match=r"size 'width'.*capacity, seq, tokens"):
         describe_footprint(program, {"width": 3})
+    with pytest.raises(BadSetting, match="threads: expected nothing, as threads need"):
+        describe_footprint(program, {"threads": 2})
     with pytest.raises(BadSetting, match="capacity: expected 16 to 8192"):
         describe_footprint(program, {"capacity": 8193})
     with pytest.raises(BadSetting, match="tokens: expected 0 to 100, got 101"):
@@ -174,7 +244,8 @@ def test_without_a_position_nothing_is_held(tmp_path):
     with BundleFile.open(tmp_path / "plain.kvc") as file:
         found = describe_footprint(file.program, {})
         assert (found.states, found.tokens, found.token) == (0, 0, 0)
-        assert found.process == PROCESS_NBYTES + TORCH_NBYTES  # the recipe is fp32
+        # The recipe is fp32; there is one instruction.
+        assert found.process == PROCESS_NBYTES + TORCH_NBYTES + STEP_NBYTES
         with pytest.raises(UnknownName, match="no size 'width'; it has: none"):
             describe_footprint(file.program, {"width": 3})
         with pytest.raises(BadSetting, match="nothing in this program counts tokens"):

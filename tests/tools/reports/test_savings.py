@@ -3,14 +3,16 @@
 import json
 
 import pytest
+import torch
 from model_a import random_decoder
 
-from kvc.compiler import compile_program
+from kvc.compiler import Method, compile_program
 from kvc.compiler.models.decoder import DecoderConfig
 from kvc.recipes import load_recipe
 from kvc.schema.container import BundleFile
-from kvc.tools.reports.footprint import describe_footprint
+from kvc.tools.reports.footprint import TORCH_NBYTES, describe_footprint
 from kvc.tools.reports.savings import describe_savings
+from kvc.tools.reports.what_if import describe_what_if
 
 CONFIG = DecoderConfig(
     vocab=2048, dim=256, layers=2, heads=8, kv_heads=2, ffn=512, capacity=1024
@@ -57,7 +59,85 @@ def test_what_a_recipe_would_save_is_what_it_saves(compiled, start, recipe):
         assert told is None
     else:
         assert told.weights == pytest.approx(before - after, rel=1e-3)
-        assert told.states == 0
+        assert (told.states, told.process) == (0, 0)
+
+
+@pytest.mark.parametrize("recipe", ["cpu_fp32", "cpu_q8"])
+def test_a_recipe_without_torch_saves_what_torch_takes(compiled, recipe):
+    before, savings = savings_of(compiled("fp32"))
+    after, _ = savings_of(compiled(recipe))
+    told = savings[f"--recipe {recipe}"]
+    assert told.process == TORCH_NBYTES
+    assert told.process == pytest.approx(before.process - after.process, rel=0.01)
+    assert told.memory >= TORCH_NBYTES + told.weights
+
+
+class Sorting(torch.nn.Module):
+    """Has an operator that no backend takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.layer(x).sort().values
+
+
+def test_where_no_backend_takes_an_operator_torch_stays(tmp_path):
+    method = Method("forward", (torch.ones(3, 64),))
+    compile_program(Sorting(), [method], "fp32").save(tmp_path / "sorting.kvc")
+    _, savings = savings_of(tmp_path / "sorting.kvc")
+    assert savings["--recipe cpu_q8"].process == 0
+    assert "--recipe cpu_fp32" not in savings
+
+
+@pytest.mark.parametrize(
+    ("start", "recipe", "cache"),
+    [
+        ("fp32", "cpu_q4", "int8"),
+        ("cpu_fp32", "cpu_q8", None),
+        ("cpu_q4", "fp32", None),
+        ("cpu_q8", "", "float16"),
+    ],
+)
+def test_what_a_bundle_would_take_is_what_it_takes(compiled, start, recipe, cache):
+    now, then = compiled(start), compiled(recipe or start, cache)
+    sizes = {"capacity": 640, "tokens": 100, "seq": 16}
+    with BundleFile.open(now) as file:
+        at = describe_footprint(file.program, sizes)
+        told = describe_what_if(
+            file.program, now.stat().st_size, at, recipe, cache or ""
+        )
+    found, _ = savings_of(then, **sizes)
+    assert told.file_then == pytest.approx(then.stat().st_size, rel=0.05)
+    assert told.memory_then.weights == pytest.approx(found.weights, rel=0.01)
+    assert told.memory_then.process == pytest.approx(found.process, rel=0.02)
+    assert (told.memory_then.states, told.memory_then.token) == (
+        found.states,
+        found.token,
+    )
+
+
+def test_the_option_of_compile(kvc, compiled, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = compiled("fp32")
+    asked = ("compile", path, "--what-if", "recipe=cpu_q4,cache=int8")
+    lines = kvc(*asked, "--at", "tokens=8").stdout.splitlines()
+    assert lines[0].split() == ["now", "then"]
+    assert [line.split()[0] for line in lines[1:3]] == ["file", "memory"]
+    assert "states with 8 tokens" in lines[4]
+    assert list(tmp_path.iterdir()) == []
+    for other in (("-o", "x.kvc"), ("--recipe", "fp32"), ("-q",)):
+        done = kvc(*asked, *other)
+        assert done.exit_code == 2
+        assert "--what-if writes nothing: leave " in done.stderr
+    for wrong in ("recipe", "depth=3", "recipe=fp32,recipe=fp32", ""):
+        assert kvc("compile", path, "--what-if", wrong).exit_code == 2
+    done = kvc("compile", path, "--what-if", "recipe=cpu_q3")
+    assert done.exit_code == 1
+    assert "cpu_q4" in done.stderr
+    done = kvc("compile", compiled("cpu_q4", "int8"), "--what-if", "cache=float16")
+    assert "expected none, of this bundle" in done.stderr
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])

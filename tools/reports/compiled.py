@@ -1,0 +1,105 @@
+"""The table that ends `kvc compile`: what was written, and what it will take."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kvc.schema.container import BundleFile, SavedBundle
+from kvc.schema.model import Program
+from kvc.schema.uses import PLAIN
+from kvc.tools.reports.blobs import describe_sharing
+from kvc.tools.reports.memory import describe_memory
+from kvc.tools.reports.methods import describe_methods, left_text
+from kvc.tools.text import columns, escape, plural, size
+
+if TYPE_CHECKING:
+    from kvc.compiler.bundle import SaveReport
+
+_WHY: Final = ", as no --recipe was given"
+
+
+def compiled_lines(
+    path: Path,
+    model_nbytes: int,
+    report: "SaveReport",
+    packed: SavedBundle | None,
+    seconds: float,
+    chosen: bool,
+) -> list[str]:
+    """Return the table.
+
+    Args:
+        path: of the bundle.
+        model_nbytes: of the model's weights.
+        report: on what was written.
+        packed: on the packed weights, None where there are none.
+        seconds: that it took.
+        chosen: whether kvc chose the recipe.
+    """
+    with BundleFile.open(path) as file:
+        program = file.program
+    rows = [
+        ("methods", ", ".join(escape(method.name) for method in program.methods)),
+        ("recipe", escape(program.provenance.recipe) + _WHY * chosen),
+        *_backend_rows(program),
+        *_weight_rows(program, model_nbytes),
+        *_file_rows(report),
+        *_packed_rows(packed),
+        *_memory_rows(program),
+        ("time", f"{seconds:.1f} s"),
+    ]
+    return [escape(str(path)), *columns(rows)]
+
+
+def _backend_rows(program: Program) -> list[tuple[str, str]]:
+    if not program.delegates:
+        return []
+    backends = dict.fromkeys(
+        escape(partition.backend) for partition in program.delegates
+    )
+    rows = []
+    for method in describe_methods(program):
+        partitions = plural(len(method.backends), "partition")
+        rows.append(f"{escape(method.name)}: {partitions}, {left_text(method.left)}")
+    return [*zip((", ".join(backends), *("",) * len(rows)), rows, strict=False)]
+
+
+def _weight_rows(program: Program, model_nbytes: int) -> list[tuple[str, str]]:
+    sharing = [one for one in describe_sharing(program) if one.format == PLAIN]
+    once, blobs = (
+        sum(one.nbytes for one in sharing),
+        sum(one.blobs for one in sharing),
+    )
+    apart = sum(group.nbytes * max(1, len(group.methods)) for group in sharing)
+    return [
+        ("weights", f"{size(model_nbytes)} in the model"),
+        ("", f"{size(apart)} by this recipe, if each method kept its own"),
+        ("", f"{size(once)} stored, each once ({plural(blobs, 'blob')})"),
+    ]
+
+
+def _file_rows(report: "SaveReport") -> list[tuple[str, str]]:
+    rows = [("file", f"{size(report.file_nbytes)} ({report.file_nbytes:,} bytes)")]
+    if report.data_path is not None:
+        name, nbytes = Path(report.data_path).name, report.data_nbytes
+        rows.append(("data", f"{escape(name)}, {size(nbytes)} ({nbytes:,} bytes)"))
+    for name, nbytes in report.reused.items():
+        rows.append(("reused", f"{size(nbytes)} of weights in {escape(name)}"))
+    return rows
+
+
+def _packed_rows(packed: SavedBundle | None) -> list[tuple[str, str]]:
+    if packed is None:
+        return []
+    if packed.packed_path is None:
+        return [("packed", "nothing that is not there already")]
+    name, nbytes = Path(packed.packed_path).name, packed.packed_nbytes
+    return [("packed", f"{escape(name)}, {size(nbytes)} ({nbytes:,} bytes)")]
+
+
+def _memory_rows(program: Program) -> list[tuple[str, str]]:
+    memory = describe_memory(program)
+    scratch = ", ".join(f"{escape(m.method)} {size(m.planned)}" for m in memory.methods)
+    return [
+        ("memory", f"{size(memory.scratch)} of scratch, planned ({scratch})"),
+        ("", f"{size(memory.states)} of state for each session"),
+    ]
