@@ -176,18 +176,48 @@ def _as_strided(
     storage_offset: int | None = None,
 ) -> object:
     """Pick the elements of a tensor whose memory is in its own order."""
+    places = _places(self, size, stride, storage_offset)
+    return _LEFT if places is None else self.reshape(-1)[places]
+
+
+def _as_strided_scatter(
+    self: Tensor,
+    src: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> object:
+    """Write elements of a tensor whose memory is in order, each once at most."""
+    places = _places(self, size, stride, storage_offset)
+    reach = 0
+    for step, n in sorted(zip(stride, size, strict=True)):
+        if places is None or (n > 1 and step <= reach):
+            return _LEFT
+        reach += (n - 1) * step
+    assert places is not None
+    made = self.reshape(-1).index_put((places,), src.to(self.dtype))
+    return made.reshape(self.shape)
+
+
+def _places(
+    self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
+) -> Tensor | None:
+    """Return where elements lie in a tensor whose memory is in its own order.
+
+    None if sizes are dynamic, or the elements are in other memory.
+    """
     fixed = all(isinstance(n, int) for n in (*self.shape, *size, *stride))
     if not fixed or not self.is_contiguous() or 0 in size:
-        return _LEFT
-    start = 0 if storage_offset is None else storage_offset - self.storage_offset()
+        return None
+    start = 0 if offset is None else offset - self.storage_offset()
     last = start + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if start < 0 or last >= self.numel():
-        return _LEFT
+        return None
     places = torch.full((1,) * len(size), int(start))
     for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
         along = [n if i == axis else 1 for i in range(len(size))]
         places = places + (torch.arange(n) * step).reshape(along)
-    return self.reshape(-1)[places]
+    return places
 
 
 def _batch_statistics(
@@ -275,6 +305,7 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.adaptive_avg_pool3d.default: _average_volumes,
     _aten.as_strided.default: _as_strided,
     _aten.as_strided_copy.default: _as_strided,
+    _aten.as_strided_scatter.default: _as_strided_scatter,
     _aten._native_batch_norm_legit.no_stats: _batch_statistics,
     _aten.bilinear.default: _bilinear,
     _aten.diagonal_scatter.default: _diagonal_scatter,

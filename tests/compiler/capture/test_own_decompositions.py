@@ -15,6 +15,11 @@ X = torch.arange(12.0).reshape(3, 4).sin()
 CASES = {
     "as_strided of its own memory": lambda x: (x * 2).as_strided((2, 3, 2), (4, 1, 2), 1),
     "as_strided_copy": lambda x: torch.as_strided_copy(x, (2, 2), (4, 1), 3),
+    "as_strided_scatter": lambda x: x.as_strided_scatter(x[0, :2].expand(2, 2), (2, 2), (1, 5), 3),
+    "fill_diagonal_": lambda x: [
+        x.reshape(shape).clone().fill_diagonal_(7, wrap=wrap)
+        for shape in ((3, 4), (4, 3), (6, 2), (12, 1)) for wrap in (False, True)
+    ] + [x.flatten()[:8].reshape(2, 2, 2).clone().fill_diagonal_(7)],
     "a pool to one, memory in channels_last": lambda x: functional.adaptive_avg_pool2d(
         x.reshape(1, 2, 2, 3).permute(0, 3, 1, 2), 1
     ),
@@ -77,6 +82,7 @@ def test_it_equals_eager(name, tmp_path):
     [
         lambda x: x.t().as_strided((2, 2), (1, 4)),
         lambda x: x[0].as_strided((3, 4), (4, 1)),
+        lambda x: x.t().as_strided_scatter(x[:2, :2], (2, 2), (1, 4)),
         lambda x: x.repeat_interleave((x[:, 0] > 0).long() + 1, dim=0),
     ],
 )
