@@ -4,7 +4,7 @@ While tracing, Python code asks conditions on sizes (`if x.shape[1] == 1`), and 
 answers them for the example, as if no size could be 1. Every condition that the user's
 own code asks is recorded here. If its answer differs for some declared size, the code
 takes another path there, and the trace would be silently wrong. Conditions that torch
-itself asks only choose between ways to compute the same thing.
+itself asks only choose between ways to compute the same thing, but for a few.
 """
 
 import itertools
@@ -29,6 +29,8 @@ _ALL = 2048  # ranges up to this length are tried in full, by questions about on
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
 _GENERATED = "<"  # torch writes code of its own for the bodies of control flow
+# These functions of torch raise an error for some sizes: what they ask counts.
+_RAISING = ("_verify_batch_size", "_verify_spatial_size")
 Asked = Callable[..., object]
 _NOTED: ContextVar[list["Question"]] = ContextVar("noted")  # of the trace that runs
 
@@ -164,7 +166,9 @@ def _note(
     answer: bool,
     frame: FrameType,
 ) -> None:
-    if frame.f_code.co_filename.startswith((_TORCH, _OURS, _GENERATED)):
+    code = frame.f_code
+    not_the_users = code.co_filename.startswith((_TORCH, _OURS, _GENERATED))
+    if not_the_users and code.co_name not in _RAISING:
         return
     place = f" at {frame.f_globals.get('__name__', '')}:{frame.f_lineno}"
     known = size.node.shape_env.var_to_sources

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 
@@ -79,6 +80,16 @@ class Call:
         Of the first row, or of all rows, [batch, 1], where they are apart.
         """
         return self.start[:, None] if self.apart else self.start[0]
+
+    def within(self, places: Tensor, first: int = 0) -> Tensor:
+        """Return places int64 [batch, seq], those of padding at their row's last.
+
+        After that there may be none, where a table ends. `first`: of the first token.
+        """
+        if self.row_lengths is None:
+            return places
+        last = (self.length[:, None] - 1).clamp(min=0)
+        return torch.minimum(places, last + first if first else last)
 
     def take_recurrent(self) -> Tensor | None:
         """Return the recurrent state that a layer has asked for, to compute with it."""

@@ -41,6 +41,11 @@ from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import check_keys
 from kvc.compiler.hugging_face.patches import as_products
 from kvc.compiler.hugging_face.picture_input import PictureInput, picture_input
+from kvc.compiler.hugging_face.picture_places import (
+    WHOLE,
+    Expansion,
+    PicturePlaces,
+)
 from kvc.compiler.hugging_face.picture_settings import size_of
 from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
@@ -219,14 +224,23 @@ def _seen(opened: Opened, first: int) -> PictureInput | None:
         seen = picture_input(opened.model, size_of(opened.pictures), first)
     if seen is None or opened.places is None:
         return seen
-    places = opened.places.tokens.count(seen.token)
-    if places != seen.positions:
-        reason = (
-            f"its processor gives a picture {places} places in a prompt, and it makes "
-            f"{seen.positions} embeddings of one"
-        )
-        raise UnsupportedModel(model=type(opened.model).__name__, reason=reason)
+    for expansion in opened.places.expansions.values():
+        places = expansion.tokens.count(seen.token)
+        parts = len(_texts_around(opened.places, seen, expansion)) - 1
+        if places != seen.positions * max(parts, 1):
+            reason = (
+                f"its processor gives a picture {places} places in a prompt, and it "
+                f"makes {seen.positions} embeddings of one, or of each of its parts"
+            )
+            raise UnsupportedModel(model=type(opened.model).__name__, reason=reason)
     return seen
+
+
+def _texts_around(
+    places: PicturePlaces, seen: PictureInput, expansion: Expansion
+) -> list[str]:
+    """Return the texts before, between and after the places of a picture's parts."""
+    return expansion.text.split(places.placeholder * seen.positions)
 
 
 def _decoder(
@@ -270,13 +284,27 @@ def _metadata(
         metadata["pictures"] = {"method": "encode", **(opened.pictures or {})}
     if seen is not None:
         metadata["pictures"] = {"method": "embed_image", **(opened.pictures or {})}
-        metadata["picture_places"] = {
-            "token": seen.token,
-            "positions": seen.positions,
-            "placeholder": opened.places and opened.places.placeholder,
-            "expansion": opened.places and opened.places.expansion,
-        }
+        metadata["picture_places"] = _places_said(opened.places, seen)
     return metadata
+
+
+def _places_said(places: PicturePlaces | None, seen: PictureInput) -> dict[str, object]:
+    """Return what the metadata says of the places of pictures."""
+    said: dict[str, object] = {
+        "token": seen.token,
+        "positions": seen.positions,
+        "placeholder": places and places.placeholder,
+        "expansion": None,
+    }
+    if places is None:
+        return said
+    if WHOLE in places.expansions:
+        return {**said, "expansion": places.expansions[WHOLE].text}
+    grids = {
+        grid: _texts_around(places, seen, expansion)
+        for grid, expansion in places.expansions.items()
+    }
+    return {**said, "grids": grids}
 
 
 def _example_embeds(model: PreTrainedModel) -> Tensor:

@@ -153,9 +153,12 @@ def _read_pictures(
     """
     try:
         pictures = read_pictures(folder)
+        if not in_prompts and "parts" in (pictures or {}):
+            reason = "its pictures are split into parts, which only prompts have"
+            raise UnsupportedModel(model=str(folder), reason=reason)
         if pictures is None or not expands:
             return pictures, None
-        return pictures, read_places(folder)
+        return pictures, read_places(folder, pictures)
     except UnsupportedModel as error:
         reason = error.reason + (OTHERWISE if in_prompts else "")
         raise UnsupportedModel(model=error.model, reason=reason) from error

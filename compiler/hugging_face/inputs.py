@@ -87,11 +87,6 @@ def takes_positions(decoder: PreTrainedModel) -> bool:
 
 
 def _positions(call: Call, seq: int) -> Tensor:
-    """Return int64 [batch, seq]; padding is at its row's last position.
-
-    After it there may be none, where a table of positions ends.
-    """
-    places = call.start[:, None] + torch.arange(seq)
-    if call.row_lengths is not None:
-        places = torch.minimum(places, (call.length[:, None] - 1).clamp(min=0))
+    """Return int64 [batch, seq]."""
+    places = call.within(call.start[:, None] + torch.arange(seq))
     return places + call.first if call.first else places

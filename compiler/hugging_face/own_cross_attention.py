@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from kvc.compiler.hugging_face.attention import attend_causally, attend_to_encoded
+from kvc.compiler.hugging_face.calls import current_call
 from kvc.compiler.hugging_face.crossing import CrossLayer
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ def trocr_positions(
     position_ids: Tensor | None = None,
 ) -> Tensor:
     """Stand for TrOCR's table of positions, which counts by values of tensors."""
-    places = torch.arange(input_ids.shape[1]) + past_key_values_length + module.offset
-    return torch.nn.functional.embedding(places[None], module.weight)
+    places = torch.arange(input_ids.shape[1])[None] + past_key_values_length
+    places = current_call().within(places) + module.offset
+    return torch.nn.functional.embedding(places, module.weight)
 
 
 def trocr_sines(
@@ -96,4 +98,4 @@ def trocr_sines(
     places = module.create_position_ids_from_input_ids(
         input_ids, padding, past_key_values_length
     )
-    return table[places]
+    return table[current_call().within(places, padding + 1)]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
@@ -229,9 +229,22 @@ def _pictures_apart(model: PreTrainedModel) -> Iterator[None]:
         for module in model.modules():
             features: object = getattr(module, PICTURE_FEATURES, None)
             if callable(features):
-                vars(module)[PICTURE_FEATURES] = partial(_apart, features)
-                stack.callback(vars(module).pop, PICTURE_FEATURES)
+                stack.enter_context(_replaced(module, partial(_apart, features)))
         yield
+
+
+@contextmanager
+def _replaced(module: nn.Module, features: Callable[..., object]) -> Iterator[None]:
+    """Let a module make features in another way, which it may do already."""
+    own = vars(module)
+    before = own.get(PICTURE_FEATURES)
+    own[PICTURE_FEATURES] = features
+    try:
+        yield
+    finally:
+        del own[PICTURE_FEATURES]
+        if before is not None:
+            own[PICTURE_FEATURES] = before
 
 
 def _apart(features: Callable[..., object], *args: object, **others: object) -> object:

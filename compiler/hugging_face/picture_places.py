@@ -1,20 +1,42 @@
 """How a prompt says where its pictures go, as the processor of a folder has it.
 
-In: a folder. Out: `PicturePlaces`: what a prompt has for a picture, and what the
-processor of transformers makes of it, which is one text for all pictures. A processor
-for which it depends on the picture is refused.
+In: a folder, how pixels are made. Out: `PicturePlaces`: what a prompt has for a
+picture, and what the processor of transformers makes of it. That is one text for all
+pictures, or one for each number of parts that a picture may have. A processor for which
+it depends on the picture in another way is refused.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kvc.compiler.hugging_face.picture_settings import check_pillow
 from kvc.schema.errors import BadModelFolder, UnsupportedModel
 
+if TYPE_CHECKING:
+    from transformers import ProcessorMixin
+
 # Width and height of pictures that a processor could tell apart.
 _TRIED: Final = ((40, 30), (30, 40), (1000, 20), (900, 1300))
 _REPLACED: Final = "text_replacement_offsets"
+
+
+_STEP: Final = 64  # pixels of a tried picture for each part that it is to have
+WHOLE: Final = ""  # the grid of a picture that is no parts
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """What takes the place of a picture in a prompt.
+
+    Attributes:
+        text: it.
+        tokens: of it, and of what the tokenizer adds to every text.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +45,20 @@ class PicturePlaces:
 
     Attributes:
         placeholder: the part of a prompt that stands for a picture.
-        expansion: the text that takes its place.
-        tokens: of it, and of what the tokenizer adds to every text.
+        expansions: what takes its place, by rows and columns of parts ("2x3", "0x0" of
+            one that is not split); `WHOLE` where no picture is split.
     """
 
     placeholder: str
-    expansion: str
-    tokens: tuple[int, ...]
+    expansions: Mapping[str, Expansion]
 
 
-def read_places(folder: Path) -> PicturePlaces:
+def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
     """Return how the processor of a folder expands a prompt.
+
+    Args:
+        folder: where it is.
+        pictures: how pixels are made, of `read_pictures`.
 
     Raises:
         BadModelFolder: it has none, or one that fails.
@@ -49,24 +74,51 @@ def read_places(folder: Path) -> PicturePlaces:
             folder, local_files_only=True, trust_remote_code=False, backend="pil"
         )
         placeholder = str(processor.image_token)
-        made = [
-            processor(
-                images=Image.new("RGB", size),
-                text=placeholder,
-                return_text_replacement_offsets=True,
-            )
-            for size in _TRIED
-        ]
+        splits = _splits(pictures)
         found = {
-            (str(replaced["replacement"]), tuple(map(int, one["input_ids"][0])))
-            for one in made
-            for replaced in one[_REPLACED][0]
+            (_grid(processor, one) if splits else WHOLE, expansion)
+            for one in (Image.new("RGB", size) for size in (*_TRIED, *splits))
+            for expansion in _expanded(processor, placeholder, one)
         }
     except Exception as error:
         reason = f"its processor: {type(error).__name__}: {error}"
         raise BadModelFolder(path=str(folder), reason=reason) from error
-    if len(found) != 1:
+    expansions = dict(sorted(found, key=lambda one: one[0]))
+    if len(found) != len(expansions):
         reason = "how many places a picture has in a prompt depends on the picture"
         raise UnsupportedModel(model=str(folder), reason=reason)
-    ((expansion, tokens),) = found
-    return PicturePlaces(placeholder, expansion, tokens)
+    return PicturePlaces(placeholder, expansions)
+
+
+def _splits(pictures: Mapping[str, object]) -> list[tuple[int, int]]:
+    """Return sizes of pictures that have each number of parts that one may have.
+
+    The longer side always has as many parts.
+    """
+    match pictures.get("parts"):
+        case {"longest": int(longest), "side": int(side), "splits": True}:
+            most = -(-longest // side)
+            long = _STEP * most
+            shorts = [_STEP * parts - _STEP // 2 for parts in range(1, most + 1)]
+            return [size for short in shorts for size in ((long, short), (short, long))]
+        case {}:
+            return [_TRIED[0]]
+    return []
+
+
+def _grid(processor: "ProcessorMixin", picture: object) -> str:
+    """Return in how many rows and columns a processor splits a picture."""
+    made = processor.image_processor(picture, return_row_col_info=True)
+    return f"{made['rows'][0][0]}x{made['cols'][0][0]}"
+
+
+def _expanded(
+    processor: "ProcessorMixin", placeholder: str, picture: object
+) -> Iterator[Expansion]:
+    """Yield what a processor makes of the placeholder of a picture."""
+    made = processor(
+        images=picture, text=placeholder, return_text_replacement_offsets=True
+    )
+    for replaced in made[_REPLACED][0]:
+        tokens = tuple(map(int, made["input_ids"][0]))
+        yield Expansion(str(replaced["replacement"]), tokens)

@@ -22,6 +22,9 @@ OTHERWISE: Final = (
 _STEPS: Final = (
     "_preprocess", "resize", "rescale", "normalize", "center_crop", "process_image",
 )  # fmt: skip
+# Processors that make parts of a picture, which the runtime does as they do.
+_SPLITTING: Final = frozenset({"Idefics3ImageProcessorPil", "SmolVLMImageProcessorPil"})
+_MOST_LONGEST: Final = 4096  # to which these make a picture smaller once more
 _MOST_SIDE: Final = 1 << 14
 _MOST_NUMBER: Final = 1e30
 
@@ -68,18 +71,58 @@ def read_pictures(folder: Path) -> dict[str, object] | None:
         reason = f"{_FILES[0]}: {type(error).__name__}: {error}"
         raise BadModelFolder(path=str(folder), reason=reason) from error
     kind, found = type(processor), processor.to_dict()
+    if kind.__name__ in _SPLITTING:
+        return _in_parts(folder, found)
     own = [s for s in _STEPS if getattr(kind, s, None) is not getattr(PilBackend, s)]
     if own or found.get("do_pad"):
         reason = f"its {kind.__name__} prepares pictures in steps of its own: "
         steps = ", ".join(own) or "do_pad"
         raise UnsupportedModel(model=str(folder), reason=reason + steps)
     settings = _settings(folder, found)
+    _check_settings(folder, settings)
+    return settings
+
+
+def _check_settings(folder: Path, settings: Mapping[str, object]) -> None:
+    """Check that pictures can be made with settings.
+
+    Raises:
+        BadModelFolder: they cannot.
+    """
     wrong = [name for name, fits in _RULES.items() if not fits(settings[name])]
     if wrong:
         told = ", ".join(f"{name} {settings[name]!r:.40}" for name in wrong)
         reason = f"{_FILES[0]}: no pictures can be made with {told}"
         raise BadModelFolder(path=str(folder), reason=reason)
-    return settings
+
+
+def _in_parts(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
+    """Return settings of a processor that makes parts of one size of a picture.
+
+    Raises:
+        BadModelFolder: no pictures can be made with them.
+        UnsupportedModel: how many parts a picture may have has no bound.
+    """
+    size, part = _sides(found.get("size")), _sides(found.get("max_image_size"))
+    resizes, splits = (
+        bool(found.get("do_resize")),
+        bool(found.get("do_image_splitting")),
+    )
+    if (resizes and size.keys() != {"longest_edge"}) or (splits and not resizes):
+        reason = (
+            f"its pictures are resized to {size if resizes else 'nothing'}, not to one "
+            "longer side, and split into parts"
+        )
+        raise UnsupportedModel(model=str(folder), reason=reason)
+    longest, side = size.get("longest_edge"), part.get("longest_edge")
+    settings = _settings(folder, {**found, "do_resize": False, "do_center_crop": False})
+    _check_settings(folder, settings)
+    fits = not resizes or (_is_side(longest) and cast(int, longest) <= _MOST_LONGEST)
+    if not fits or not _is_side(side):
+        reason = f"{_FILES[0]}: no parts can be made with {longest!r:.40}, {side!r:.40}"
+        raise BadModelFolder(path=str(folder), reason=reason)
+    parts = {"longest": longest if resizes else None, "side": side, "splits": splits}
+    return {**settings, "parts": parts}
 
 
 def _is_side(side: object) -> bool:
@@ -157,10 +200,12 @@ def _sides(found: object) -> Mapping[str, object]:
 
 def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
     """Return height and width of all prepared pictures, None where they differ."""
-    for name in ("crop", "size"):
+    for name in ("crop", "size", "parts"):
         match (settings or {}).get(name):
             case [int(height), int(width)]:
                 return height, width
+            case {"side": int(side)}:
+                return side, side
     return None
 
 

@@ -15,6 +15,7 @@ from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.latents import unexpanded
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
+from kvc.compiler.hugging_face.picture_parts import parts_given
 from kvc.compiler.hugging_face.recurrences import own_recurrences
 from kvc.compiler.hugging_face.recurrent_layers import adapted_layers
 from kvc.compiler.hugging_face.windows import unpadded_chunks
@@ -22,7 +23,8 @@ from kvc.schema.errors import UnsupportedModel
 
 # What a model calls in place of transformers' own while it is traced.
 _REPLACED = (
-    adapted, adapted_layers, unexpanded, own_experts, own_recurrences, unpadded_chunks
+    adapted, adapted_layers, unexpanded, own_experts, own_recurrences, unpadded_chunks,
+    parts_given,
 )  # fmt: skip
 
 _ONE_AT_A_TIME = threading.RLock()

@@ -6,6 +6,7 @@ caches give it where `Call.apart` says so; `check_apart` compares what it comput
 rows together with what it computes of each alone, on tensors without values.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.attention import NAME
 from kvc.compiler.hugging_face.cache import NotingCache
-from kvc.compiler.hugging_face.calls import Call
+from kvc.compiler.hugging_face.calls import Call, current_call
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.observing import Meeting, observed
 from kvc.compiler.hugging_face.positions import HoldingCache, plain_token
@@ -31,6 +32,9 @@ _HEARD: Final = 5
 # What models with T5's attention, and those with a table of sines, call it.
 _BIAS: Final = "compute_bias"
 _SINES: Final = "create_position_ids_from_input_ids"
+# What tables of positions are given: how many tokens there are, and where these are.
+_HELD_NAME: Final = "past_key_values_length"
+_PLACES: Final = "position_ids"
 _Places = Callable[..., Tensor]
 
 
@@ -50,6 +54,11 @@ def rows_apart(model: PreTrainedModel) -> Iterator[None]:
                 stack.callback(vars(module).pop, "forward")
             if isinstance(module, nn.Embedding):
                 stack.callback(module.register_forward_hook(_of_rows).remove)
+            if {_HELD_NAME, _PLACES} <= set(
+                inspect.signature(module.forward).parameters
+            ):
+                hook = module.register_forward_pre_hook(_within, with_kwargs=True)
+                stack.callback(hook.remove)
         yield
 
 
@@ -97,7 +106,7 @@ def _sines(
     past_key_values_length: Tensor | int = 0,
 ) -> Tensor:
     """Stand for a table of sines that asks whether it is long enough (M2M-100)."""
-    given, padding = past_key_values_length, module.padding_idx
+    given, padding = past_key_values_length, cast(int, module.padding_idx)
     if input_ids is not None:
         counted: object = getattr(module, _SINES)
         places = cast(_Places, counted)(input_ids, padding, given)
@@ -106,7 +115,19 @@ def _sines(
         places = cast(_Places, counted)(inputs_embeds, given, padding)
     table = module.weights
     assert isinstance(table, Tensor), "the module makes it"
+    if isinstance(given, Tensor):  # of the decoder
+        places = current_call().within(places, padding + 1)
     return table[places]
+
+
+def _within(
+    _: nn.Module, given: tuple[object, ...], named: dict[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Keep the places of padding within a table of positions."""
+    places = named.get(_PLACES)
+    if isinstance(places, Tensor):
+        named = {**named, _PLACES: current_call().within(places)}
+    return given, named
 
 
 def _of_rows(_: nn.Module, __: object, made: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def define_joined_sizes(module: torch.nn.Module, sizes: SizeReader) -> None:
 
     Raises:
         CaptureError: one branch keeps what the other makes, and must be given that it
-            makes it again.
+            makes it again; or one branch could be taken by no call.
     """
     graph = getattr(module, "graph", None)
     for node in graph.nodes if isinstance(graph, fx.Graph) else ():
@@ -76,18 +76,25 @@ def _longest(
     """Return the size that is longer than the other by one symbol, if one is.
 
     Of two symbols it is their sum; one of them is 0 in each call.
+
+    Raises:
+        CaptureError: the shorter one could be in no call.
     """
     try:
         first, second = (sizes.dim(way) for way in ways)
     except CaptureError:
         return None
-    for way, long, short in ((ways[0], first, second), (ways[1], second, first)):
+    parts = [sizes.expression(way) for way in ways]
+    dims = (first, second), (second, first)
+    for (long, short), whole, part in zip(dims, parts, reversed(parts), strict=True):
+        if long == short:
+            return whole
         # A past is one symbol, which may be 0.
-        if long == short or only_symbol(add_dims(long, short, -1)):
-            return sizes.expression(way)
+        if only_symbol(add_dims(long, short, -1)):
+            _check_may_lack(whole - part, sizes)
+            return whole
     if not (only_symbol(first) and only_symbol(second)):
         return None
-    parts = [sizes.expression(way) for way in ways]
     if any(sizes.bounds(part)[0] for part in parts):
         raise sizes.refused(
             "one branch of torch.cond keeps what the other makes, and a call that "
@@ -95,6 +102,20 @@ def _longest(
             f"on, and these are {first} and {second}"
         )
     return sum(parts)
+
+
+def _check_may_lack(lacking: sympy.Expr, sizes: SizeReader) -> None:
+    """Check that what the shorter branch lacks may be empty.
+
+    Raises:
+        CaptureError: it never is.
+    """
+    if sizes.bounds(lacking)[0]:
+        raise sizes.refused(
+            "one branch of torch.cond leaves out what the other appends, which is "
+            f"never empty ({sizes.dim_of(lacking)}), so no call could take it: append "
+            "in both branches, or give this size a Dim from 0 on"
+        )
 
 
 def with_joined_outputs(

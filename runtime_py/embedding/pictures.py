@@ -37,6 +37,7 @@ MOST_PIXELS: Final = 1 << 26  # of a picture: 256 MiB once it is unpacked
 _FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _RESAMPLINGS: Final = range(6)  # as Pillow numbers them
 _ROWS: Final = 16  # of a call
+PARTS: Final = "parts"  # of settings, where a picture is more than one
 
 
 @frozen
@@ -72,6 +73,10 @@ class Preparation:
             check_pixels(resized[1], resized[0], name, "once it is resized, ")
             way = cast("Resampling", self.resampling)
             picture = picture.resize((resized[1], resized[0]), resample=way)
+        return self.scaled(picture)
+
+    def scaled(self, picture: "Image") -> Floats:
+        """Return pixels of a picture that has its size already, or is cropped to it."""
         values = np.asarray(picture, np.uint8)
         if self.crop is not None:
             values = cropped(values, *self.crop)
@@ -190,13 +195,21 @@ def pixels_of(
         BadPicture, FileProblem, MissingPackage: as `read_picture`.
         BadSetting: the bundle makes other sizes than its method takes.
     """
-    if isinstance(picture, str | PathLike):
-        name, image = fspath(picture), read_picture(picture)
-    else:
-        name, image = "the picture", _in_colours(cast("Image", picture))
+    name, image = image_of(picture)
     pixels = preparation.pixels(image, name)
-    _check_size(pixels.shape[1:], size, name)
+    check_size(pixels.shape[1:], size, name)
     return pixels
+
+
+def image_of(picture: object) -> "tuple[str, Image]":
+    """Return the name of a file or a picture, and the picture in colours.
+
+    Raises:
+        BadPicture, FileProblem, MissingPackage: as `read_picture`.
+    """
+    if isinstance(picture, str | PathLike):
+        return fspath(picture), read_picture(picture)
+    return "the picture", _in_colours(cast("Image", picture))
 
 
 def _in_colours(picture: "Image") -> "Image":
@@ -224,10 +237,10 @@ def check_prepared(preparation: Preparation, size: tuple[int, int]) -> None:
     """
     always = preparation.crop or preparation.size
     if always is not None:
-        _check_size(always, size, "every picture")
+        check_size(always, size, "every picture")
 
 
-def _check_size(made: tuple[int, ...], size: tuple[int, int], name: str) -> None:
+def check_size(made: tuple[int, ...], size: tuple[int, int], name: str) -> None:
     """Check that pixels are made as high and wide as the model takes them.
 
     Raises:
@@ -278,6 +291,8 @@ def preparation_of(found: Mapping[str, object]) -> Preparation:
         BadSetting: it does not say it, or says something impossible.
     """
     try:
+        if PARTS in found:
+            raise ValueError(found[PARTS])
         return Preparation(
             size=_pair(found["size"]),
             shortest=None if found["shortest"] is None else _side(found["shortest"]),

@@ -3,17 +3,19 @@
 In: a session of a program that reads pictures, a prompt, pictures. Out: tokens, in
 which each picture has as many places as the model makes embeddings of it, and a
 `Picturing`, which gives the embeddings of any part of the prompt. It holds those of one
-picture at a time.
+picture at a time, or of one of the parts that a picture is read in.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
+from kvc.runtime.embedding.parts import InParts, parts_preparation_of
 from kvc.runtime.embedding.pictures import (
     check_pictures,
     check_prepared,
@@ -36,6 +38,7 @@ _EMBED_TOKENS: Final = "embed_tokens"
 _PREFILL: Final = "prefill_embeds"
 PICTURES: Final = "pictures"
 _PLACES: Final = "picture_places"
+_GRIDS: Final = "grids"
 
 
 @frozen
@@ -47,39 +50,75 @@ class Places:
         positions: how many places a picture has.
         placeholder: what a text has for a picture; None: nothing says it.
         expansion: what takes its place, which becomes so many of these tokens.
+        grids: of pictures that are read in parts, the texts around the places of each
+            part, by rows and columns; None: a picture is one.
     """
 
     token: int
     positions: int
     placeholder: str | None
     expansion: str | None
+    grids: Mapping[str, Sequence[str]] | None = None
 
-    def in_text(self, prompt: str, pictures: int) -> str:
-        """Return a text with all places of its pictures.
+    def in_text(self, prompt: str, pictures: Sequence[str]) -> str:
+        """Return a text with all places of its pictures, given the grid of each.
 
         Raises:
             BadSetting: it has another number of pictures.
         """
-        if self.placeholder is None or self.expansion is None:
+        if self.placeholder is None or (self.expansion is None and self.grids is None):
             return prompt
-        self._check(prompt.count(self.placeholder), pictures, repr(self.placeholder))
-        return prompt.replace(self.placeholder, self.expansion)
+        count = prompt.count(self.placeholder)
+        self._check(count, len(pictures), repr(self.placeholder))
+        texts = prompt.split(self.placeholder)
+        expanded = [self._expanded(self.placeholder, grid) for grid in pictures]
+        pairs = zip_longest(texts, expanded, fillvalue="")
+        return "".join(text + picture for text, picture in pairs)
 
-    def in_tokens(self, prompt: Sequence[int], pictures: int) -> tuple[int, ...]:
+    def _expanded(self, placeholder: str, grid: str) -> str:
+        if self.grids is not None:
+            return (placeholder * self.positions).join(self.grids[grid])
+        assert self.expansion is not None, "there is one or the other"
+        return self.expansion
+
+    def in_tokens(
+        self,
+        prompt: Sequence[int],
+        pictures: Sequence[str],
+        encode: Callable[[str], Sequence[int]],
+    ) -> tuple[int, ...]:
         """Return tokens with all places of their pictures, which may be there already.
+
+        Args:
+            prompt: the tokens.
+            pictures: the grid of each.
+            encode: makes tokens of a text within a prompt.
 
         Raises:
             BadSetting: there are places for another number of pictures.
         """
         found = prompt.count(self.token)
-        if found == pictures * self.positions:
+        if found == self.positions * sum(map(self.parts_of, pictures)):
             return tuple(prompt)
-        self._check(found, pictures, f"the token {self.token}")
-        return tuple(
-            each
-            for token in prompt
-            for each in (token,) * (self.positions if token == self.token else 1)
-        )
+        self._check(found, len(pictures), f"the token {self.token}")
+        given, made = iter(pictures), list[int]()
+        for token in prompt:
+            made += (
+                self._tokens_of(next(given), encode) if token == self.token else [token]
+            )
+        return tuple(made)
+
+    def parts_of(self, grid: str) -> int:
+        """Return how many parts a picture has."""
+        return 1 if self.grids is None else len(self.grids[grid]) - 1
+
+    def _tokens_of(
+        self, grid: str, encode: Callable[[str], Sequence[int]]
+    ) -> Sequence[int]:
+        if self.grids is None:
+            return [self.token] * self.positions
+        assert self.placeholder is not None, "grids come with one"
+        return encode(self._expanded(self.placeholder, grid))
 
     def _check(self, found: int, pictures: int, what: str) -> None:
         if found != pictures:
@@ -96,17 +135,18 @@ class Picturing:
 
     Attributes:
         sizes: what the method takes that appends embeddings.
-        count: how many pictures there are.
+        grids: of each picture in how many parts it is, as `Places` names it.
     """
 
     def __init__(
-        self, session: Session, places: Places, pixels: Sequence[Floats]
+        self, session: Session, places: Places, pictures: Sequence[InParts]
     ) -> None:
         self.sizes: ChunkSizes = chunk_sizes(
             session.methods[_PREFILL], session.symbols, session.longest_call
         )
-        self.count = len(pixels)
-        self._session, self._places, self._pixels = session, places, pixels
+        self.grids = [picture.grid for picture in pictures]
+        self._session, self._places = session, places
+        self._pixels = [part for picture in pictures for part in picture.pixels]
         graph = session.methods[_PREFILL].graph
         self._width = graph.values[graph.inputs[0]].type.dims[-1:]
         self._shown: tuple[int, Floats] | None = None
@@ -135,7 +175,7 @@ class Picturing:
         return made
 
     def _picture(self, number: int) -> Floats:
-        """Return the embeddings of a picture, float32 [positions, width]."""
+        """Return embeddings float32 [positions, width] of a picture, or of a part."""
         if self._shown is None or self._shown[0] != number:
             pixels = self._pixels[number][None]
             made = self._call(_EMBED_PICTURE, pixels, (self._places.positions,))
@@ -172,10 +212,14 @@ def places_of(session: Session) -> Places | None:
             "positions": int(positions),
             "placeholder": str() | None as placeholder,
             "expansion": str() | None as expansion,
+            **others,
         } if token >= 0 and positions > 0 and placeholder != "":
             methods = {_EMBED_PICTURE, _EMBED_TOKENS, _PREFILL}
-            if methods <= set(session.methods):
-                return Places(token, positions, placeholder, expansion)
+            grids = others.get(_GRIDS)
+            sound = grids is None or _are_grids(grids, placeholder)
+            if sound and methods <= set(session.methods):
+                said = cast("Mapping[str, Sequence[str]] | None", grids)
+                return Places(token, positions, placeholder, expansion, said)
     raise impossible(session.metadata, _PLACES)
 
 
@@ -201,7 +245,14 @@ def picturing_of(
         )
     method = session.methods[_EMBED_PICTURE]
     _check_rows(method, places)
-    made = pixels_for(session, method, listed)
+    if places.grids is None:
+        whole = pixels_for(session, method, listed)
+        return Picturing(session, places, [InParts("", (one,)) for one in whole])
+    preparation = parts_preparation_of(_settings(session))
+    size = _size_of(method)
+    made = [preparation.parts(one, size) for one in listed]
+    for one in made:
+        _check_grid(places.grids, one)
     return Picturing(session, places, made)
 
 
@@ -215,11 +266,43 @@ def pixels_for(
         BadPicture, FileProblem: a file is no picture, or too large a one.
         MissingPackage: Pillow is not installed.
     """
-    said = parsed(session.metadata, PICTURES)
-    preparation = preparation_of(said if isinstance(said, dict) else {})
+    preparation = preparation_of(_settings(session))
     size = _size_of(method)
     check_prepared(preparation, size)
     return [pixels_of(preparation, one, size) for one in pictures]
+
+
+def _settings(session: Session) -> Mapping[str, object]:
+    """Return what a bundle says of how pixels are made, empty where it says nothing."""
+    said = parsed(session.metadata, PICTURES)
+    return said if isinstance(said, dict) else {}
+
+
+def _are_grids(grids: object, placeholder: str | None) -> bool:
+    """Tell whether these are texts around the places of parts."""
+    return (
+        placeholder is not None
+        and isinstance(grids, dict)
+        and all(
+            isinstance(texts, list)
+            and len(texts) > 1
+            and all(isinstance(one, str) and placeholder not in one for one in texts)
+            for texts in grids.values()
+        )
+    )
+
+
+def _check_grid(grids: Mapping[str, Sequence[str]], picture: InParts) -> None:
+    """Check that a prompt has places for as many parts as a picture was made.
+
+    Raises:
+        BadSetting: it does not.
+    """
+    count = len(picture.pixels)
+    texts = grids.get(picture.grid, ())
+    if len(texts) != count + 1:
+        expected = f"{count + 1} texts around the parts of a picture of {picture.grid}"
+        raise BadSetting(name="the bundle", expected=expected, found=f"{len(texts)}")
 
 
 def check_alone(batch: bool, draft: bool) -> None:

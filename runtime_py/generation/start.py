@@ -168,12 +168,13 @@ def generate(
         expected = "none: the program has no encoder"
         found = repr(decoder_prompt)
         raise BadSetting(name="decoder_prompt", expected=expected, found=found)
-    places, picturing, pictures = places_of(session), None, 0
+    places, picturing = places_of(session), None
+    pictures: Sequence[str] = ()
     if encode is None:
         picturing = picturing_of(session, places, images)
     if picturing is not None:
         check_alone(batch is not None, draft is not None)
-        pictures = picturing.count
+        pictures = picturing.grids
     prompts = prompts_of(prompt, batch)
     if places is not None:
         prompts = [
@@ -187,7 +188,12 @@ def generate(
         for prompt, row in zip(prompts, feeder.rows, strict=True)
     ]
     if places is not None:
-        tokens = [places.in_tokens(one, pictures) for one in tokens]
+        tokens = [
+            places.in_tokens(
+                one, pictures, lambda text: find_tokenizer().encode(text, False)
+            )
+            for one in tokens
+        ]
     feeder.check_prompts(tokens)
     source = Decoding(feeder)
     if draft is not None:

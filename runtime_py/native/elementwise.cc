@@ -28,7 +28,7 @@ void map(const Tensor& out, const Tensor& a, int threads, const F& function) {
     if (so == 1 && sa == 1) {
       for (int64_t i = 0; i < n; ++i) to[i] = function(from[i]);
     } else {
-      for (int64_t i = 0; i < n; ++i) to[i * so] = function(from[i * sa]);
+      for (; n > 0; --n, to += so, from += sa) *to = function(*from);
     }
   });
 }
@@ -48,7 +48,7 @@ void map(const Tensor& out, const Tensor& a, const Tensor& b, int threads, const
       const B same = y[0];
       for (int64_t i = 0; i < n; ++i) to[i] = function(x[i], same);
     } else {
-      for (int64_t i = 0; i < n; ++i) to[i * so] = function(x[i * sa], y[i * sb]);
+      for (; n > 0; --n, to += so, x += sa, y += sb) *to = function(*x, *y);
     }
   });
 }
@@ -63,9 +63,11 @@ void map(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& c, i
     const A* x = a.as<const A>() + at[1];
     const B* y = b.as<const B>() + at[2];
     const C* z = c.as<const C>() + at[3];
-    for (int64_t i = 0; i < n; ++i) {
-      to[i * loop.step(0)] =
-          function(x[i * loop.step(1)], y[i * loop.step(2)], z[i * loop.step(3)]);
+    const int64_t so = loop.step(0), sa = loop.step(1), sb = loop.step(2), sc = loop.step(3);
+    if (so == 1 && sa == 1 && sb == 1 && sc == 1) {
+      for (int64_t i = 0; i < n; ++i) to[i] = function(x[i], y[i], z[i]);
+    } else {
+      for (; n > 0; --n, to += so, x += sa, y += sb, z += sc) *to = function(*x, *y, *z);
     }
   });
 }

@@ -72,7 +72,7 @@ struct Loop {
   int64_t dims[kMaxRank];
   int64_t strides[N][kMaxRank];
 
-  explicit Loop(const Tensor* const (&tensors)[N]) {
+  [[gnu::noinline]] explicit Loop(const Tensor* const (&tensors)[N]) {
     const Tensor& first = *tensors[0];
     for (int axis = 0; axis < first.rank; ++axis) {
       if (first.dims[axis] == 1) continue;

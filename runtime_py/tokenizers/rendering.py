@@ -40,6 +40,7 @@ _START: Final = (
 _INSTALL: Final = "pip install 'jinja2>=3.1.6'"
 _KIND_NBYTES: Final = 1
 _LENGTH_NBYTES: Final = 8
+_MOST_SECONDS: Final = 1_000_000
 
 
 @frozen
@@ -60,10 +61,11 @@ class Limits:
         """Return them as numbers.
 
         Raises:
-            BadSetting: one is none, or below 0; or there is no time at all.
+            BadSetting: one is none, or below 0; or there is no time at all, or more
+                than a timer of the system takes.
         """
         return Limits(
-            check_penalty("max_seconds", self.max_seconds),
+            _check_seconds(self.max_seconds),
             check_count("max_characters", self.max_characters),
             check_count("max_nbytes", self.max_nbytes),
         )
@@ -88,8 +90,13 @@ class Renderer:
         self._file, self._text, self._limits = file, text, limits
         self._process: _Process | None = None
         self._lock = threading.Lock()
+        _RENDERERS.add(self)
         with self._lock:
             self._running()
+
+    def renew_lock(self) -> None:
+        """Forget who holds the lock: after a fork, a thread that is not there."""
+        self._lock = threading.Lock()
 
     def render(self, variables: Mapping[str, object]) -> str:
         """Return the text that the template makes.
@@ -167,6 +174,26 @@ class Renderer:
         return BadChatTemplate(file=self._file, reason=reason)
 
 
+def _check_seconds(found: object) -> float:
+    seconds = check_penalty("max_seconds", found)
+    if seconds > _MOST_SECONDS:
+        expected = f"a number above 0, at most {_MOST_SECONDS:,}"
+        raise BadSetting(name="max_seconds", expected=expected, found=repr(found))
+    return seconds
+
+
+_RENDERERS: Final[weakref.WeakSet[Renderer]] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for renderer in list(_RENDERERS):
+        renderer.renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
 class _Process:
     """A process that runs one template; it is ended with this object."""
 
@@ -183,9 +210,11 @@ class _Process:
         path = json.dumps([entry or str(Path.cwd()) for entry in texts])
         command = [sys.executable, "-I", "-S", "-c", _START, path, str(_SCRIPT)]
         self._owner = os.getpid()
-        # A session of its own: Ctrl-C at a terminal is for those who wait for it.
+        # A session of its own: Ctrl-C at a terminal is for those who wait for it. No
+        # buffers, as a thread may hold their locks at a fork.
         self._process = subprocess.Popen(
             command,
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -206,8 +235,7 @@ class _Process:
         assert requests is not None
         assert answers is not None
         try:
-            requests.write(len(request).to_bytes(_LENGTH_NBYTES, "little") + request)
-            requests.flush()
+            _write(requests, len(request).to_bytes(_LENGTH_NBYTES, "little") + request)
         except BrokenPipeError:
             return self._why_ended()
         head = _read(answers, _KIND_NBYTES + _LENGTH_NBYTES)
@@ -224,8 +252,18 @@ class _Process:
         return b"e", f"its process ended with code {code}".encode()
 
 
+def _write(requests: IO[bytes], text: bytes) -> None:
+    left = memoryview(text)
+    while left:
+        left = left[requests.write(left) :]
+
+
 def _read(answers: IO[bytes], nbytes: int) -> bytes:
-    return answers.read(nbytes) if nbytes else b""
+    """Return so many bytes; fewer where nobody writes any more."""
+    found = bytearray()
+    while len(found) < nbytes and (piece := answers.read(nbytes - len(found))):
+        found += piece
+    return bytes(found)
 
 
 def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:

@@ -346,6 +346,7 @@ broken = toy_backend:Nothing
 """
 
 
+@pytest.mark.exhaustive
 def test_an_installed_backend_is_found_by_its_entry_points(tmp_path):
     (tmp_path / "toy_backend-1.dist-info").mkdir()
     (tmp_path / "toy_backend-1.dist-info" / "entry_points.txt").write_text(PACKAGE)

@@ -80,6 +80,8 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "internvl": ("internvl", _INTERNVL),
     "aya_vision": ("aya_vision", _COHERE),
     "cohere2_vision": ("cohere2_vision", _COHERE),
+    "idefics3": ("idefics3", _kind("llama", "idefics3_vision", scale_factor=2)),
+    "smolvlm": ("smolvlm", _kind("llama", "smolvlm_vision", scale_factor=2)),
 }
 _VISION_OF_QWEN: dict[str, object] = {
     "model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 96, "depth": 2,
@@ -101,14 +103,9 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
         "computes with an attention mask",
     ),
     "llava_next": ("llava_next", _LLAVA, "asks for image_sizes, too"),
-    "idefics3": (
-        "idefics3",
-        _kind("llama", "idefics3_vision", scale_factor=2),
-        "read in several parts",
-    ),
-    "smolvlm": (
-        "smolvlm",
-        _kind("llama", "smolvlm_vision", scale_factor=2),
+    "idefics2": (
+        "idefics2",
+        _kind("mistral", "idefics2_vision"),
         "read in several parts",
     ),
     "qwen2_5_vl": (
@@ -161,12 +158,18 @@ def text_with_pictures(places: int) -> Tokens:
     return tokens
 
 
+def in_parts(model: PreTrainedModel) -> bool:
+    """Tell whether a model takes parts of pictures, [texts, parts, 3, side, side]."""
+    return model.config.model_type in ("idefics3", "smolvlm")
+
+
 def eager(model: PreTrainedModel, tokens: Tokens, given: Floats) -> Floats:
     """Return logits float32 [seq, vocab] of a whole text with its pictures."""
+    pixels = torch.from_numpy(given)
     with torch.no_grad():
         made = model(
             input_ids=torch.from_numpy(tokens),
-            pixel_values=torch.from_numpy(given),
+            pixel_values=pixels[None] if in_parts(model) else pixels,
             use_cache=False,
         )
     logits: Floats = made.logits[0].numpy()

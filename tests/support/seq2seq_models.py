@@ -316,3 +316,23 @@ def _add(
     if added.max() == 1:
         return session.decode(given, added.astype(bool))
     return session.prefill(given, added)
+
+
+def compare_at_end(
+    model: PreTrainedModel, session: Session, rows: Sequence[np.ndarray]
+) -> float:
+    """Return how far two rows are from the model of each, one almost at the end.
+
+    It has room for fewer tokens than its padding has in the call that is compared.
+    """
+    encode_rows(session, rows)
+    tokens, chunk, held = [text(CAPACITY, 50 + row) for row in range(2)], 12, 60
+    for begin in range(0, held, chunk):
+        pair = [one[:, begin : begin + chunk] for one in tokens]
+        session.prefill(np.concatenate(pair), np.array([chunk, 0]))
+    found = _add(session, tokens, np.array([held, 0]), np.array([1, chunk]))
+    far = []
+    for row, place in enumerate((held, chunk - 1)):
+        wanted = eager_logits(model, rows[row], tokens[row])
+        far.append(np.abs(found[row] - wanted[place]).max() / wanted.std())
+    return float(max(far))

@@ -116,3 +116,25 @@ def test_a_question_in_a_body_is_noted():
         capture(InBodies(), Method("one", given, dynamic={"t": SEQ}))
     larger = {1: Dim("seq", 2, 8)}
     assert capture(InBodies(), Method("one", given, dynamic={"t": larger}))
+
+
+LAYERS = [
+    (nn.BatchNorm1d(3, track_running_stats=False), torch.ones(4, 3), 0),
+    (nn.GroupNorm(3, 3), torch.ones(4, 3), 0),
+    (nn.InstanceNorm1d(3), torch.ones(2, 3, 4), 2),
+]
+
+
+@pytest.mark.parametrize(("layer", "example", "axis"), LAYERS, ids=str)
+def test_a_size_for_which_torch_raises_is_refused(layer, example, axis):
+    """The statistics of one value would make zeros of it."""
+
+    def method(least):
+        dynamic = {"input": {axis: Dim("n", least, 8)}}
+        return Method("forward", (example,), dynamic=dynamic)
+
+    with pytest.raises(ValueError, match="Expected more than 1"):
+        layer.eval()(example.narrow(axis, 0, 1))
+    with pytest.raises(CaptureError, match="another way for n = 1"):
+        capture(layer, method(1))
+    assert capture(layer, method(2))

@@ -65,6 +65,7 @@ def test_a_sharded_bfloat16_folder_of_a_tied_model_becomes_a_bundle(tmp_path):
         assert "model.layers.1.mlp.up_proj.weight" in program.data
 
 
+@pytest.mark.exhaustive
 def test_embeddings_that_are_tied_but_differ_are_two_tensors(tmp_path):
     folder = save_folder(tmp_path / "llama", tiny_llama(tie_word_embeddings=True))
     weights = folder / "model.safetensors"

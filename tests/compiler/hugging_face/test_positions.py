@@ -90,6 +90,7 @@ def gpt2(kind):
     return kind(GPT2Config(vocab_size=16, n_embd=8, n_layer=1, n_head=2)).eval()
 
 
+@pytest.mark.exhaustive
 def test_any_constant_is_found():
     assert first(gpt2(Later)) == 5
 

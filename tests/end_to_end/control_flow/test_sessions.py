@@ -15,7 +15,7 @@ from branching_caches import (
     merged_method,
     pair_method,
 )
-from cached_models import DIM, SLOTS, VOCAB, OneLayer
+from cached_models import DIM, PAST, SEQ, SLOTS, TOKENS, VOCAB, WIDTH, OneLayer
 from resident_memory import LINUX, is_resident
 from state_runs import opened
 from torch import Tensor, nn
@@ -223,6 +223,30 @@ def test_a_cross_cache_is_made_once(pair: Program) -> None:
 def test_what_must_be_passed_again_cannot_be_kept() -> None:
     with pytest.raises(CaptureError, match="need a Dim from 0 on"):
         compile_program(MergedPair(), [pair_method(least=1)])
+
+
+class Lost(OneLayer):
+    """Leaves new keys out of its past in one branch."""
+
+    def step(self, tokens: Tensor, past: Tensor, begun: Tensor) -> dict[str, Tensor]:
+        _, k, _ = self.project(self.embed(tokens, torch.arange(tokens.shape[1])))
+        whole = torch.cond(
+            begun,
+            lambda past, k: torch.cat([past, k], 2),
+            lambda past, _: past.clone(),
+            (past, k.clone()),
+        )
+        return {"logits": whole.sum(2), "present": whole}
+
+
+def test_a_branch_that_no_call_could_take_is_refused() -> None:
+    past = torch.zeros(1, 1, 3, WIDTH)
+    method = Method(
+        "step", args=(TOKENS, past, torch.tensor(True)), carry={"past": "present"},
+        dynamic={"tokens": {1: SEQ}, "past": {2: PAST}},
+    )  # fmt: skip
+    with pytest.raises(CaptureError, match="never empty"):
+        compile_program(Lost(), [method])
 
 
 class Wide(nn.Module):

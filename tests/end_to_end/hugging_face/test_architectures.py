@@ -24,9 +24,7 @@ def check(name: str, folder: Path, **settings: object) -> None:
 
 # One for each thing that the front end does. The others come with the exhaustive run,
 # and some every day in tests of rows, rings, text, and of the backend cpu.
-DAILY = [
-    "gemma3_text", "smollm3", "deepseek_v2", "diffllama", "doge", "llama4_text",
-]  # fmt: skip
+DAILY = ["gemma3_text", "deepseek_v2", "doge", "llama4_text"]
 
 
 @pytest.mark.parametrize("name", DAILY)

@@ -223,6 +223,7 @@ def test_scores_are_made_as_the_configuration_says(tmp_path, kind, scored):
     assert [label.score for label in found] == pytest.approx(wanted, abs=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_model_with_a_head_can_embed_by_the_states_below_it(tmp_path):
     whole = build("bert", "fill_mask", vocab_size=VOCABULARY)
     folder = save(tmp_path / "bert", whole)

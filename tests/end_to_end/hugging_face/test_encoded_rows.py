@@ -12,6 +12,7 @@ from seq2seq_models import (
     SEQ2SEQ,
     TOLERANCE,
     build,
+    compare_at_end,
     compare_rows,
     encode_rows,
     rows_of,
@@ -86,6 +87,16 @@ def test_texts_of_rows_are_what_transformers_generates_of_each(model, session):
         assert made == [token for token in one.tolist()[1:] if token != 1]
 
 
+def test_padding_needs_no_places_after_the_last(tmp_path):
+    """One row is almost at the end of its table of positions, the other is not."""
+    model = build("bart", encoder_layers=1, decoder_layers=1)
+    path = tmp_path / "model.kvc"
+    cache = CacheConfig(CAPACITY, batch=2)
+    export_hf(model, recipe="cpu_fp32", cache=cache, prefill_chunk=12).save(path)
+    with load(path) as program, program.session(batch=2) as session:
+        assert compare_at_end(model, session, rows_of(model)[:2]) < TOLERANCE
+
+
 def test_rows_that_were_not_encoded_take_no_tokens(session):
     session.encode(text(3).repeat(ROWS, 0), np.array([3, 0, 2]))
     tokens = text(4).repeat(ROWS, 0)
@@ -146,3 +157,5 @@ def test_rows_of_each_architecture_are_as_alone(name, tmp_path):
         far, other = compare_rows(model, session, rows_of(model))
     assert far < TOLERANCE
     assert other > NOTICED * far
+    with load(path) as program, program.session(batch=2) as session:
+        assert compare_at_end(model, session, rows_of(model)[:2]) < TOLERANCE

@@ -58,6 +58,7 @@ def test_logits_are_those_of_the_model(name, task, tmp_path):
     assert found.changed > NOTICED
 
 
+@pytest.mark.exhaustive
 def test_a_models_own_mean_is_of_tokens_alone(tmp_path):
     check(compare("modernbert", tmp_path, "classify", classifier_pooling="mean"))
 
@@ -119,6 +120,7 @@ def test_both_towers_lie_in_one_bundle_and_texts_end_at_their_last_token(tmp_pat
     assert np.abs(found - wanted[[1, 2, 0]]).max() > NOTICED * wanted.std()
 
 
+@pytest.mark.exhaustive
 def test_all_positions_of_a_siglip_text_count_padding_too(tmp_path):
     model = build("siglip")
     export_hf(model).save(tmp_path / "siglip.kvc")

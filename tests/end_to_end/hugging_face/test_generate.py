@@ -25,6 +25,7 @@ def program(model, tmp_path_factory):
         yield opened
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_the_likeliest_tokens_are_those_of_transformers(model, program, penalty):
     settings = {"max_new_tokens": 40, "repetition_penalty": penalty}

@@ -287,6 +287,7 @@ def test_pictures_come_with_one_prompt(bundle):
         generate(session, ["<image> 5", "6"], images=[picture(0)])
 
 
+@pytest.mark.exhaustive
 def test_the_model_without_pictures_has_none(folder, tmp_path):
     settings = {"cache": CacheConfig(CAPACITY), "prefill_chunk": max(CHUNKS)}
     made = export_hf(folder, recipe="cpu_fp32", pictures=False, **settings)

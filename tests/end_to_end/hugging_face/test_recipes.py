@@ -33,6 +33,7 @@ def test_a_recipe_equals_a_model_that_rounds(recipe, tmp_path):
 
 
 # Its body carries a state that XNNPACK would have to write while it reads it.
+@pytest.mark.exhaustive
 def test_a_scan_whose_body_xnnpack_runs_keeps_the_state_that_it_reads(tmp_path):
     check("olmo_hybrid", tmp_path, Way("xnnpack_q8"), shallow=True)
 

@@ -77,6 +77,7 @@ def mistral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         yield program
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SOME)
 def test_a_text_of_many_windows_gives_the_model_s_logits(name, program_of):
     tokens = text(LENGTH)
@@ -146,6 +147,7 @@ def test_a_window_as_long_as_the_text_is_kept_whole(tmp_path):
         assert shape.ring_slots(Sizes(LENGTH, 1, CHUNK, spare)) == slots
 
 
+@pytest.mark.exhaustive
 def test_a_prefill_of_its_own_size_counts_for_the_longest_call(tmp_path):
     model = build("mistral", shallow=True)
     with compiled(model, tmp_path, prefill_sizes=[20]) as program:
@@ -169,6 +171,7 @@ def test_a_generation_goes_past_the_window(program_of):
     assert wanted[39:-1].argmax(1).tolist() == whole[0, 40:].tolist()
 
 
+@pytest.mark.exhaustive
 def test_rings_of_several_rows_and_of_int8(tmp_path):
     tokens = np.concatenate([text(LENGTH), text(LENGTH)[:, ::-1]])
     model, int8 = build("mistral", shallow=True), load_recipe("fp32", cache="int8")

@@ -100,6 +100,7 @@ def test_each_row_of_a_batch_is_as_if_alone(tmp_path: Path, backend: str) -> Non
         np.testing.assert_allclose(row, alone[0].numpy(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_rows_of_different_lengths_are_as_if_alone(
     tmp_path: Path, backend: str
 ) -> None:

@@ -37,7 +37,7 @@ from kvc.runtime import KernelFailed, NotRewindable, load
 
 MOST_SESSIONS = 6
 SETTINGS = settings(
-    max_examples=30,
+    max_examples=12,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -141,6 +142,30 @@ def test_a_forked_process_has_one_of_its_own():
     assert made.render({"x": "parent"}) == "parent"
 
 
+def test_a_fork_while_another_thread_renders_waits_for_nobody():
+    made = renderer("{% if endless %}" + ENDLESS + "{% endif %}text", max_seconds=300)
+
+    def render():
+        with pytest.raises(BadChatTemplate):
+            made.render({"endless": True})
+
+    busy = threading.Thread(target=render, daemon=True)
+    busy.start()
+    while not made._lock.locked():
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)  # rather than wait for ever
+            code = 0 if made.render({"endless": False}) == "text" else 1
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    made._process._process.kill()
+    busy.join()
+
+
 @pytest.mark.parametrize(
     ("executable", "reason"),
     [
@@ -178,6 +203,7 @@ def test_messages_that_are_no_texts_are_refused(found):
         ("max_seconds", 0),
         ("max_seconds", "1"),
         ("max_seconds", float("inf")),
+        ("max_seconds", 1e12),
         ("max_characters", -1),
         ("max_nbytes", 1.5),
     ],

@@ -203,7 +203,7 @@ def graphs(draw):
 
 
 @given(graphs())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_both_checks_give_equal_verdicts(made):
     quick, slow = verdicts(made)
     assert bool(quick) == bool(slow), (quick, slow)

@@ -237,6 +237,7 @@ def pair(tmp_path_factory):
     return write_decoder(folder / "t.kvc"), draft
 
 
+@pytest.mark.exhaustive
 def test_a_draft_gives_the_same_text_and_its_figures(kvc, pair):
     target, draft = pair
     options = ("generate", target, "\x03\x01\x04", "-n", 40)

@@ -1,0 +1,143 @@
+"""Pictures in parts: resized, split into tiles of one size, and one of the whole.
+
+In: a picture, settings as the model's preprocessor_config.json has them. Out:
+`InParts`, pixels of each tile, row by row, and of the whole picture at the size of a
+tile, as the processors of Idefics 3 and SmolVLM make them. Sizes are checked before a
+picture is made larger.
+"""
+
+from collections.abc import Mapping
+from math import ceil
+from typing import TYPE_CHECKING, Final, cast
+
+from kvc.runtime.embedding.pictures import (
+    PARTS,
+    Preparation,
+    check_pixels,
+    check_size,
+    image_of,
+    preparation_of,
+)
+from kvc.runtime.embedding.rows import Floats
+from kvc.schema.errors import BadSetting
+from kvc.schema.frozen import frozen
+
+if TYPE_CHECKING:
+    from PIL.Image import Image, Resampling
+
+_MOST_LONGEST: Final = 4096  # of a side that a picture is resized to
+
+
+@frozen
+class InParts:
+    """A picture in parts.
+
+    Attributes:
+        grid: rows and columns of tiles, "2x3"; "0x0" where there is one part alone.
+        pixels: of each part, float32 [3, side, side].
+    """
+
+    grid: str
+    pixels: tuple[Floats, ...]
+
+
+@frozen
+class PartsPreparation:
+    """How parts are made of a picture.
+
+    Attributes:
+        longest: the longer side of the resized picture; None: it is not resized.
+        side: height and width of a part.
+        splits: whether it is split; otherwise it becomes one part.
+        of_part: how pixels are made of a part, which is not resized.
+    """
+
+    longest: int | None
+    side: int
+    splits: bool
+    of_part: Preparation
+
+    def parts(self, picture: object, size: tuple[int, int]) -> InParts:
+        """Return the parts of a file or a picture.
+
+        Args:
+            picture: a path, or a picture of Pillow.
+            size: height and width that the model takes.
+
+        Raises:
+            BadPicture, FileProblem, MissingPackage: as `read_picture`.
+            BadSetting: the bundle makes other sizes than its method takes.
+        """
+        check_size((self.side, self.side), size, "every part")
+        name, image = image_of(picture)
+        if self.longest is not None:
+            image = self._resized(
+                image, *_with_longest(*image.size, self.longest), name
+            )
+        rows, columns, tiles = 0, 0, list["Image"]()
+        if self.splits:
+            image = self._resized(image, *_in_tiles(*image.size, self.side), name)
+            columns, rows = (length // self.side for length in image.size)
+            if (rows, columns) == (1, 1):
+                rows = columns = 0
+            tiles = [
+                self._tile(image, r, c) for r in range(rows) for c in range(columns)
+            ]
+        tiles.append(self._resized(image, self.side, self.side, name))
+        return InParts(f"{rows}x{columns}", tuple(map(self.of_part.scaled, tiles)))
+
+    def _resized(self, image: "Image", width: int, height: int, name: str) -> "Image":
+        check_pixels(width, height, name, "once it is resized, ")
+        way = cast("Resampling", self.of_part.resampling)
+        return image.resize((width, height), resample=way)
+
+    def _tile(self, image: "Image", row: int, column: int) -> "Image":
+        left, top = column * self.side, row * self.side
+        return image.crop((left, top, left + self.side, top + self.side))
+
+
+def _with_longest(width: int, height: int, longest: int) -> tuple[int, int]:
+    """Return width and height with a longer side of so many; the other one is even."""
+    ratio = width / height
+    if width >= height:
+        shorter = int(longest / ratio)
+        return longest, max(shorter + shorter % 2, 1)
+    shorter = int(longest * ratio)
+    return max(shorter + shorter % 2, 1), longest
+
+
+def _in_tiles(width: int, height: int, side: int) -> tuple[int, int]:
+    """Return width and height that are whole tiles, the shape kept for the shorter."""
+    ratio = width / height
+    if width >= height:
+        width = ceil(width / side) * side
+        return width, ceil(int(width / ratio) / side) * side
+    height = ceil(height / side) * side
+    return ceil(int(height * ratio) / side) * side, height
+
+
+def _is_bound(longest: int | None, splits: bool) -> bool:
+    """Tell whether a picture can have only so many parts."""
+    return not splits if longest is None else 0 < longest <= _MOST_LONGEST
+
+
+def parts_preparation_of(found: Mapping[str, object]) -> PartsPreparation:
+    """Return how a bundle makes parts of pictures.
+
+    Raises:
+        BadSetting: it does not say it, or says something impossible.
+    """
+    rest = {name: value for name, value in found.items() if name != PARTS}
+    match found.get(PARTS):
+        case {
+            "longest": int() | None as longest,
+            "side": int(side),
+            "splits": bool(splits),
+        } if 0 < side <= _MOST_LONGEST and _is_bound(longest, splits):
+            return PartsPreparation(longest, side, splits, preparation_of(rest))
+    raise BadSetting(
+        name="the bundle's metadata pictures",
+        expected="how parts are made, from the preprocessor_config.json in the model's "
+        "folder when it was compiled",
+        found=repr(found.get(PARTS))[:80],
+    )
