@@ -337,7 +337,8 @@ def test_ten_thousand_operators_do_not_lag(ask, fast):
     layers, parts, lines, nothing, _ = found
     assert (layers, parts, lines, nothing) == (111 * 20, 3333, 111, 0)
     # The page is read and drawn, searched five times, unfolded, folded, zoomed.
-    assert taken - before < 20  # 6 s on two cores that are busy
+    # It takes twice as long as a small page does, most of which is the browser's start.
+    assert taken < 5 * before
 
 
 def test_names_of_as_many_dots_as_a_file_may_have_are_drawn(ask, sample):
