@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import encoder_models
 import numpy as np
 import pytest
 import torch
@@ -270,3 +271,10 @@ def test_a_processor_of_parts_without_a_bound_is_refused(
     processor(**settings).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match=says):
         export_hf(tmp_path, cache=CacheConfig(CAPACITY))
+
+
+def test_parts_of_a_model_without_prompts_are_refused(tmp_path):
+    encoder_models.build("vit").save_pretrained(tmp_path)
+    processor().image_processor.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match="which only prompts have"):
+        export_hf(tmp_path, task="embed")
