@@ -224,10 +224,11 @@ def _seen(opened: Opened, first: int) -> PictureInput | None:
         seen = picture_input(opened.model, size_of(opened.pictures), first)
     if seen is None or opened.places is None:
         return seen
-    for expansion in opened.places.expansions.values():
-        places = expansion.tokens.count(seen.token)
-        parts = len(_texts_around(opened.places, seen, expansion)) - 1
-        if places != seen.positions * max(parts, 1):
+    for grid, expansion in opened.places.expansions.items():
+        places, parts = expansion.tokens.count(seen.token), 1
+        if grid != WHOLE:
+            parts = len(_texts_around(opened.places, seen, expansion)) - 1
+        if places != seen.positions * parts:
             reason = (
                 f"its processor gives a picture {places} places in a prompt, and it "
                 f"makes {seen.positions} embeddings of one, or of each of its parts"

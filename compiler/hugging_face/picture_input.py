@@ -153,7 +153,7 @@ def _of_parts(model: PreTrainedModel, given: PictureInput) -> str:
     return (
         "it takes pixels [pictures, parts, channels, height, width]: a picture is read "
         "in several parts, as many as its size asks for, with a line of text before "
-        "each; kvc reads pictures of one part"
+        "each; kvc does not know how to give this model one part alone"
     )
 
 

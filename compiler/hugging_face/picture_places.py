@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kvc.compiler.hugging_face.json_files import read_json
 from kvc.compiler.hugging_face.picture_settings import check_pillow
 from kvc.schema.errors import BadModelFolder, UnsupportedModel
 
@@ -22,6 +23,15 @@ _TRIED: Final = ((40, 30), (30, 40), (1000, 20), (900, 1300))
 _REPLACED: Final = "text_replacement_offsets"
 
 
+_TOKEN: Final = "image_token"
+_NAMED: Final = "processor_config.json"
+_OF_VIDEOS: Final = "SmolVLMProcessor"
+_USUAL: Final = {
+    _TOKEN: "<image>",
+    "fake_image_token": "<fake_token_around_image>",
+    "global_image_token": "<global-img>",
+}
+_USUAL_LENGTH: Final = 169  # places of a part, where nothing is said
 _STEP: Final = 64  # pixels of a tried picture for each part that it is to have
 WHOLE: Final = ""  # the grid of a picture that is no parts
 
@@ -67,13 +77,10 @@ def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
     """
     check_pillow()
     from PIL import Image
-    from transformers import AutoProcessor
 
     try:
-        processor = AutoProcessor.from_pretrained(  # type: ignore[no-untyped-call]
-            folder, local_files_only=True, trust_remote_code=False, backend="pil"
-        )
-        placeholder = str(processor.image_token)
+        processor = _processor(folder)
+        placeholder = str(getattr(processor, _TOKEN))
         splits = _splits(pictures)
         found = {
             (_grid(processor, one) if splits else WHOLE, expansion)
@@ -88,6 +95,37 @@ def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
         reason = "how many places a picture has in a prompt depends on the picture"
         raise UnsupportedModel(model=str(folder), reason=reason)
     return PicturePlaces(placeholder, expansions)
+
+
+def _processor(folder: Path) -> "ProcessorMixin":
+    """Return the processor of a folder.
+
+    That of SmolVLM reads videos, too, and needs packages for these. It expands a prompt
+    with pictures as that of Idefics 3 does, where tokens have their usual names.
+    """
+    from transformers import (
+        AutoImageProcessor,
+        AutoProcessor,
+        AutoTokenizer,
+        Idefics3Processor,
+    )
+
+    local = {"local_files_only": True, "trust_remote_code": False}
+    said = read_json(folder, _NAMED) if (folder / _NAMED).exists() else {}
+    if said.get("processor_class") != _OF_VIDEOS:
+        opened: ProcessorMixin = AutoProcessor.from_pretrained(  # type: ignore[no-untyped-call]
+            folder, backend="pil", **local
+        )
+        return opened
+    pictures = AutoImageProcessor.from_pretrained(folder, backend="pil", **local)  # type: ignore[no-untyped-call]
+    tokenizer = AutoTokenizer.from_pretrained(folder, **local)
+    for name, usual in _USUAL.items():
+        if getattr(tokenizer, name, usual) != usual:
+            raise ValueError(f"{name} of its tokenizer is not {usual}")
+    length = said.get("image_seq_len", _USUAL_LENGTH)
+    if type(length) is not int or length < 1:
+        raise ValueError(f"image_seq_len is {length!r:.40}")
+    return Idefics3Processor(pictures, tokenizer, image_seq_len=length)
 
 
 def _splits(pictures: Mapping[str, object]) -> list[tuple[int, int]]:

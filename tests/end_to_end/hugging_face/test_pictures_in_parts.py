@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import encoder_models
 import numpy as np
 import pytest
 import torch
@@ -14,12 +15,21 @@ from transformers import Idefics3Processor, PreTrainedTokenizerFast
 from transformers.models.idefics3.image_processing_pil_idefics3 import (
     Idefics3ImageProcessorPil,
 )
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from kvc.compiler import CacheConfig, export_hf
+from kvc.compiler.hugging_face.picture_places import read_places
+from kvc.compiler.hugging_face.picture_settings import read_pictures
 from kvc.runtime import Session, generate, load
 from kvc.runtime.embedding.parts import parts_preparation_of
 from kvc.runtime.generation.picturing import picturing_of, places_of
-from kvc.schema.errors import BadPicture, BadSetting, PromptTooLong, UnsupportedModel
+from kvc.schema.errors import (
+    BadModelFolder,
+    BadPicture,
+    BadSetting,
+    PromptTooLong,
+    UnsupportedModel,
+)
 from kvc.tools.cli import main
 
 LONGEST = 2 * SIDE
@@ -270,3 +280,49 @@ def test_a_processor_of_parts_without_a_bound_is_refused(
     processor(**settings).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match=says):
         export_hf(tmp_path, cache=CacheConfig(CAPACITY))
+
+
+def test_parts_of_a_model_without_prompts_are_refused(tmp_path):
+    encoder_models.build("vit").save_pretrained(tmp_path)
+    processor().image_processor.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match="which only prompts have"):
+        export_hf(tmp_path, task="embed")
+
+
+def save_smolvlm(path: Path, **said: object) -> Path:
+    """Save what a folder of SmolVLM says of its processor, which needs packages."""
+    processor().save_pretrained(path)
+    for name, changes in {
+        "processor_config.json": {"processor_class": "SmolVLMProcessor", **said},
+        "tokenizer_config.json": {"processor_class": "SmolVLMProcessor"},
+    }.items():
+        found = json.loads((path / name).read_text())
+        (path / name).write_text(json.dumps(found | changes))
+    return path
+
+
+def test_places_of_smolvlm_are_those_of_its_processor(tmp_path):
+    save_smolvlm(tmp_path)
+    places = read_places(tmp_path, read_pictures(tmp_path))
+    assert {grid: one.text for grid, one in places.expansions.items()} == {
+        f"{rows}x{columns}": get_image_prompt_string(
+            rows, columns, 4, "<fake_token_around_image>", "<image>", "<global-img>"
+        )
+        for rows, columns in ((1, 2), (2, 1), (2, 2))
+    }
+
+
+@pytest.mark.parametrize("length", [0, "4", 1.5])
+def test_numbers_of_places_that_cannot_be_are_refused(tmp_path, length):
+    save_smolvlm(tmp_path, image_seq_len=length)
+    with pytest.raises(BadModelFolder, match="image_seq_len"):
+        read_places(tmp_path, read_pictures(tmp_path))
+
+
+def test_tokens_of_smolvlm_with_other_names_are_refused(tmp_path):
+    save_smolvlm(tmp_path)
+    found = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    found |= {"extra_special_tokens": {"global_image_token": "</s>"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(found))
+    with pytest.raises(BadModelFolder, match="global_image_token"):
+        read_places(tmp_path, read_pictures(tmp_path))
