@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
+from transformers.models.minimax.modeling_minimax import MiniMaxCache
 
 from kvc.compiler.quantize import quantize_blocks
 
@@ -244,11 +245,10 @@ def stored_table(weight: Tensor, form: str) -> Tensor:
     return values * scale[:, None]
 
 
-class RoundedCache(DynamicCache):
+class _Rounding(DynamicCache):
     """A cache of one call whose layers get rows as a narrow cache holds them."""
 
-    def __init__(self, model: PreTrainedModel, dtype: str, ties: Ties) -> None:
-        super().__init__(config=model.config)
+    def round_by(self, model: PreTrainedModel, dtype: str, ties: Ties) -> None:
         self._dtype, self._ties = dtype, ties
         # Which parts of keys and values are one row, and share a scale.
         self._latent = getattr(model.config, "kv_lora_rank", None) is not None
@@ -280,6 +280,17 @@ class RoundedCache(DynamicCache):
         return (x / scale).round() * scale
 
 
+class _MiniMaxCache(_Rounding, MiniMaxCache):
+    """MiniMax takes no other, which keeps states of its linear attention as well."""
+
+
+def _rounding(model: PreTrainedModel, dtype: str, ties: Ties) -> DynamicCache:
+    own = model.config.model_type == "minimax"
+    cache = _MiniMaxCache() if own else _Rounding(config=model.config)
+    cache.round_by(model, dtype, ties)
+    return cache
+
+
 def rounded_logits(
     model: PreTrainedModel, names: Iterable[str], cache: str, tokens: np.ndarray
 ) -> tuple[np.ndarray, Ties]:
@@ -295,7 +306,7 @@ def rounded_logits(
     given: dict[str, object] = {"use_cache": False}
     if cache != "float32":
         given = {
-            "past_key_values": RoundedCache(model, cache, ties),
+            "past_key_values": _rounding(model, cache, ties),
             "use_cache": True,
         }
     if model._can_set_experts_implementation():
