@@ -15,7 +15,9 @@ from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend
 
 ENTRY_POINTS = "kvc.backends"
 
-BACKENDS: dict[str, type[Backend]] = {each.name: each for each in (Cpu, Vulkan, Xnnpack)}
+BACKENDS: dict[str, type[Backend]] = {
+    each.name: each for each in (Cpu, Vulkan, Xnnpack)
+}
 
 __all__ = [
     "BACKENDS",

@@ -1,7 +1,7 @@
 """The backend `vulkan`, ahead of time.
 
-Takes every node of `kvc.schema.backends.vulkan`, cache writes and attention included, so
-that most methods are one partition, with their states on the device. The code of a
+Takes every node of `kvc.schema.backends.vulkan`, cache writes and attention included,
+so that most methods are one partition, with their states on the device. The code of a
 partition is its block: `kvc.runtime` binds it to shaders of its own.
 """
 

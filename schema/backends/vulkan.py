@@ -7,7 +7,13 @@ compiler chooses nodes by it, the runtime refuses blocks by it.
 from typing import Final
 
 from kvc.schema.backends import cpu
-from kvc.schema.backends.operands import Arguments, Operand, Results, operand, operands_of
+from kvc.schema.backends.operands import (
+    Arguments,
+    Operand,
+    Results,
+    operand,
+    operands_of,
+)
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
 
@@ -22,33 +28,37 @@ _DTYPES: Final = frozenset(
     }
 )
 _HALVES: Final = ("kvc::attention", "kvc::cache_update")
-TAKEN: Final = frozenset(
-    """
-    aten::add.Tensor aten::sub.Tensor aten::add.Scalar aten::sub.Scalar aten::rsub.Scalar
-    aten::mul.Tensor aten::mul.Scalar aten::div.Tensor aten::div.Scalar aten::maximum
-    aten::minimum aten::clamp aten::clamp.Tensor aten::pow.Tensor_Scalar aten::pow.Scalar
-    aten::neg aten::abs aten::ceil aten::floor aten::round aten::trunc aten::sqrt
-    aten::rsqrt aten::reciprocal aten::exp aten::log aten::sin aten::cos aten::tanh
-    aten::sigmoid aten::silu aten::relu aten::gelu aten::erf kvc::glu
-    kvc::rotary_embedding
-    aten::eq.Tensor aten::ne.Tensor aten::lt.Tensor aten::le.Tensor aten::gt.Tensor
-    aten::ge.Tensor aten::eq.Scalar aten::ne.Scalar aten::lt.Scalar aten::le.Scalar
-    aten::gt.Scalar aten::ge.Scalar aten::logical_and aten::logical_or aten::logical_xor
-    aten::logical_not aten::bitwise_and.Tensor aten::bitwise_or.Tensor
-    aten::bitwise_xor.Tensor aten::bitwise_not aten::where.self aten::masked_fill.Scalar
-    aten::sum.dim_IntList aten::mean.dim aten::amax aten::amin aten::any aten::all
-    aten::any.dim aten::all.dim aten::any.dims aten::all.dims aten::argmax aten::argmin
-    aten::max.dim aten::min.dim aten::cumsum
-    aten::rms_norm aten::layer_norm aten::softmax.int aten::log_softmax.int
-    aten::linear aten::matmul aten::mm aten::bmm aten::addmm
-    aten::clone aten::copy aten::reshape aten::repeat aten::cat aten::stack aten::tril
-    aten::triu aten::full aten::arange.start_step aten::_to_copy
-    aten::index_select aten::gather aten::embedding aten::index.Tensor aten::index_copy
-    aten::index_put aten::index_add aten::scatter.src aten::scatter.value
-    aten::scatter_add
-    kvc::append kvc::replace kvc::cache_update kvc::after kvc::check_index
-    kvc::check_rows kvc::check_size kvc::attention aten::scaled_dot_product_attention
-    """.split()
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+TAKEN: Final = _names(
+    "aten::add.Tensor aten::sub.Tensor aten::add.Scalar aten::sub.Scalar "
+    "aten::rsub.Scalar aten::mul.Tensor aten::mul.Scalar aten::div.Tensor "
+    "aten::div.Scalar aten::maximum aten::minimum aten::clamp aten::clamp.Tensor "
+    "aten::pow.Tensor_Scalar aten::pow.Scalar aten::neg aten::abs aten::ceil "
+    "aten::floor aten::round aten::trunc aten::sqrt aten::rsqrt aten::reciprocal "
+    "aten::exp aten::log aten::sin aten::cos aten::tanh aten::sigmoid aten::silu "
+    "aten::relu aten::gelu aten::erf kvc::glu kvc::rotary_embedding aten::eq.Tensor "
+    "aten::ne.Tensor aten::lt.Tensor aten::le.Tensor aten::gt.Tensor aten::ge.Tensor "
+    "aten::eq.Scalar aten::ne.Scalar aten::lt.Scalar aten::le.Scalar aten::gt.Scalar "
+    "aten::ge.Scalar aten::logical_and aten::logical_or aten::logical_xor "
+    "aten::logical_not aten::bitwise_and.Tensor aten::bitwise_or.Tensor "
+    "aten::bitwise_xor.Tensor aten::bitwise_not aten::where.self "
+    "aten::masked_fill.Scalar aten::sum.dim_IntList aten::mean.dim aten::amax "
+    "aten::amin aten::any aten::all aten::any.dim aten::all.dim aten::any.dims "
+    "aten::all.dims aten::argmax aten::argmin aten::max.dim aten::min.dim "
+    "aten::cumsum aten::rms_norm aten::layer_norm aten::softmax.int "
+    "aten::log_softmax.int aten::linear aten::matmul aten::mm aten::bmm aten::addmm "
+    "aten::clone aten::copy aten::reshape aten::repeat aten::cat aten::stack "
+    "aten::tril aten::triu aten::full aten::arange.start_step aten::_to_copy "
+    "aten::index_select aten::gather aten::embedding aten::index.Tensor "
+    "aten::index_copy aten::index_put aten::index_add aten::scatter.src "
+    "aten::scatter.value aten::scatter_add kvc::append kvc::replace kvc::cache_update "
+    "kvc::after kvc::check_index kvc::check_rows kvc::check_size kvc::attention "
+    "aten::scaled_dot_product_attention"
 )
 
 

@@ -8,6 +8,7 @@ reference.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from kvc.runtime.delegates.vulkan.states import DeviceOwner, DeviceState
 from kvc.runtime.delegates.vulkan.steps import Steps
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
 from kvc.schema.backends.vulkan import why_not
+from kvc.schema.errors import BadProgram
 from kvc.schema.model import Block, Caller
 from kvc.schema.model import Delegate as Partition
 
@@ -41,22 +43,22 @@ class Vulkan(Delegate):
     """Runs whole methods, with their states, on a device."""
 
     def __init__(self, options: Options) -> None:
-        """Open the device, unless the reference is asked for.
+        """Check all partitions, then open the device, unless it is not to be used.
 
         Raises:
+            BadProgram: a partition is not for this backend.
             MissingLibrary: there is none, and `options.reference` is False.
         """
         self._options = options
+        blocks = [
+            _checked_block(options, partition)
+            for partition in options.program.delegates
+            if partition.backend == "vulkan"
+        ]
         self._device = library_unless(options.reference, open_device, "vulkan")
         self._weights: dict[int, Array] = {}
         self._buffers: list[DeviceBuffer] = []
         self._loading = threading.Lock()
-        program = options.program
-        blocks = (
-            program.methods[each.method].blocks[each.block]
-            for each in program.delegates
-            if each.backend == "vulkan"
-        )
         nbytes = max((block.graph.scratch_nbytes for block in blocks), default=0)
         self._scratch_nbytes = nbytes
 
@@ -70,15 +72,15 @@ class Vulkan(Delegate):
         open_device()
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Check a partition; see `Delegate.init`."""
-        program, path = self._options.program, self._options.path
+        """Return the handle of a partition that has been checked; see `Delegate`."""
+        program = self._options.program
         method = program.methods[partition.method]
         block = method.blocks[partition.block]
-        where = f"{path}: a delegate of method {method.name!r}"
-        check_taken(block.graph, "vulkan", why_not, where)
         if self._device is None:
             return ReferenceHandle(program, partition, data)
-        buffers = {number: data[program.names[number].name] for number in partition.names}
+        buffers = {
+            number: data[program.names[number].name] for number in partition.names
+        }
         return VulkanHandle(method.name, block, buffers, self, self._device)
 
     def owner(
@@ -175,9 +177,7 @@ class VulkanHandle(Handle):
         written = [*outputs, *self._lent_for_writing(inputs)]
         mirrors = Mirrors(device, _on_host(inputs), _on_host(written))
         scratch, *weights = self._backend.memory(workspace)
-        states = {
-            buffer.memory for buffer in inputs if isinstance(buffer, DeviceState)
-        }
+        states = {buffer.memory for buffer in inputs if isinstance(buffer, DeviceState)}
         places = Places([mirrors.buffer, scratch, *weights, *states])
         steps = Steps(places.find, partial(_temporary, device, places))
         ins, outs = (
@@ -213,6 +213,22 @@ class VulkanHandle(Handle):
             buffer.free()
 
 
+def _checked_block(options: Options, partition: Partition) -> Block:
+    """Return the code of a partition.
+
+    Raises:
+        BadProgram: it is not for this backend.
+    """
+    method = options.program.methods[partition.method]
+    block = method.blocks[partition.block]
+    where = f"{options.path}: a delegate of method {method.name!r}"
+    if partition.payload:
+        what = f"a payload of {len(partition.payload)} bytes, where vulkan has none"
+        raise BadProgram(path=options.path, where=where, what=what)
+    check_taken(block.graph, "vulkan", why_not, where)
+    return block
+
+
 def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:
     """Yield numbers of arrays that fit one allocation; one array may be too large."""
     chunk: list[int] = []
@@ -246,7 +262,7 @@ def upload(
         Bound(device, mirrors, steps, places, _cannot_fail)()
 
 
-def _cannot_fail(step: int, fault: int, facts: Sequence[int]) -> None:
+def _cannot_fail(step: int, fault: int, facts: Sequence[int]) -> NoReturn:
     raise AssertionError(f"step {step} refuses to copy: {fault}, {facts}")
 
 

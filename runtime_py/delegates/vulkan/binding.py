@@ -1,8 +1,8 @@
 """Bind a block to sizes and memory: a list of steps of shaders, submitted at once.
 
-View ops run here, on arrays that stand for the device's memory; all others become steps.
-What moves with every token (the position, the valid length) is memory that the steps
-read, so decode is bound and recorded once.
+View ops run here, on arrays that stand for the device's memory; all others become
+steps. What moves with every token (the position, the valid length) is memory that the
+steps read, so decode is bound and recorded once.
 """
 
 from bisect import bisect_right
@@ -30,7 +30,7 @@ from kvc.schema.errors import (
     KvcError,
     RowLengthOutOfRange,
 )
-from kvc.schema.model import Alias, Argument, Block, Graph, Instruction, Ref
+from kvc.schema.model import Alias, Argument, Block, Instruction, Ref
 from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
 from kvc.schema.verify.signatures import check_at, sized_together
 

@@ -126,9 +126,7 @@ class Commands:
         )
 
     def _barrier(self) -> None:
-        barrier = s.MemoryBarrier(
-            srcAccessMask=_ALL_ACCESS, dstAccessMask=_ALL_ACCESS
-        )
+        barrier = s.MemoryBarrier(srcAccessMask=_ALL_ACCESS, dstAccessMask=_ALL_ACCESS)
         self._device.functions.tell(
             "vkCmdPipelineBarrier",
             *(self._buffer, _ALL_STAGES, _ALL_STAGES, 0),

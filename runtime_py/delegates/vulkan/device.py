@@ -1,8 +1,8 @@
 """The devices that Vulkan finds here, and the one that a process computes on.
 
 In: the functions of Vulkan. Out: `find_devices`, what there is and whether kvc can use
-it; `open_device`, a device with a queue, its kinds of memory, and pipelines of kvc's own
-shaders. Nothing here knows of programs.
+it; `open_device`, a device with a queue, its kinds of memory, and pipelines of kvc's
+own shaders. Nothing here knows of programs.
 """
 
 import ctypes
@@ -157,7 +157,9 @@ class Device:
         self.family = instance.family(number)
         self._create(instance, number)
         queue = c_void_p()
-        self.functions.tell("vkGetDeviceQueue", self.handle, self.family, 0, byref(queue))
+        self.functions.tell(
+            "vkGetDeviceQueue", self.handle, self.family, 0, byref(queue)
+        )
         self._queue, self._lost = queue, ""
         self.memory = s.MemoryProperties()
         physical = instance.devices[number]

@@ -1,7 +1,7 @@
 """The functions of Vulkan that kvc calls, and what their results mean.
 
-In: the loader of the system, `libvulkan`. Out: one `Functions`, whose calls are checked:
-what Vulkan returns is success, or an error of kvc.
+In: the loader of the system, `libvulkan`. Out: one `Functions`, whose calls are
+checked: what Vulkan returns is success, or an error of kvc.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ _REASONS: Final = {
     -10: "too many objects",
     -13: "unknown",
 }
-# By name, the types of arguments: p a pointer, h a handle, u and q 32 and 64 bits, i int.
+# Types of arguments: p a pointer, h a handle, u and q 32 and 64 bits, i int, s text.
 _TYPES: Final = {"p": c_void_p, "h": HANDLE, "u": c_uint32, "q": c_uint64, "i": c_int32}
 _CHECKED: Final = {
     "vkCreateInstance": "ppp",

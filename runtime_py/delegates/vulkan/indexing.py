@@ -11,6 +11,7 @@ import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.vulkan.kernels import KERNELS, Kernel, full
+from kvc.runtime.delegates.vulkan.products import PRODUCTS
 from kvc.runtime.delegates.vulkan.steps import Steps, strided, whole_bits
 
 _CHECK, _PICK, _PICK_SCALED, _PUT, _ADD, _ADD_WHOLE = range(6)
@@ -23,7 +24,9 @@ def _check(steps: Steps, index: Array, low: int, high: int) -> None:
     steps.add("indices", _CHECK, [index], count=index.size, groups=1, integers=integers)
 
 
-def _moves(indices: Sequence[Array], strides: Sequence[int], sizes: Sequence[int]) -> dict[int, int]:
+def _moves(
+    indices: Sequence[Array], strides: Sequence[int], sizes: Sequence[int]
+) -> dict[int, int]:
     """Return the integers that say how indices move: strides in elements, and sizes."""
     found = {0: len(indices)}
     for number, (stride, size) in enumerate(zip(strides, sizes, strict=True)):
@@ -69,7 +72,9 @@ class Picked:
         self.sizes = [x.shape[axis] for axis in axes]
 
 
-def _pick(steps: Steps, out: Array, x: Array, indices: Sequence[Array | None], wrap: bool) -> None:
+def _pick(
+    steps: Steps, out: Array, x: Array, indices: Sequence[Array | None], wrap: bool
+) -> None:
     found = Picked(x, indices)
     for index, size in zip(found.given, found.sizes, strict=True):
         _check(steps, index, -size if wrap else 0, size)
@@ -136,7 +141,9 @@ def _along(x: Array, axis: int, shape: tuple[int, ...]) -> tuple[Array, dict[int
     return strided(x, shape, steps), integers
 
 
-def gather(steps: Steps, out: Sequence[Array], x: Array, axis: int, index: Array) -> None:
+def gather(
+    steps: Steps, out: Sequence[Array], x: Array, axis: int, index: Array
+) -> None:
     axis %= x.ndim
     _check(steps, index, 0, x.shape[axis])
     base, integers = _along(x, axis, index.shape)
@@ -246,14 +253,21 @@ def cache_update(
         cache, update = whole_bits(cache), whole_bits(update)
     tensors = [cache, update, starts, lengths]
     integers = {0: axis, 1: mode == "circular", 2: keep}
-    groups = max(1, -(-update.size // 64))  # one checks where rows begin, also of nothing
+    groups = max(
+        1, -(-update.size // 64)
+    )  # one checks where rows begin, also of nothing
     steps.add(
         "caches", _UPDATE, tensors, count=update.size, groups=groups, integers=integers
     )
 
 
 def check_index(
-    steps: Steps, _out: Sequence[Array], index: Array, least: int, count: int, slots: int
+    steps: Steps,
+    _out: Sequence[Array],
+    index: Array,
+    least: int,
+    count: int,
+    slots: int,
 ) -> None:
     integers = {0: least, 1: count, 2: slots}
     steps.add(
@@ -288,7 +302,9 @@ UPDATES: dict[str, Kernel] = {
     "kvc::replace": write_whole,
     "kvc::cache_update": cache_update,
 }
-FRESH: dict[str, Kernel] = KERNELS | {
+FRESH: dict[str, Kernel] = {
+    **KERNELS,
+    **PRODUCTS,
     "aten::embedding": embedding,
     "aten::index_select": index_select,
     "aten::index.Tensor": index_tensor,

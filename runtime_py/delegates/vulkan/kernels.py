@@ -1,19 +1,21 @@
-"""From operators to steps of shaders: elements, reductions, rows, products, attention.
+"""From operators to steps of shaders: elements, copies, reductions.
 
-A kernel gets the arrays of its results, and the arguments of an instruction in the order
-of its signature, arrays for tensors. It writes results of any strides.
+A kernel gets the arrays of its results, and the arguments of an instruction in the
+order of its signature, arrays for tensors. It writes results of any strides.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from types import EllipsisType
 from typing import Final
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.delegates.vulkan.steps import ABSENT, Steps, seen_as, whole_bits
+from kvc.runtime.delegates.vulkan.steps import Steps, seen_as, whole_bits
 
 Kernel = Callable[..., None]
+Where = tuple[int | slice | EllipsisType, ...]
 WHOLE: Final = 64
 # The numbers of elementwise.comp.
 _SAME, _ADD, _SUB, _RSUB, _MUL, _DIV, _MAX, _MIN, _POWER = range(9)
@@ -33,8 +35,6 @@ _LOGIC = {
 _INVERT, _NOT = 46, 47
 _COUNT, _COUNT_WHOLE, _LOWER, _UPPER = 48, WHOLE + 48, WHOLE + 49, WHOLE + 50
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
-_TILE: Final = 16  # rows and columns that matmul.comp takes together
-_ROWS: Final = 8  # rows that matvec.comp takes together
 
 
 def _op(op: int, arrays: Sequence[Array | None]) -> int:
@@ -53,8 +53,10 @@ def _scalars(**given: object) -> dict[str, dict[int, float] | dict[int, int]]:
 
 
 def _whole(value: object) -> int:
-    """Return the integer that stands for a number; 0 for a fraction, which none reads."""
-    if isinstance(value, float) and not (math.isfinite(value) and _LEAST <= value <= _MOST):
+    """Return the integer that stands for a number; 0 for what no integer can be."""
+    if isinstance(value, float) and not (
+        math.isfinite(value) and _LEAST <= value <= _MOST
+    ):
         return 0
     return int(value)  # type: ignore[call-overload, no-any-return]
 
@@ -86,6 +88,11 @@ def _unary(op: int) -> Kernel:
         steps.each(_op(op, out), [out[0], a])
 
     return kernel
+
+
+def invert(steps: Steps, out: Sequence[Array], x: Array) -> None:
+    op = _NOT if x.dtype.kind == "b" else _INVERT
+    steps.each(WHOLE + op, [out[0], x])
 
 
 def scalar_power(steps: Steps, out: Sequence[Array], base: float, x: Array) -> None:
@@ -177,9 +184,7 @@ def triangle(op: int) -> Kernel:
     return kernel
 
 
-def cat(
-    steps: Steps, out: Sequence[Array], parts: Sequence[Array], axis: int
-) -> None:
+def cat(steps: Steps, out: Sequence[Array], parts: Sequence[Array], axis: int) -> None:
     start, (made,) = 0, out
     for part in parts:
         if part.ndim != made.ndim:  # torch takes an empty vector beside anything
@@ -195,21 +200,27 @@ def stack(
 ) -> None:
     before = (slice(None),) * (axis % out[0].ndim)
     for number, part in enumerate(parts):
-        steps.copy(out[0][(*before, number, ...)], part)
+        where: Where = (*before, number, ...)
+        steps.copy(out[0][where], part)
 
 
 def repeat(steps: Steps, out: Sequence[Array], x: Array, times: Sequence[int]) -> None:
     (made,) = out
     x = x.reshape((1,) * (made.ndim - x.ndim) + x.shape)
-    if not made.size:
+    if not made.size:  # what is there no times may have elements
         return
     shape = [n for pair in zip(times, x.shape, strict=True) for n in pair]
     tiles = np.lib.stride_tricks.as_strided(
         made,
         shape,
-        [n for size, step in zip(x.shape, made.strides, strict=True) for n in (size * step, step)],
+        [
+            n
+            for size, step in zip(x.shape, made.strides, strict=True)
+            for n in (size * step, step)
+        ],
     )
-    steps.copy(tiles, x[tuple(i for _ in times for i in (None, slice(None)))])
+    apart = [i for _ in times for i in (None, slice(None))]
+    steps.copy(tiles, x[(*apart, ...)])
 
 
 def after(steps: Steps, out: Sequence[Array], start: Array, count: int) -> None:
@@ -218,7 +229,9 @@ def after(steps: Steps, out: Sequence[Array], start: Array, count: int) -> None:
     steps.each(WHOLE + _ADD, [target, start, None], integers={2: count, 3: 1})
 
 
-def rotary(steps: Steps, out: Sequence[Array], x: Array, cos: Array, sin: Array) -> None:
+def rotary(
+    steps: Steps, out: Sequence[Array], x: Array, cos: Array, sin: Array
+) -> None:
     half, whole = x.shape[-1] // 2, cos.shape[-1] == x.shape[-1]
     second = slice(half, None) if whole else slice(None)
     first = slice(half) if whole else slice(None)
@@ -255,9 +268,19 @@ def _reduce(op: int) -> Kernel:
     return kernel
 
 
-_SUM, _MEAN, _GREATEST, _SMALLEST, _ANY, _ALL, _ARGMAX, _ARGMIN, _MAXES, _MINS, _SUMS = (
-    range(11)
-)
+(
+    _SUM,
+    _MEAN,
+    _GREATEST,
+    _SMALLEST,
+    _ANY,
+    _ALL,
+    _ARGMAX,
+    _ARGMIN,
+    _MAXES,
+    _MINS,
+    _SUMS,
+) = range(11)
 _CHOOSING: Final = {_GREATEST, _SMALLEST, _ARGMAX, _ARGMIN, _MAXES, _MINS}
 
 
@@ -270,197 +293,6 @@ def cumsum(steps: Steps, out: Sequence[Array], x: Array, axis: int) -> None:
     count = x.size // length if length else 0
     integers = {0: x.ndim - 1, 1: length}
     steps.add("reduce", _SUMS, [made, x], count=count, integers=integers)
-
-
-def _rows(
-    steps: Steps,
-    op: int,
-    out: Array,
-    x: Array,
-    weight: Array | None = None,
-    bias: Array | None = None,
-    eps: float = 0,
-    width: int | None = None,
-) -> None:
-    """Add a step over rows, of the last axis or of `width` elements of the last ones."""
-    if width is not None:
-        lead = x.size // width if width else 0
-        x = steps.packed(x).reshape(lead, width)
-        target = seen_as(out, (lead, width))
-        if target is None:
-            between = steps.temporary(out.shape, out.dtype)
-            _rows(steps, op, between, x, weight, bias, eps, width)
-            steps.copy(out, between)
-            return
-        out = target
-        weight, bias = (
-            None if each is None else steps.packed(each).reshape(width)
-            for each in (weight, bias)
-        )
-    rows = x.size // x.shape[-1] if x.shape[-1] else 0
-    tensors = [out, x, weight, bias]
-    steps.add("rows", op, tensors, count=rows, groups=rows, numbers={0: eps})
-
-
-def rms_norm(
-    steps: Steps,
-    out: Sequence[Array],
-    x: Array,
-    shape: Sequence[int],
-    weight: Array | None,
-    eps: float | None,
-) -> None:
-    least = float(np.finfo(np.float32).eps) if eps is None else eps
-    width = None if len(shape) == 1 else math.prod(shape)
-    _rows(steps, 0, out[0], x, weight, None, least, width)
-
-
-def layer_norm(
-    steps: Steps,
-    out: Sequence[Array],
-    x: Array,
-    shape: Sequence[int],
-    weight: Array | None,
-    bias: Array | None,
-    eps: float,
-) -> None:
-    width = None if len(shape) == 1 else math.prod(shape)
-    _rows(steps, 1, out[0], x, weight, bias, eps, width)
-
-
-def softmax(steps: Steps, out: Sequence[Array], x: Array, _axis: int) -> None:
-    _rows(steps, 2, out[0], x)
-
-
-def log_softmax(steps: Steps, out: Sequence[Array], x: Array, _axis: int) -> None:
-    _rows(steps, 3, out[0], x)
-
-
-def _product(
-    steps: Steps,
-    out: Array,
-    x: Array,
-    y: Array,
-    more: Array | None = None,
-    alpha: float = 1,
-    beta: float = 1,
-) -> None:
-    """Add a step for [..., m, k] times [..., k, n]; batches are broadcast to `out`."""
-    *batch, m, n = out.shape
-    depth = x.shape[-1]
-    x = np.broadcast_to(x, (*batch, m, depth))
-    y = np.broadcast_to(y, (*batch, depth, n))
-    more = None if more is None else np.broadcast_to(more, out.shape)
-    tensors, numbers = [out, x, y, more], {0: float(alpha), 1: float(beta)}
-    if not batch and m <= _ROWS and y.strides[0] == y.itemsize:
-        steps.add("matvec", 0, tensors, count=n * (m > 0), groups=n * (m > 0), numbers=numbers)
-        return
-    tiles = math.prod(batch) * -(-m // _TILE) * -(-n // _TILE)
-    steps.add("matmul", 0, tensors, count=tiles, groups=tiles, numbers=numbers)
-
-
-def linear(
-    steps: Steps, out: Sequence[Array], x: Array, weight: Array, bias: Array | None
-) -> None:
-    (made,) = out
-    rows = math.prod(x.shape[:-1])
-    flat = seen_as(x, (rows, x.shape[-1]))
-    if flat is None:
-        flat = steps.packed(x).reshape(rows, x.shape[-1])
-    target = seen_as(made, (rows, made.shape[-1]))
-    if target is not None:
-        _product(steps, target, flat, weight.T, bias)
-        return
-    between = steps.temporary((rows, made.shape[-1]), made.dtype)
-    _product(steps, between, flat, weight.T, bias)
-    steps.copy(made, between.reshape(made.shape))
-
-
-def matmul(steps: Steps, out: Sequence[Array], x: Array, y: Array) -> None:
-    (made,) = out
-    if y.ndim == 1:
-        y, made = y[:, None], made[..., None]
-    if x.ndim == 1:
-        x, made = x[None], made[..., None, :]
-    _product(steps, made, x, y)
-
-
-def addmm(
-    steps: Steps,
-    out: Sequence[Array],
-    more: Array,
-    x: Array,
-    y: Array,
-    beta: float,
-    alpha: float,
-) -> None:
-    _product(steps, out[0], x, y, more, alpha, beta)
-
-
-def attention(
-    steps: Steps,
-    out: Sequence[Array],
-    q: Array,
-    k: Array,
-    v: Array,
-    valid: Array | None,
-    scale: float | None,
-    causal: bool,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
-    mask: Array | None,
-    slopes: Array | None,
-    sinks: Array | None,
-    layout: str,
-    k_scale: Array | None,
-    v_scale: Array | None,
-    lengths: Array | None,
-    keep: int,
-    total: int = 0,
-) -> None:
-    (made,) = out
-    batch, heads, seq, width = q.shape
-    k, v = (np.broadcast_to(each, (batch, *each.shape[1:])) for each in (k, v))
-    if mask is not None:
-        mask = np.broadcast_to(mask, (batch, heads, seq, mask.shape[-1]))
-    if heads and not k.shape[1]:
-        raise ValueError(f"{heads} heads of queries over none of keys")
-    right = 0 if causal else right
-    # No window is wider, and positions of one lie within 64 bits.
-    bounds = [ABSENT if b is None else min(b, 1 << 61) for b in (left, right)]
-    numbers = {0: width**-0.5 if scale is None and width else scale or 0, 1: softcap or 0}
-    tensors = [made, q, k, v, valid, mask, slopes, sinks, k_scale, v_scale, lengths]
-    integers = {0: layout == "circular", 1: bounds[0], 2: bounds[1], 3: keep, 4: total}
-    count = batch * heads * seq
-    groups = max(1, count)  # one checks lengths, also of nothing
-    steps.add(
-        "attention", 0, tensors, count=count, groups=groups, integers=integers, numbers=numbers
-    )
-
-
-def attention_product(
-    steps: Steps,
-    out: Sequence[Array],
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array | None,
-    causal: bool,
-    scale: float | None,
-    _grouped: bool,
-) -> None:
-    """Attend to all keys; the first query of causal ones sees the first."""
-    made, q, k, v = (
-        array.reshape((1,) * (4 - array.ndim) + array.shape) for array in (out[0], q, k, v)
-    )
-    q = np.broadcast_to(q, (*made.shape[:3], q.shape[-1]))
-    total = made.shape[2] if causal else k.shape[2]
-    none = (None,) * 3
-    attention(
-        *(steps, [made], q, k, v, None, scale, causal, None, None, None),
-        *(mask, None, None, "linear", *none, 0, total),
-    )
 
 
 KERNELS: dict[str, Kernel] = {
@@ -477,10 +309,14 @@ KERNELS: dict[str, Kernel] = {
     "aten::minimum": _binary(_MIN),
     "aten::pow.Tensor_Scalar": _binary(_POWER),
     "aten::pow.Scalar": scalar_power,
-    **{f"aten::{n}.{k}": _compare(op) for n, op in _COMPARED.items() for k in ("Tensor", "Scalar")},
+    **{
+        f"aten::{n}.{k}": _compare(op)
+        for n, op in _COMPARED.items()
+        for k in ("Tensor", "Scalar")
+    },
     **{f"aten::{name}": _unary(op) for name, op in _UNARY.items()},
     **{f"aten::{name}": _compare(op) for name, op in _LOGIC.items()},
-    "aten::bitwise_not": _unary(_INVERT),
+    "aten::bitwise_not": invert,
     "aten::logical_not": _unary(_NOT),
     "aten::gelu": gelu,
     "kvc::glu": glu,
@@ -511,15 +347,4 @@ KERNELS: dict[str, Kernel] = {
     "aten::max.dim": _reduce(_MAXES),
     "aten::min.dim": _reduce(_MINS),
     "aten::cumsum": cumsum,
-    "aten::rms_norm": rms_norm,
-    "aten::layer_norm": layer_norm,
-    "aten::softmax.int": softmax,
-    "aten::log_softmax.int": log_softmax,
-    "aten::linear": linear,
-    "aten::matmul": matmul,
-    "aten::mm": matmul,
-    "aten::bmm": matmul,
-    "aten::addmm": addmm,
-    "kvc::attention": attention,
-    "aten::scaled_dot_product_attention": attention_product,
 }

@@ -1,9 +1,10 @@
 """Memory of a device, and the arrays that stand for parts of it.
 
-In: a device, a number of bytes. Out: a `DeviceBuffer`. Its arrays have addresses, shapes
-and strides as all arrays do, so that the view operators of programs work on them; from
-such an array follows where its elements lie for a shader. Where the host sees the memory
-(`shared`), these addresses are real. Else they are reserved, and nobody may read there.
+In: a device, a number of bytes. Out: a `DeviceBuffer`. Its arrays have addresses,
+shapes and strides as all arrays do, so that the view operators of programs work on
+them; from such an array follows where its elements lie for a shader. Where the host
+sees the memory (it is `shared`), these addresses are real. Else they are reserved, and
+nobody may read there.
 """
 
 import ctypes
@@ -40,7 +41,13 @@ class DeviceBuffer:
     """
 
     def __init__(
-        self, device: Device, nbytes: int, what: str, *, shared: bool, local: bool = True
+        self,
+        device: Device,
+        nbytes: int,
+        what: str,
+        *,
+        shared: bool,
+        local: bool = True,
     ) -> None:
         """Allocate memory; what it is for is told where there is none.
 
@@ -65,7 +72,10 @@ class DeviceBuffer:
         try:
             needs = s.MemoryRequirements()
             device.functions.tell(
-                "vkGetBufferMemoryRequirements", device.handle, self.handle, byref(needs)
+                "vkGetBufferMemoryRequirements",
+                device.handle,
+                self.handle,
+                byref(needs),
             )
             memory = self._allocate(needs, what, shared=shared, local=local)
             device.functions.call(
@@ -91,7 +101,9 @@ class DeviceBuffer:
     ) -> int:
         allowed = needs.memoryTypeBits
         kinds = [(shared, local), (shared, False)]
-        found = (self.device.memory_type(allowed, visible=v, device=d) for v, d in kinds)
+        found = (
+            self.device.memory_type(allowed, visible=v, device=d) for v, d in kinds
+        )
         kind = next((number for number in found if number is not None), None)
         if kind is None or needs.size > self.device.heap_nbytes(kind):
             raise OutOfMemory(what=what, nbytes=self.nbytes)
@@ -110,9 +122,8 @@ class DeviceBuffer:
             "vkMapMemory", self.device.handle, memory, 0, length, 0, byref(pointer)
         )
         assert pointer.value is not None, "Vulkan has mapped it"
-        return np.frombuffer(
-            (ctypes.c_uint8 * length).from_address(pointer.value), np.uint8
-        )
+        mapped = memoryview((ctypes.c_uint8 * length).from_address(pointer.value))
+        return np.frombuffer(mapped, np.uint8)
 
     def array(self, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
         """Return the array of a dtype and shape at a byte offset."""

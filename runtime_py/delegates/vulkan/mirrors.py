@@ -1,9 +1,9 @@
 """Memory of the host that a partition reads or writes, and its place on the device.
 
-In: arrays of the host, operands and results of a partition. Out: arrays over a buffer of
-the device with the same shapes and strides, and what copies their elements there before
-a run, and back after it. Arrays that overlap on the host overlap there, too. Where the
-device's memory is apart, a second buffer that both see lies between.
+In: arrays of the host, operands and results of a partition. Out: arrays over a buffer
+of the device with the same shapes and strides, and what copies their elements there
+before a run, and back after it. Arrays that overlap on the host overlap there, too.
+Where the device's memory is apart, a second buffer that both see lies between.
 """
 
 from collections.abc import Sequence
@@ -140,9 +140,7 @@ def _regions(read: Sequence[Array], written: Sequence[Array]) -> list[_Region]:
 
 def _run(array: Array) -> tuple[int, int]:
     """Return where the bytes of an array begin and end."""
-    spans = [
-        (n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)
-    ]
+    spans = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
     low = address_of(array) + sum(span for span in spans if span < 0)
     high = address_of(array) + sum(span for span in spans if span > 0)
     return low, high + array.itemsize

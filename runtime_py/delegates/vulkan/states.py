@@ -1,12 +1,13 @@
 """States in the memory of a device: the owner of those that only its partitions touch.
 
 In: groups of states, the sizes that a session fixed, initial values. Out: a store for
-each group, whose buffers only this backend's partitions look into. All work is done when
-a function returns. Where the host sees the memory it is read and written there; else by
-copies that the device makes.
+each group, whose buffers only this backend's partitions look into. All work is done
+when a function returns. Where the host sees the memory it is read and written there;
+else by copies that the device makes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import EllipsisType
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from kvc.runtime.arrays import Array, Part, copy_into, own_copy
 from kvc.runtime.delegates.vulkan.binding import Places
 from kvc.runtime.delegates.vulkan.commands import Commands
 from kvc.runtime.delegates.vulkan.device import Device
+from kvc.runtime.delegates.vulkan.kernels import Where
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.steps import Steps
 from kvc.runtime.states.owner import (
@@ -41,7 +43,9 @@ class DeviceState(StateBuffer):
 
     __slots__ = ("array", "memory")
 
-    def __init__(self, owner: "DeviceOwner", memory: DeviceBuffer, array: Array) -> None:
+    def __init__(
+        self, owner: "DeviceOwner", memory: DeviceBuffer, array: Array
+    ) -> None:
         super().__init__(owner)
         self.memory, self.array = memory, array
 
@@ -69,8 +73,12 @@ class DeviceStore:
         self.memory = DeviceBuffer(owner.device, step * count, _WHAT, shared=shared)
         inner = np.ndarray(order, self._dtype.numpy, self.memory.bytes.data).strides
         places = (1 + declared.layout.index(dim) for dim in range(len(order)))
-        self._all = np.ndarray(
-            (count, *order), self._dtype.numpy, self.memory.bytes.data, 0, (step, *inner)
+        self._all: Array = np.ndarray(
+            (count, *order),
+            self._dtype.numpy,
+            self.memory.bytes.data,
+            0,
+            (step, *inner),
         ).transpose(0, *places)
         self.buffers: Sequence[Buffer] = [
             DeviceState(owner, self.memory, self._all[i, ...]) for i in range(count)
@@ -143,13 +151,15 @@ class DeviceStore:
         steps = Steps(places.find, _no_memory)
         write_down(steps)
         table = self._staging(64 + steps.nbytes)
-        content = b"\xff" * 64 + steps.content()  # no fault, and what could be told of it
+        content = (
+            b"\xff" * 64 + steps.content()
+        )  # no fault, and what could be told of it
         table.bytes[: len(content)] = np.frombuffer(content, np.uint8)
         dispatches = steps.dispatches(table.address + 64)
         Commands(self._device, table.address, (), dispatches, ()).run()
 
-    def _where(self, span: Span) -> tuple[object, ...]:
-        where: list[object] = [slice(None)] * self._all.ndim
+    def _where(self, span: Span) -> Where:
+        where: list[int | slice | EllipsisType] = [slice(None)] * self._all.ndim
         where[0] = slice(None) if span.state is None else span.state
         if span.row is not None:
             where[1] = slice(span.row, span.row + 1)

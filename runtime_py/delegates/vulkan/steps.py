@@ -86,8 +86,8 @@ class Steps:
         wholes, floats = [0] * _INTEGERS, [0.0] * _NUMBERS
         for number, value in (integers or {}).items():
             wholes[number] = value
-        for number, value in (numbers or {}).items():
-            floats[number] = _single(value)
+        for number, single in (numbers or {}).items():
+            floats[number] = _single(single)
         content = self._encode(wholes, floats, tensors)
         start, number = self._nbytes, len(self._dispatches)
         run = min(groups, _MOST_GROUPS)
@@ -126,7 +126,9 @@ class Steps:
         """Compute each element of the first tensor from those of the others there."""
         target = tensors[0]
         assert target is not None, "the result is there"
-        shown = [None if t is None else np.broadcast_to(t, target.shape) for t in tensors]
+        shown = [
+            None if t is None else np.broadcast_to(t, target.shape) for t in tensors
+        ]
         if merge:
             shown = merged(shown)
         whole = dict(integers or {}) | {15: len(shown)}

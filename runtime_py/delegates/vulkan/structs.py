@@ -8,7 +8,6 @@ import ctypes
 from ctypes import (
     POINTER,
     Structure,
-    Union,
     c_char,
     c_char_p,
     c_float,
@@ -19,10 +18,10 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import Final
+from typing import Final, TypeAlias
 
-HANDLE: Final = c_uint64  # of what is no dispatchable object
-DISPATCHABLE: Final = c_void_p
+HANDLE: TypeAlias = c_uint64  # of what is no dispatchable object
+DISPATCHABLE: TypeAlias = c_void_p
 MAX_HEAPS: Final = 16
 MAX_TYPES: Final = 32
 _LIMITS_NBYTES: Final = 504  # of VkPhysicalDeviceLimits on 64 bits
@@ -95,9 +94,7 @@ class MaintenanceProperties(_Typed):
     """VkPhysicalDeviceMaintenance3Properties."""
 
     kind = 1000168000
-    _fields_ = _chained(
-        ("maxPerSetDescriptors", c_uint32), ("maxMemoryAllocationSize", c_uint64)
-    )
+    _fields_ = _chained(("maxPerSet", c_uint32), ("maxMemoryAllocationSize", c_uint64))
 
 
 class HostMemoryProperties(_Typed):
@@ -128,9 +125,7 @@ class Features11(_Typed):
     """VkPhysicalDeviceVulkan11Features."""
 
     kind = 49
-    _fields_ = _chained(
-        ("storageBuffer16BitAccess", c_uint32), ("others", c_uint32 * 11)
-    )
+    _fields_ = _chained(("storageBuffer16BitAccess", c_uint32), ("rest", c_uint32 * 11))
 
 
 class Features12(_Typed):
@@ -407,6 +402,6 @@ class SubmitInfo(_Typed):
     )
 
 
-def address_of(structure: Structure | Union) -> int:
+def address_of(structure: Structure) -> int:
     """Return where a structure lies, for `pNext`; it must outlive its use."""
     return ctypes.addressof(structure)

@@ -7,9 +7,9 @@
 // 1 the soft cap, 0 for none.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+layout(local_size_x = 64) in;
 #include "step.glsl"
 #include "functions.glsl"
-layout(local_size_x = 64) in;
 
 const int PIECE = 64, WIDEST = 1024;
 shared float scores[PIECE], lanes[PIECE], sums[WIDEST];

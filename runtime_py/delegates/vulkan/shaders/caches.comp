@@ -4,8 +4,8 @@
 // index, lengths.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "step.glsl"
 layout(local_size_x = 64) in;
+#include "step.glsl"
 
 const uint UPDATE = 0, CHECK_INDEX = 1, CHECK_ROWS = 2;
 

@@ -2,9 +2,9 @@
 // left out are numbers of the step. The numbers of ops are those of steps.py.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+layout(local_size_x = 64) in;
 #include "step.glsl"
 #include "functions.glsl"
-layout(local_size_x = 64) in;
 
 int offsets[4];
 
@@ -106,6 +106,9 @@ float compute(uint op) {
     case 37: return silu_of(a) * number(2);
     case 38: return gelu_of(a) * number(2);
     case 39: return gelu_tanh_of(a) * number(2);
+    case 43: return a != 0.0 && number(2) != 0.0 ? 1.0 : 0.0;
+    case 44: return a != 0.0 || number(2) != 0.0 ? 1.0 : 0.0;
+    case 45: return (a != 0.0) != (number(2) != 0.0) ? 1.0 : 0.0;
     default: return 0.0;
   }
 }

@@ -8,8 +8,8 @@
 // kept (PUT), 2 how many elements one invocation puts, then stride and size of each index.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "step.glsl"
 layout(local_size_x = 64) in;
+#include "step.glsl"
 
 const uint CHECK = 0, PICK = 1, PICK_SCALED = 2, PUT = 3, ADD = 4, ADD_WHOLE = 5;
 shared uint worst;

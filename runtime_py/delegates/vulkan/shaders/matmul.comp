@@ -3,8 +3,8 @@
 // sums are taken in the order of k. Tensors: out, x, y, more. numbers: alpha, beta.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "step.glsl"
 layout(local_size_x = 16, local_size_y = 16) in;
+#include "step.glsl"
 
 const int SIDE = 16;
 shared float rows[SIDE][SIDE + 1], columns[SIDE][SIDE + 1];

@@ -3,8 +3,8 @@
 // 32nd product, then these sums are added in a fixed order.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "step.glsl"
 layout(local_size_x = 32) in;
+#include "step.glsl"
 
 const int MOST = 8;
 shared float lanes[MOST][32];

@@ -3,8 +3,8 @@
 // axes are kept, integers[1] how many elements are reduced.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "step.glsl"
 layout(local_size_x = 64) in;
+#include "step.glsl"
 
 const uint SUM = 0, MEAN = 1, MOST = 2, LEAST = 3, ANY = 4, ALL = 5, MOST_AT = 6, LEAST_AT = 7;
 const uint BOTH_MOST = 8, BOTH_LEAST = 9, CUMULATE = 10;
@@ -97,7 +97,7 @@ void main() {
     Tensor result = push.step.tensors[0];
     switch (push.op) {
       case SUM: case MEAN:
-        if (x.dtype == FLOAT32) {
+        if (result.dtype == FLOAT32) {
           float total = sum_floats(count);
           store(result, place(result, i), push.op == MEAN ? total / float(count) : total);
         } else {

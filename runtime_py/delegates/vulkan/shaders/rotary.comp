@@ -2,8 +2,8 @@
 // Tensors: first, second, a, b, cos and sin of the first half, of the second.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "step.glsl"
 layout(local_size_x = 64) in;
+#include "step.glsl"
 
 float value(uint i, uint nth) {
   return load(push.step.tensors[i], place(push.step.tensors[i], nth));

@@ -2,9 +2,9 @@
 // x, weight, bias. numbers[0] is epsilon.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+layout(local_size_x = 64) in;
 #include "step.glsl"
 #include "functions.glsl"
-layout(local_size_x = 64) in;
 
 const uint RMS = 0, LAYER = 1, SOFTMAX = 2, LOG_SOFTMAX = 3;
 shared float lanes[64];

@@ -131,5 +131,6 @@ int offset_of(uint nth, int rank, int dims[8], int strides[8]) {
 
 int place(Tensor t, uint nth) { return offset_of(nth, t.rank, t.dims, t.strides); }
 
+// Each shader states its workgroup's size before it includes this.
 uint first_item() { return gl_GlobalInvocationID.x; }
 uint all_items() { return gl_NumWorkGroups.x * gl_WorkGroupSize.x; }
