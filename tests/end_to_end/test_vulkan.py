@@ -155,9 +155,11 @@ def test_states_that_do_not_fit_are_refused(path: Path) -> None:
     device = vulkan_here.device()
     was, device.largest = device.largest, 1000
     try:
-        with load(path, reference=False) as program:
-            with pytest.raises(OutOfMemory, match="Vulkan"):
-                program.session()
+        with (
+            load(path, reference=False) as program,
+            pytest.raises(OutOfMemory, match="Vulkan"),
+        ):
+            program.session()
     finally:
         device.largest = was
 
