@@ -19,6 +19,7 @@ from kvc.tools.commands.bench import bench
 from kvc.tools.commands.chat import chat
 from kvc.tools.commands.check import check_command
 from kvc.tools.commands.compile import compile_command
+from kvc.tools.commands.devices import devices
 from kvc.tools.commands.diff import diff
 from kvc.tools.commands.dump import dump
 from kvc.tools.commands.embed import classify, embed
@@ -150,5 +151,6 @@ for _command in (
     join,
     collect,
     recipes,
+    devices,
 ):
     main.add_command(_command)

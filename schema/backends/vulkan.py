@@ -35,6 +35,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 TAKEN: Final = _names(
+    "kvc::quantize_rows kvc::quantize_cache kvc::linear_qd8 kvc::embedding_q8 "
     "aten::add.Tensor aten::sub.Tensor aten::add.Scalar aten::sub.Scalar "
     "aten::rsub.Scalar aten::mul.Tensor aten::mul.Scalar aten::div.Tensor "
     "aten::div.Scalar aten::maximum aten::minimum aten::clamp aten::clamp.Tensor "

@@ -16,12 +16,21 @@ from hf_parity import CAPACITY
 
 from kvc.compiler import CacheConfig, compile_program, export_hf
 from kvc.compiler.models.demo import demo
-from kvc.runtime import Program, Session, load
+from kvc.recipes import load_recipe
+from kvc.runtime import Program, Session, SoftwareDevice, load
 from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.vulkan import backend
 from kvc.runtime.delegates.vulkan.binding import Bound
+from kvc.runtime.delegates.vulkan.device import Kind
 from kvc.runtime.delegates.vulkan.states import DeviceOwner
-from kvc.schema.errors import BadProgram, CacheOverflow, DeviceLost, OutOfMemory
+from kvc.schema.errors import (
+    BadProgram,
+    BadSetting,
+    CacheOverflow,
+    DeviceLost,
+    MissingLibrary,
+    OutOfMemory,
+)
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 TOKENS = np.arange(3, 20)[None]
@@ -195,12 +204,67 @@ def test_an_architecture_equals_the_reference(name: str, tmp_path: Path) -> None
     assert is_near(*found)
 
 
+@pytest.mark.parametrize("cache", ["float32", "int8"])
+def test_int8_weights_are_those_of_the_recipe(cache: str, tmp_path: Path) -> None:
+    vulkan_here.device()
+    spec, path = tiny_decoder.factory(), tmp_path / "tiny.kvc"
+    recipe = load_recipe("vulkan_q8", cache)
+    made = compile_program(spec.model, spec.methods, recipe=recipe)
+    made.save(path)
+    assert {each.backend for each in made.program.delegates} == {"vulkan"}
+    with load(path, reference=False) as program, program.session() as session:
+        found, wanted = answers(session), by_reference(path)
+    # A value near the middle of two steps may be on the other side.
+    assert np.abs(found - wanted).max() <= 0.01 * np.abs(wanted).max()
+
+
 def test_the_demo_equals_the_reference(tmp_path: Path) -> None:
     vulkan_here.device()
     spec, path = demo(), tmp_path / "demo.kvc"
     compile_program(spec.model, spec.methods, recipe="vulkan_fp32").save(path)
     with load(path, reference=False) as program, program.session() as session:
         assert is_near(answers(session), by_reference(path))
+
+
+def test_a_device_is_chosen_by_name(path: Path) -> None:
+    name = f"vulkan:{vulkan_here.device().found.number}"
+    with load(path, device=name) as program, program.session() as session:
+        assert is_near(answers(session), by_reference(path))
+
+
+@pytest.mark.parametrize("name", ["vulkan:99", "vulkan", "cpu:0", 3])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(
+    path: Path, name: str
+) -> None:
+    here = vulkan_here.device().found
+    with pytest.raises(BadSetting, match=f"here.*vulkan:{here.number}|a device of"):
+        load(path, device=name)
+
+
+def test_a_device_that_was_asked_for_is_not_replaced_by_the_reference(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise MissingLibrary(library="Vulkan", reason="gone", install="apt")
+
+    monkeypatch.setattr(backend, "find_devices", missing)
+    with pytest.raises(MissingLibrary, match="gone"):
+        load(path, device="vulkan:0")
+
+
+def test_software_says_so_once_unless_it_was_asked_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = vulkan_here.device()
+    found = replace(device.found, kind=Kind.SOFTWARE)
+    monkeypatch.setattr(device, "found", found)
+    monkeypatch.setattr(backend, "_told", [])
+    with load(path, device=f"vulkan:{found.number}") as program:
+        program.pack()
+    with load(path) as program, pytest.warns(SoftwareDevice, match=found.name[:8]):
+        program.pack()
+    with load(path) as program:
+        program.pack()
 
 
 @pytest.mark.parametrize("change", ["payload", "op"])

@@ -6,6 +6,7 @@ reference.
 """
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
@@ -18,8 +19,10 @@ from kvc.runtime.binding.values import Memory
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import (
     Delegate,
+    FoundDevice,
     Handle,
     Options,
+    SoftwareDevice,
     Workspace,
     library_unless,
 )
@@ -27,7 +30,7 @@ from kvc.runtime.delegates.operands import check_taken
 from kvc.runtime.delegates.partition_memory import place_outputs
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.vulkan.binding import Binder, Bound, Places
-from kvc.runtime.delegates.vulkan.device import Device, open_device
+from kvc.runtime.delegates.vulkan.device import Device, Kind, find_devices, open_device
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
 from kvc.runtime.delegates.vulkan.states import DeviceOwner, DeviceState
@@ -55,7 +58,11 @@ class Vulkan(Delegate):
             for partition in options.program.delegates
             if partition.backend == "vulkan"
         ]
-        self._device = library_unless(options.reference, open_device, "vulkan")
+        # A device that was asked for is not replaced by the reference.
+        asked = options.reference is None and options.device is not None
+        reference = False if asked else options.reference
+        find = partial(_open, options.device)
+        self._device = library_unless(reference, find, "vulkan")
         self._weights: dict[int, Array] = {}
         self._buffers: list[DeviceBuffer] = []
         self._loading = threading.Lock()
@@ -70,6 +77,14 @@ class Vulkan(Delegate):
             MissingLibrary: there is none.
         """
         open_device()
+
+    @staticmethod
+    def devices() -> Sequence[FoundDevice]:
+        """Return what Vulkan finds; see `Delegate.devices`."""
+        return [
+            FoundDevice(f"vulkan:{each.number}", each.what, each.why_not)
+            for each in find_devices()
+        ]
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Return the handle of a partition that has been checked; see `Delegate`."""
@@ -211,6 +226,22 @@ class VulkanHandle(Handle):
         """Free the data."""
         for buffer in self._buffers.values():
             buffer.free()
+
+
+def _open(number: int | None) -> Device:
+    """Open a device; warn once of a program, which is taken where there is no other."""
+    device = open_device(number)
+    if number is None and device.found.kind is Kind.SOFTWARE and not _told:
+        _told.append(device.found.name)
+        text = (
+            f"the only Vulkan device is {device.found.what}, which is slow; "
+            f"load(..., device='vulkan:{device.found.number}') asks for it"
+        )
+        warnings.warn(text, SoftwareDevice, stacklevel=2)
+    return device
+
+
+_told: list[str] = []
 
 
 def _checked_block(options: Options, partition: Partition) -> Block:

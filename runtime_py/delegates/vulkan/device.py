@@ -56,6 +56,18 @@ class Found:
     nbytes: int
     missing: tuple[str, ...]
 
+    @property
+    def what(self) -> str:
+        """Say what it is."""
+        kinds = {Kind.SOFTWARE: "a program of the host", Kind.OTHER: "of another kind"}
+        kind = kinds.get(self.kind, self.kind.name.lower())
+        return f"{self.name} ({kind}, {self.nbytes / 1e9:.1f} GB)"
+
+    @property
+    def why_not(self) -> str:
+        """Say what it lacks, "" for nothing."""
+        return f"lacks {', '.join(self.missing)}" if self.missing else ""
+
 
 class Instance:
     """Vulkan in this process."""
@@ -354,7 +366,7 @@ def choose(found: Sequence[Found]) -> Found:
     order = (Kind.DISCRETE, Kind.INTEGRATED, Kind.VIRTUAL, Kind.OTHER, Kind.SOFTWARE)
     usable = [device for device in found if not device.missing]
     if not usable:
-        told = [f"{d.name} lacks {', '.join(d.missing)}" for d in found]
+        told = [f"{device.name} {device.why_not}" for device in found]
         reason = "; ".join(told) or "it finds no device"
         raise MissingLibrary(library="Vulkan", reason=reason, install=INSTALL)
     return min(usable, key=lambda device: order.index(device.kind))

@@ -12,6 +12,7 @@ import numpy as np
 from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.vulkan.kernels import KERNELS, Kernel, full
 from kvc.runtime.delegates.vulkan.products import PRODUCTS
+from kvc.runtime.delegates.vulkan.quantized import QUANTIZED
 from kvc.runtime.delegates.vulkan.steps import Steps, strided, whole_bits
 
 _CHECK, _PICK, _PICK_SCALED, _PUT, _ADD, _ADD_WHOLE = range(6)
@@ -119,6 +120,16 @@ def _put(
 
 def embedding(steps: Steps, out: Sequence[Array], table: Array, index: Array) -> None:
     _pick(steps, out[0], table, [index], wrap=False)
+
+
+def embedding_q8(
+    steps: Steps, out: Sequence[Array], table: Array, scale: Array, index: Array
+) -> None:
+    _check(steps, index, 0, table.shape[0])
+    found = Picked(table, [index])
+    integers = _moves(found.indices, found.strides, found.sizes)
+    tensors = [out[0], found.base, *found.indices, scale]
+    steps.add("indices", _PICK_SCALED, tensors, count=out[0].size, integers=integers)
 
 
 def index_select(
@@ -305,7 +316,9 @@ UPDATES: dict[str, Kernel] = {
 FRESH: dict[str, Kernel] = {
     **KERNELS,
     **PRODUCTS,
+    **QUANTIZED,
     "aten::embedding": embedding,
+    "kvc::embedding_q8": embedding_q8,
     "aten::index_select": index_select,
     "aten::index.Tensor": index_tensor,
     "aten::gather": gather,
