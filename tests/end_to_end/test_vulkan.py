@@ -1,5 +1,6 @@
 """Bundles of the backend `vulkan`: whole methods, with their states, on a device."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -310,6 +311,34 @@ def test_nothing_of_vulkan_is_loaded_unless_a_bundle_needs_it(tmp_path: Path) ->
         assert not [name for name in sys.modules if "vulkan" in name]
     """)
     subprocess.run([sys.executable, "-c", code, path], check=True)
+
+
+def test_the_validation_layer_is_silent(path: Path) -> None:
+    vulkan_here.device()
+    layer = "VK_LAYER_KHRONOS_validation"
+    code = textwrap.dedent("""
+        import sys
+        import numpy as np
+        from kvc.runtime import load
+        with load(sys.argv[1], reference=False, device="vulkan:0") as program:
+            with program.session() as session:
+                session.prefill(np.arange(5)[None])
+                fork = session.fork()
+                session.decode(np.array([[7]]))
+                session.rewind(2)
+                fork.close()
+        print("loaded" if "khronos_validation" in open("/proc/self/maps").read() else "")
+    """)
+    environment = os.environ | {"VK_INSTANCE_LAYERS": layer}
+    command = [sys.executable, "-c", code, path]
+    told = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    )
+    if "loaded" not in told.stdout:
+        assert not vulkan_here.REQUIRED, "apt install vulkan-validationlayers"
+        pytest.skip("no validation layer: apt install vulkan-validationlayers")
+    assert told.stdout.strip() == "loaded", told.stdout
+    assert "VUID" not in told.stderr
 
 
 def test_a_bundle_runs_without_torch(path: Path) -> None:
