@@ -327,7 +327,8 @@ def test_the_validation_layer_is_silent(path: Path) -> None:
                 session.decode(np.array([[7]]))
                 session.rewind(2)
                 fork.close()
-        print("loaded" if "khronos_validation" in open("/proc/self/maps").read() else "")
+        maps = open("/proc/self/maps").read()
+        print("loaded" if "khronos_validation" in maps else "")
     """)
     environment = os.environ | {"VK_INSTANCE_LAYERS": layer}
     command = [sys.executable, "-c", code, path]
