@@ -15,6 +15,11 @@ const int PIECE = 64, WIDEST = 1024;
 shared float scores[PIECE], lanes[PIECE], sums[WIDEST];
 uint lane;
 
+float load_cached(Tensor t, int offset) {
+  if (t.dtype == FLOAT32) return load_float(t, offset);
+  return t.dtype == FLOAT16 ? float(Halves(t.at).at[offset]) : float(Bytes(t.at).at[offset]);
+}
+
 float reduced(float mine, bool sum) {
   lanes[lane] = mine;
   barrier();
@@ -94,10 +99,10 @@ void main() {
         float sum = 0.0;
         int key = from_k + int(slot) * k.strides[2];
         for (int j = 0; j < width; ++j) {
-          sum += load(q, from_q + j * q.strides[3]) * scale * load(k, key + j * k.strides[3]);
+          sum += load_float(q, from_q + j * q.strides[3]) * scale * load_cached(k, key + j * k.strides[3]);
         }
         if (k_scale.at != 0) {
-          sum *= load(k_scale, int(row) * k_scale.strides[0] + int(group) * k_scale.strides[1] + int(slot) * k_scale.strides[2]);
+          sum *= load_float(k_scale, int(row) * k_scale.strides[0] + int(group) * k_scale.strides[1] + int(slot) * k_scale.strides[2]);
         }
         if (softcap != 0.0) sum = softcap * tanh_of(sum / softcap);
         if (mask.at != 0) {
@@ -105,7 +110,7 @@ void main() {
           if (mask.dtype == BOOL) sum = load(mask, place_of) != 0.0 ? sum : -INFINITY;
           else sum += load(mask, place_of);
         }
-        if (slopes.at != 0) sum += load(slopes, int(head) * slopes.strides[0]) * float(position - here);
+        if (slopes.at != 0) sum += load_float(slopes, int(head) * slopes.strides[0]) * float(position - here);
         score = sum;
       }
       float greatest = reduced(score, false);
@@ -115,7 +120,7 @@ void main() {
       float factor = most == -INFINITY ? 0.0 : exp_of(most - next);
       weight = weight * factor + reduced(mine, true);
       if (v_scale.at != 0 && mine != 0.0) {
-        mine *= load(v_scale, int(row) * v_scale.strides[0] + int(group) * v_scale.strides[1] + int(slot) * v_scale.strides[2]);
+        mine *= load_float(v_scale, int(row) * v_scale.strides[0] + int(group) * v_scale.strides[1] + int(slot) * v_scale.strides[2]);
       }
       scores[lane] = mine;
       barrier();
@@ -126,7 +131,7 @@ void main() {
           if (scores[i] == 0.0) continue;
           int64_t p = base + int64_t(i);
           int64_t s = circular && p >= keep ? keep + (p - keep) % turning : p;
-          sum += scores[i] * load(v, from_v + int(s) * v.strides[2] + j * v.strides[3]);
+          sum += scores[i] * load_cached(v, from_v + int(s) * v.strides[2] + j * v.strides[3]);
         }
         sums[j] = sum;
       }
@@ -135,14 +140,14 @@ void main() {
     }
     float factor = 1.0;
     if (sinks.at != 0 && most != -INFINITY) {
-      float sink = load(sinks, int(head) * sinks.strides[0]);
+      float sink = load_float(sinks, int(head) * sinks.strides[0]);
       float next = is_nan(most) || most > sink ? most : sink;
       factor = exp_of(most - next);
       weight = weight * factor + exp_of(sink - next);
     }
     int to = int(row) * result.strides[0] + int(head) * result.strides[1] + int(query) * result.strides[2];
     for (int j = int(lane); j < value_width; j += PIECE) {
-      store(result, to + j * result.strides[3], most == -INFINITY ? 0.0 : sums[j] * factor / weight);
+      store_float(result, to + j * result.strides[3], most == -INFINITY ? 0.0 : sums[j] * factor / weight);
     }
     barrier();
   }

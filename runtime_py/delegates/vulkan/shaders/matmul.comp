@@ -25,12 +25,12 @@ void main() {
     float sum = 0.0;
     for (int first = 0; first < depth; first += SIDE) {
       int k = first + j;
-      rows[i][j] = row < m && k < depth ? load(x, from_x + row * x.strides[batch] + k * x.strides[batch + 1]) : 0.0;
+      rows[i][j] = row < m && k < depth ? load_float(x, from_x + row * x.strides[batch] + k * x.strides[batch + 1]) : 0.0;
       // Neighbours read what lies together: along k where that is dense, else along n.
       bool along = y.strides[batch] == 1;
       int at_k = first + (along ? j : i);
       int at_n = int(tile % across) * SIDE + (along ? i : j);
-      float value = at_n < n && at_k < depth ? load(y, from_y + at_k * y.strides[batch] + at_n * y.strides[batch + 1]) : 0.0;
+      float value = at_n < n && at_k < depth ? load_float(y, from_y + at_k * y.strides[batch] + at_n * y.strides[batch + 1]) : 0.0;
       if (along) columns[j][i] = value;
       else columns[i][j] = value;
       barrier();
@@ -41,9 +41,9 @@ void main() {
       sum *= push.step.numbers[0];
       if (more.at != 0 && push.step.numbers[1] != 0.0) {
         int at = offset_of(matrix, batch, result.dims, more.strides) + row * more.strides[batch] + column * more.strides[batch + 1];
-        sum += push.step.numbers[1] * load(more, at);
+        sum += push.step.numbers[1] * load_float(more, at);
       }
-      store(result, offset_of(matrix, batch, result.dims, result.strides) + row * result.strides[batch] + column * result.strides[batch + 1], sum);
+      store_float(result, offset_of(matrix, batch, result.dims, result.strides) + row * result.strides[batch] + column * result.strides[batch + 1], sum);
     }
   }
 }

@@ -22,9 +22,9 @@ void main() {
     float sums[MOST];
     for (int i = 0; i < MOST; ++i) sums[i] = 0.0;
     for (int k = lane; k < depth; k += 32) {
-      float weight = load(y, column * y.strides[1] + k * y.strides[0]);
+      float weight = load_float(y, column * y.strides[1] + k * y.strides[0]);
       for (int i = 0; i < count; ++i) {
-        sums[i] += weight * load(x, (first + i) * x.strides[0] + k * x.strides[1]);
+        sums[i] += weight * load_float(x, (first + i) * x.strides[0] + k * x.strides[1]);
       }
     }
     for (int i = 0; i < count; ++i) lanes[i][lane] = sums[i];
@@ -39,9 +39,9 @@ void main() {
       int row = first + lane;
       float sum = lanes[lane][0] * push.step.numbers[0];
       if (more.at != 0 && push.step.numbers[1] != 0.0) {
-        sum += push.step.numbers[1] * load(more, row * more.strides[0] + column * more.strides[1]);
+        sum += push.step.numbers[1] * load_float(more, row * more.strides[0] + column * more.strides[1]);
       }
-      store(result, row * result.strides[0] + column * result.strides[1], sum);
+      store_float(result, row * result.strides[0] + column * result.strides[1], sum);
     }
     barrier();
   }

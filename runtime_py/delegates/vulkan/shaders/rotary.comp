@@ -6,7 +6,7 @@ layout(local_size_x = 64) in;
 #include "step.glsl"
 
 float value(uint i, uint nth) {
-  return load(push.step.tensors[i], place(push.step.tensors[i], nth));
+  return load_float(push.step.tensors[i], place(push.step.tensors[i], nth));
 }
 
 void main() {
@@ -15,7 +15,7 @@ void main() {
     float a = value(2, nth), b = value(3, nth);
     float first = a * value(4, nth) - b * value(5, nth);
     float second = b * value(6, nth) + a * value(7, nth);
-    store(push.step.tensors[0], place(push.step.tensors[0], nth), first);
-    store(push.step.tensors[1], place(push.step.tensors[1], nth), second);
+    store_float(push.step.tensors[0], place(push.step.tensors[0], nth), first);
+    store_float(push.step.tensors[1], place(push.step.tensors[1], nth), second);
   }
 }

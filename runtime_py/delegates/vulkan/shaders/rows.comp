@@ -50,7 +50,7 @@ void main() {
     int write = offset_of(row, last, result.dims, result.strides);
     float mine = push.op >= SOFTMAX ? -INFINITY : 0.0;
     for (uint i = lane; i < width; i += 64) {
-      float value = load(x, read + int(i) * from);
+      float value = load_float(x, read + int(i) * from);
       if (push.op == RMS) mine += value * value;
       if (push.op == LAYER) mine += value;
       if (push.op >= SOFTMAX && (value > mine || is_nan(value))) mine = value;
@@ -62,29 +62,29 @@ void main() {
       shift = add_up(mine) / float(width);
       mine = 0.0;
       for (uint i = lane; i < width; i += 64) {
-        float value = load(x, read + int(i) * from) - shift;
+        float value = load_float(x, read + int(i) * from) - shift;
         mine += value * value;
       }
       factor = 1.0 / sqrt(add_up(mine) / float(width) + push.step.numbers[0]);
     } else {
       shift = greatest(mine);
       mine = 0.0;
-      for (uint i = lane; i < width; i += 64) mine += exp_of(load(x, read + int(i) * from) - shift);
+      for (uint i = lane; i < width; i += 64) mine += exp_of(load_float(x, read + int(i) * from) - shift);
       factor = add_up(mine);
       if (push.op == LOG_SOFTMAX) factor = log_of(factor);
     }
     for (uint i = lane; i < width; i += 64) {
-      float value = load(x, read + int(i) * from) - shift;
+      float value = load_float(x, read + int(i) * from) - shift;
       if (push.op == SOFTMAX) {
         value = exp_of(value) / factor;
       } else if (push.op == LOG_SOFTMAX) {
         value -= factor;
       } else {
         value *= factor;
-        if (weight.at != 0) value *= load(weight, int(i) * weight.strides[0]);
-        if (bias.at != 0) value += load(bias, int(i) * bias.strides[0]);
+        if (weight.at != 0) value *= load_float(weight, int(i) * weight.strides[0]);
+        if (bias.at != 0) value += load_float(bias, int(i) * bias.strides[0]);
       }
-      store(result, write + int(i) * to, value);
+      store_float(result, write + int(i) * to, value);
     }
     barrier();
   }

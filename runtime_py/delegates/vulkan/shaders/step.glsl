@@ -75,6 +75,10 @@ float load(Tensor t, int offset) {
   }
 }
 
+// Of what is known to be float32, without a choice for each element.
+float load_float(Tensor t, int offset) { return Floats(t.at).at[offset]; }
+void store_float(Tensor t, int offset, float value) { Floats(t.at).at[offset] = value; }
+
 int64_t load_whole(Tensor t, int offset) {
   switch (t.dtype) {
     case INT64: return Longs(t.at).at[offset];
