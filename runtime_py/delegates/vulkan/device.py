@@ -9,7 +9,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
-from ctypes import byref, c_char_p, c_float, c_uint32, c_void_p
+from ctypes import byref, c_float, c_uint32, c_void_p
 from enum import IntEnum
 from functools import cache
 from importlib.resources import files
@@ -21,7 +21,6 @@ from kvc.schema.errors import DeviceLost, MissingLibrary
 from kvc.schema.frozen import frozen
 
 PUSH_NBYTES: Final = 32
-HOST_EXTENSION: Final = "VK_EXT_external_memory_host"
 _API: Final = 1 << 22 | 2 << 12  # Vulkan 1.2
 _COMPUTE: Final = 2  # VK_QUEUE_COMPUTE_BIT, VK_PIPELINE_BIND_POINT has 1
 _STAGE: Final = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
@@ -134,15 +133,6 @@ class Instance:
         self.functions.tell(name, device, byref(count), families)
         return next(i for i, f in enumerate(families) if f.queueFlags & _COMPUTE)
 
-    def has_extension(self, number: int, extension: str) -> bool:
-        """Tell whether a device has an extension."""
-        count, name = c_uint32(), "vkEnumerateDeviceExtensionProperties"
-        device = self.devices[number]
-        self.functions.call(name, device, None, byref(count), None)
-        found = (s.ExtensionProperties * count.value)()
-        self.functions.call(name, device, None, byref(count), found)
-        return extension.encode() in {one.extensionName for one in found}
-
 
 class Device:
     """A device with one queue; used from many threads.
@@ -154,7 +144,6 @@ class Device:
         family: of its queue.
         layout: of all pipelines: no descriptors, some push constants.
         separate: whether its memory is apart from the host's.
-        imports: alignment at which the host's pages can be its memory; 0 for never.
         largest: bytes that it allocates at once.
     """
 
@@ -177,12 +166,10 @@ class Device:
         physical = instance.devices[number]
         tell = self.functions.tell
         tell("vkGetPhysicalDeviceMemoryProperties", physical, byref(self.memory))
-        host = s.HostMemoryProperties()
-        limits = s.MaintenanceProperties(pNext=s.address_of(host))
+        limits = s.MaintenanceProperties()
         about = s.PhysicalDeviceProperties2(pNext=s.address_of(limits))
         tell("vkGetPhysicalDeviceProperties2", physical, byref(about))
         self.largest = limits.maxMemoryAllocationSize
-        self.imports = host.minImportedHostPointerAlignment if self._imports else 0
         self.separate = self.found.kind in (Kind.DISCRETE, Kind.VIRTUAL)
         self._pipelines: dict[str, s.HANDLE] = {}
         push = s.PushConstantRange(_STAGE, 0, PUSH_NBYTES)
@@ -207,14 +194,10 @@ class Device:
         older = s.Features11(pNext=s.address_of(newer), storageBuffer16BitAccess=1)
         both = s.PhysicalDeviceFeatures2(pNext=s.address_of(older))
         both.features.flags[s.SHADER_INT64] = 1
-        self._imports = instance.has_extension(number, HOST_EXTENSION)
-        names = (c_char_p * 1)(HOST_EXTENSION.encode())
         wanted = s.DeviceCreateInfo(
             pNext=s.address_of(both),
             queueCreateInfoCount=1,
             pQueueCreateInfos=ctypes.pointer(queue),
-            enabledExtensionCount=int(self._imports),
-            ppEnabledExtensionNames=names,
         )
         physical = instance.devices[number]
         self.functions.call(

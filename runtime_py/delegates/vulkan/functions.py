@@ -6,7 +6,7 @@ checked: what Vulkan returns is success, or an error of kvc.
 
 import ctypes
 import sys
-from ctypes import c_char_p, c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import c_int32, c_uint32, c_uint64, c_void_p
 from typing import Final
 
 from kvc.runtime.delegates.vulkan.structs import HANDLE
@@ -18,9 +18,8 @@ from kvc.schema.errors import (
 )
 
 INSTALL: Final = "apt install libvulkan1 mesa-vulkan-drivers"
-TIMEOUT: Final = 2
 _LOADERS: Final = {"win32": "vulkan-1.dll", "darwin": "libvulkan.1.dylib"}
-_NO_MEMORY: Final = (-1, -2, -1000072003)  # of the host, of the device, of an import
+_NO_MEMORY: Final = (-1, -2)  # of the host, of the device
 _LOST: Final = -4
 _REASONS: Final = {
     -3: "initialization failed",
@@ -32,12 +31,11 @@ _REASONS: Final = {
     -10: "too many objects",
     -13: "unknown",
 }
-# Types of arguments: p a pointer, h a handle, u and q 32 and 64 bits, i int, s text.
+# Types of arguments: p a pointer, h a handle, u and q 32 and 64 bits, i int.
 _TYPES: Final = {"p": c_void_p, "h": HANDLE, "u": c_uint32, "q": c_uint64, "i": c_int32}
 _CHECKED: Final = {
     "vkCreateInstance": "ppp",
     "vkEnumeratePhysicalDevices": "ppp",
-    "vkEnumerateDeviceExtensionProperties": "pspp",
     "vkCreateDevice": "pppp",
     "vkCreateBuffer": "pppp",
     "vkAllocateMemory": "pppp",
@@ -54,7 +52,6 @@ _CHECKED: Final = {
     "vkResetFences": "pup",
     "vkQueueSubmit": "puph",
     "vkWaitForFences": "pupuq",
-    "vkDeviceWaitIdle": "p",
 }
 _PLAIN: Final = {
     "vkGetPhysicalDeviceProperties2": "pp",
@@ -63,13 +60,9 @@ _PLAIN: Final = {
     "vkGetPhysicalDeviceQueueFamilyProperties": "ppp",
     "vkGetDeviceQueue": "puup",
     "vkGetBufferMemoryRequirements": "php",
-    "vkDestroyInstance": "pp",
-    "vkDestroyDevice": "pp",
     "vkDestroyBuffer": "php",
     "vkFreeMemory": "php",
     "vkDestroyShaderModule": "php",
-    "vkDestroyPipelineLayout": "php",
-    "vkDestroyPipeline": "php",
     "vkDestroyCommandPool": "php",
     "vkDestroyFence": "php",
     "vkCmdBindPipeline": "pih",
@@ -97,8 +90,6 @@ class Functions:
                     self._declare(function, types)
             address = self._library.vkGetBufferDeviceAddress
             address.argtypes, address.restype = (c_void_p, c_void_p), c_uint64
-            own = self._library.vkGetDeviceProcAddr
-            own.argtypes, own.restype = (c_void_p, c_char_p), c_void_p
         except (OSError, AttributeError) as error:
             raise MissingLibrary(
                 library=name, reason=str(error), install=INSTALL
@@ -106,7 +97,7 @@ class Functions:
 
     def _declare(self, name: str, types: str) -> None:
         function = getattr(self._library, name)
-        function.argtypes = [c_char_p if t == "s" else _TYPES[t] for t in types]
+        function.argtypes = [_TYPES[t] for t in types]
         function.restype = c_int32 if name in _CHECKED else None
 
     def call(self, name: str, *arguments: object) -> int:
@@ -131,25 +122,11 @@ class Functions:
         found: int = self._library.vkGetBufferDeviceAddress(device, about)
         return found
 
-    def host_pointer_types(self, device: c_void_p, pointer: int, about: object) -> int:
-        """Ask what memory a host pointer can be imported as; returns a result.
 
-        Raises:
-            NativeCallFailed: the driver lacks the function of the extension.
-        """
-        name = b"vkGetMemoryHostPointerPropertiesEXT"
-        address = self._library.vkGetDeviceProcAddr(device, name)
-        if not address:
-            raise error_of(name.decode(), -7)
-        kind = ctypes.CFUNCTYPE(c_int32, c_void_p, c_uint32, c_void_p, c_void_p)
-        result: int = kind(address)(device, 0x80, pointer, about)
-        return result
-
-
-def error_of(name: str, result: int, nbytes: int = 0) -> Exception:
+def error_of(name: str, result: int) -> Exception:
     """Return the error that a negative result stands for."""
     if result in _NO_MEMORY:
-        return OutOfMemory(what=f"a Vulkan device ({name})", nbytes=nbytes)
+        return OutOfMemory(what=f"a Vulkan device ({name})", nbytes=0)
     if result == _LOST:
         return DeviceLost(backend="vulkan", what=name)
     reason = _REASONS.get(result, f"result {result}")

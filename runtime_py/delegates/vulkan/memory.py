@@ -24,7 +24,6 @@ from kvc.schema.errors import OutOfMemory
 
 _USAGE = 0x20000 | 0x20 | 3  # addresses of it, storage, copies from and to it
 _ADDRESSES = 2  # VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
-_HOST_POINTER = 0x80  # VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
 
 
 class DeviceBuffer:

@@ -68,12 +68,6 @@ class InstanceCreateInfo(_Typed):
     )
 
 
-class ExtensionProperties(Structure):
-    """VkExtensionProperties."""
-
-    _fields_ = [("extensionName", c_char * 256), ("specVersion", c_uint32)]
-
-
 class PhysicalDeviceProperties(Structure):
     """VkPhysicalDeviceProperties, its limits as bytes."""
 
@@ -97,13 +91,6 @@ class MaintenanceProperties(_Typed):
     _fields_ = _chained(("maxPerSet", c_uint32), ("maxMemoryAllocationSize", c_uint64))
 
 
-class HostMemoryProperties(_Typed):
-    """VkPhysicalDeviceExternalMemoryHostPropertiesEXT."""
-
-    kind = 1000178002
-    _fields_ = _chained(("minImportedHostPointerAlignment", c_uint64))
-
-
 class PhysicalDeviceProperties2(_Typed):
     """VkPhysicalDeviceProperties2."""
 
@@ -118,7 +105,6 @@ class PhysicalDeviceFeatures(Structure):
 
 
 SHADER_INT64: Final = 40  # index of the flag
-SHADER_INT16: Final = 41
 
 
 class Features11(_Typed):
@@ -238,13 +224,6 @@ class BufferCreateInfo(_Typed):
     )
 
 
-class ExternalMemoryBufferCreateInfo(_Typed):
-    """VkExternalMemoryBufferCreateInfo."""
-
-    kind = 1000072000
-    _fields_ = _chained(("handleTypes", c_uint32))
-
-
 class MemoryRequirements(Structure):
     """VkMemoryRequirements."""
 
@@ -267,20 +246,6 @@ class MemoryAllocateFlagsInfo(_Typed):
 
     kind = 1000060000
     _fields_ = _chained(("flags", c_uint32), ("deviceMask", c_uint32))
-
-
-class ImportMemoryHostPointerInfo(_Typed):
-    """VkImportMemoryHostPointerInfoEXT."""
-
-    kind = 1000178000
-    _fields_ = _chained(("handleType", c_uint32), ("pHostPointer", c_void_p))
-
-
-class MemoryHostPointerProperties(_Typed):
-    """VkMemoryHostPointerPropertiesEXT."""
-
-    kind = 1000178001
-    _fields_ = _chained(("memoryTypeBits", c_uint32))
 
 
 class BufferDeviceAddressInfo(_Typed):
