@@ -11,7 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvc.recipes.recipe import SETTINGS, Option, Recipe, Setting
-from kvc.schema.errors import BadRecipe, UnknownRecipe, listing, meant
+from kvc.recipes.targets import target_of
+from kvc.schema.errors import (
+    BadRecipe,
+    TargetMissing,
+    UnknownRecipe,
+    listing,
+    meant,
+)
 
 FOLDER = Path(__file__).parent
 MAX_NBYTES = 1 << 16  # a recipe is a page of text; a larger file is something else
@@ -31,6 +38,7 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
         cache: `[cache] dtype` in place of what the file says; None takes the file's.
 
     Raises:
+        TargetMissing: it is for a target that has no backend here.
         UnknownRecipe: no shipped recipe has this name; the message lists them.
         BadRecipe: it is none of these, or its file cannot be read or holds a wrong key,
             type or value.
@@ -43,6 +51,11 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
     if text.endswith(".toml") or isinstance(recipe, Path):
         return _with_cache(_read(Path(recipe), where=text), cache)
     known = known_recipes()
+    target = target_of(text)
+    if target is not None:
+        raise TargetMissing(
+            recipe=text, target=target.name, state=target.state, instead=target.instead
+        )
     if text not in known:
         raise UnknownRecipe(recipe=text, known=known)
     return _with_cache(_read(FOLDER / f"{text}.toml", where=f"{text}.toml"), cache)

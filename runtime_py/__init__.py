@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from kvc.runtime.conversation import Conversation
     from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
-    from kvc.runtime.delegates.base import Packing, ReferenceUsed
+    from kvc.runtime.delegates.base import Packing, ReferenceUsed, SoftwareDevice
     from kvc.runtime.delegates.table import register_delegate
     from kvc.runtime.embedding import (
         Label,
@@ -99,6 +99,7 @@ _ON_DEMAND: Final = {
     "delegates.base": (
         "Packing",
         "ReferenceUsed",
+        "SoftwareDevice",
     ),
     "delegates.table": ("register_delegate",),
     "embedding": (
@@ -186,6 +187,7 @@ __all__ = [
     "Session",
     "SessionResidency",
     "SettingIgnored",
+    "SoftwareDevice",
     "Span",
     "StateMismatch",
     "StateNeeded",

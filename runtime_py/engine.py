@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -50,6 +51,7 @@ class Engine:
         mode: Mode,
         reference: bool | None = None,
         max_turns: int | None = None,
+        devices: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.program: Program = stored.program
         self.digest = digest
@@ -57,6 +59,7 @@ class Engine:
         self._mode = mode
         self._reference = reference
         self._max_turns = max_turns
+        self._devices = devices
         self._stored = stored
         self._blobs = hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
@@ -337,6 +340,7 @@ class Engine:
             self._constants,
             self._reference,
             self._max_turns,
+            self._devices,
         )
 
     def _count_out(self) -> None:

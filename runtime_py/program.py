@@ -15,7 +15,7 @@ from kvc.runtime.binding.frames import needs_torch
 from kvc.runtime.data import FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.base import Packing
-from kvc.runtime.delegates.table import check_backends
+from kvc.runtime.delegates.table import check_backends, check_device
 from kvc.runtime.engine import Engine
 from kvc.runtime.methods import Callables
 from kvc.runtime.sessions.session import Session
@@ -43,6 +43,7 @@ def load(
     reference: bool | None = None,
     threads: int | None = None,
     max_turns: int | None = None,
+    device: str | None = None,
 ) -> "Program":
     """Open a bundle.
 
@@ -61,11 +62,14 @@ def load(
         max_turns: the most turns that a `while_loop` of a method may run each time that
             it is reached, for bundles of strangers; more are `TooManyTurns`. Loops in
             one another multiply. Left out, no limit: Ctrl-C ends one that never ends.
+        device: which device a backend that has several computes on, such as `vulkan:1`;
+            `kvc devices` lists them. Left out, the backend chooses.
 
     Raises:
         BadSetting: `path` is no path, there is no such mode, the folders are not a
             sequence, `reference` is neither a bool nor None, `threads` is not from 1 to
-            the number of processors, or `max_turns` is no number from 0.
+            the number of processors, `max_turns` is no number from 0, or `device` is
+            none that can be used for this bundle.
         ThreadsFixed: programs of this process compute with other threads already.
         FormatError: a file is damaged, or no bundle.
         LoadError: a file cannot be read or found, a backend or its library is missing,
@@ -79,12 +83,15 @@ def load(
     bundle = BundleFile.open(path)
     try:
         check_backends(bundle.program, bundle.path, reference)
+        devices = check_device(bundle.program, bundle.path, device)
         _check_some_run(bundle)
         stored = StoredBlobs.open(bundle, folders)
     except BaseException:
         bundle.close()
         raise
-    return Program(bundle.path, bundle.digest, stored, checked, reference, turns)
+    return Program(
+        bundle.path, bundle.digest, stored, checked, reference, turns, devices
+    )
 
 
 def _check_some_run(bundle: BundleFile) -> None:
@@ -144,8 +151,9 @@ class Program(Callables):
         mode: Mode,
         reference: bool | None = None,
         max_turns: int | None = None,
+        devices: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        self._engine = Engine(path, digest, stored, mode, reference, max_turns)
+        self._engine = Engine(path, digest, stored, mode, reference, max_turns, devices)
         declared = stored.program
         self.path = path
         self.digest = digest

@@ -22,6 +22,7 @@ SOURCES = sorted(
 # What of a backend's name no other code says; "cpu" alone is torch's device as well.
 BACKENDS = {
     "cpu": ("backends.cpu", "delegates.cpu"),
+    "vulkan": ("vulkan",),
     "xnnpack": ("xnnpack",),
 }
 
@@ -182,6 +183,7 @@ def test_only_a_backends_own_files_and_tables_know_its_name(backend):
         Path("compiler/backends/__init__.py"),
         Path("runtime_py/delegates/table.py"),
         Path("recipes/recipe.py"),
+        Path("recipes/targets.py"),
     }
     found = {
         path

@@ -20,6 +20,7 @@ from kvc.tools.commands.chat import chat
 from kvc.tools.commands.check import check_command
 from kvc.tools.commands.compile import compile_command
 from kvc.tools.commands.completion import completion
+from kvc.tools.commands.devices import devices
 from kvc.tools.commands.diff import diff
 from kvc.tools.commands.dump import dump
 from kvc.tools.commands.embed import classify, embed
@@ -152,6 +153,7 @@ for _command in (
     join,
     collect,
     recipes,
+    devices,
     completion,
 ):
     complete_names(_command)

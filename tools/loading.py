@@ -28,6 +28,7 @@ class Loading:
         reference: whether backends compute by their reference implementation; None
             where their library is missing.
         threads: how many to compute with, None for the runtime's choice.
+        device: which device to run on, None for the backend's choice.
         residency: whether to say at the end what memory the data takes.
     """
 
@@ -35,6 +36,7 @@ class Loading:
     data_folders: tuple[str, ...]
     reference: bool | None
     threads: int | None
+    device: str | None
     residency: bool
 
 
@@ -62,6 +64,12 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
         "library is missing.  [default: the reference only if it is missing]",
     )
     @click.option(
+        "--device",
+        metavar="NAME",
+        help="The device to run on, as `kvc devices` lists them.  [default: the "
+        "backend's choice]",
+    )
+    @click.option(
         "--residency",
         is_flag=True,
         help="At the end, print to stderr how much memory the weights take.",
@@ -72,10 +80,11 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
         data_folders: tuple[str, ...],
         reference: bool | None,
         threads: int | None,
+        device: str | None,
         residency: bool,
         **others: object,
     ) -> None:
-        loading = Loading(mode, data_folders, reference, threads, residency)
+        loading = Loading(mode, data_folders, reference, threads, device, residency)
         command(loading=loading, **others)
 
     return with_loading
@@ -89,7 +98,12 @@ def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
 
     mode = check_mode(loading.mode)
     with load(
-        bundle, mode, loading.data_folders, loading.reference, loading.threads
+        bundle,
+        mode,
+        loading.data_folders,
+        loading.reference,
+        loading.threads,
+        device=loading.device,
     ) as program:
         yield program
         if loading.residency:

@@ -9,12 +9,15 @@ from importlib.metadata import entry_points
 
 from kvc.compiler.backends.base import Backend, Lowered, Partition
 from kvc.compiler.backends.cpu import Cpu
+from kvc.compiler.backends.vulkan import Vulkan
 from kvc.compiler.backends.xnnpack import Xnnpack
 from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend
 
 ENTRY_POINTS = "kvc.backends"
 
-BACKENDS: dict[str, type[Backend]] = {each.name: each for each in (Cpu, Xnnpack)}
+BACKENDS: dict[str, type[Backend]] = {
+    each.name: each for each in (Cpu, Vulkan, Xnnpack)
+}
 
 __all__ = [
     "BACKENDS",

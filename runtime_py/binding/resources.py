@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import chain
+from types import MappingProxyType
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.code import Code, Prepared, code_of
@@ -38,9 +39,11 @@ class Resources:
         buffers: NamedBuffers,
         reference: bool | None = None,
         max_turns: int | None = None,
+        devices: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._path = path
         self._max_turns = max_turns
+        self._devices = devices
         self._reference = reference
         self._program = program
         self._buffers = buffers
@@ -86,7 +89,13 @@ class Resources:
         with self._lock:
             if name not in self._backends:
                 threads = settle_threads()
-                options = Options(self._path, self._program, self._reference, threads)
+                options = Options(
+                    self._path,
+                    self._program,
+                    self._reference,
+                    threads,
+                    self._devices.get(name),
+                )
                 self._backends[name] = delegate_of(name)(options)
             return self._backends[name]
 

@@ -37,12 +37,34 @@ class Options:
         reference: True to run the reference implementation; False to fail where the
             backend's library is missing; None to use the library where there is one.
         threads: how many threads the process computes with.
+        device: the number of the device to compute on, of a backend that has several;
+            None for the one that the backend chooses.
     """
 
     path: str
     program: Program
     reference: bool | None = None
     threads: int = 1
+    device: int | None = None
+
+
+@frozen
+class FoundDevice:
+    """A device that a backend has found here.
+
+    Attributes:
+        name: how `load(device=...)` names it: `vulkan:0`.
+        what: what it is, in words.
+        missing: why it cannot be used, "" where it can.
+    """
+
+    name: str
+    what: str
+    missing: str
+
+
+class SoftwareDevice(UserWarning):
+    """The only device of a backend is a program of the host, which is slow."""
 
 
 Library = TypeVar("Library")
@@ -210,6 +232,15 @@ class Delegate(Protocol):
             LoadError: it cannot.
         """
         return
+
+    @staticmethod
+    def devices() -> Sequence[FoundDevice]:
+        """Return the devices to choose among, by number; none for most backends.
+
+        Raises:
+            MissingLibrary: what would find them is missing.
+        """
+        return ()
 
     @staticmethod
     def packed_format() -> str:

@@ -5,10 +5,17 @@ the group `kvc.delegates`, which is looked up only for names that are not regist
 a bundle can choose among the installed backends, and nothing else.
 """
 
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 
-from kvc.runtime.delegates.base import Delegate
-from kvc.schema.errors import BackendTaken, BadSetting, MissingDelegate, listing
+from kvc.runtime.delegates.base import Delegate, FoundDevice
+from kvc.schema.errors import (
+    BackendTaken,
+    BadSetting,
+    MissingDelegate,
+    MissingLibrary,
+    listing,
+)
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Program
 
@@ -19,6 +26,7 @@ Factory = type[Delegate]
 # By name; what is a text is imported when a bundle first names it.
 DELEGATES: dict[str, Factory | str] = {
     "cpu": "kvc.runtime.delegates.cpu:Cpu",
+    "vulkan": "kvc.runtime.delegates.vulkan:Vulkan",
     "xnnpack": "kvc.runtime.delegates.xnnpack:Xnnpack",
 }
 
@@ -68,6 +76,45 @@ def check_backends(program: Program, path: str, reference: bool | None = None) -
         factory = _find(partition, program, path)
         if reference is False:
             factory.check_library()
+
+
+def check_device(program: Program, path: str, device: str | None) -> dict[str, int]:
+    """Return the number of the device that was asked for, by its backend.
+
+    Args:
+        program: verified; its backends are there.
+        path: of the bundle, for messages.
+        device: `BACKEND:NUMBER`; None for none.
+
+    Raises:
+        BadSetting: the bundle has no partition for this backend, or there is no such
+            device, or it cannot be used.
+        MissingLibrary: what would find it is missing.
+    """
+    if device is None:
+        return {}
+    own = {each.backend: each for each in program.delegates}
+    known: list[str] = []
+    for name, partition in own.items():
+        if str(device).partition(":")[0] != name:
+            continue
+        for number, found in enumerate(_find(partition, program, path).devices()):
+            known.append(f"{found.name} ({found.missing or found.what})")
+            if found.name == device and not found.missing:
+                return {name: number}
+    expected = f"a device of a backend that the bundle uses, here {listing(known)}"
+    raise BadSetting(name="device", expected=expected, found=repr(device))
+
+
+def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | MissingLibrary]]:
+    """Yield the devices of each backend that has some, or what finding them lacks."""
+    for name in (*DELEGATES,):
+        try:
+            found: Sequence[FoundDevice] | MissingLibrary = delegate_of(name).devices()
+        except MissingLibrary as error:
+            found = error
+        if found:
+            yield name, found
 
 
 def delegate_of(name: str) -> Factory:

@@ -266,6 +266,16 @@ class RecipeError(KvcError):
     """A recipe is unknown or wrong."""
 
 
+class TargetMissing(RecipeError):
+    """A recipe is for a target that kvc has no backend for."""
+
+    recipe: str
+    target: str
+    state: str
+    instead: str
+    template = "there is no recipe {recipe!r}: kvc has no backend for {target} ({state}); use {instead}"
+
+
 class UnknownRecipe(RecipeError):
     """No recipe has this name; `known` are the names of kvc's recipes."""
 

@@ -292,3 +292,11 @@ class NativeCallFailed(ExecutionError):
     what: str
     reason: str
     template = "{library}: {what}: {reason}"
+
+
+class DeviceLost(ExecutionError):
+    """A device has stopped working; the sessions that it has are gone."""
+
+    backend: str
+    what: str
+    template = "the {backend} device was lost ({what}): what its sessions held is gone, and this process cannot use it again; start another process, and if it happens again, update the driver or use a recipe of another backend"

@@ -8,6 +8,8 @@ import pytest
 from kvc.recipes import BadRecipe, Recipe, UnknownRecipe, known_recipes, load_recipe
 from kvc.recipes.loader import FOLDER
 from kvc.recipes.recipe import SETTINGS
+from kvc.recipes.targets import target_of
+from kvc.schema.errors import TargetMissing
 
 
 def bad(tmp_path, text):
@@ -27,6 +29,8 @@ RECIPES = (
     "cpu_q4",
     "cpu_q8",
     "fp32",
+    "vulkan_fp32",
+    "vulkan_q8",
     "xnnpack_fp32",
     "xnnpack_q4",
     "xnnpack_q8",
@@ -110,7 +114,7 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
 
 
 def test_what_a_backend_leaves_may_be_for_another_one(tmp_path):
-    assert [name for name in RECIPES if load_recipe(name).rest] == [*RECIPES[-3:]]
+    assert [name for name in RECIPES if load_recipe(name).rest] == [*RECIPES[6:]]
     path = tmp_path / "mine.toml"
     path.write_text('[backend]\nname = "fast"\nrest = "faster"')
     assert load_recipe(path).rest == "faster"
@@ -265,3 +269,26 @@ def test_a_wrong_dtype_of_caches_is_refused():
 def test_recipes_do_not_need_torch():
     code = "import sys, kvc.recipes; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "state"),
+    [
+        ("mps_fp32", "not planned: ExecuTorch"),
+        ("cuda_q8", "planned"),
+        ("coreml", "planned"),
+        ("QNN_fp16", "planned"),
+        ("ethosu_q8", "planned, once"),
+        ("openvino_q8", "not planned"),
+    ],
+)
+def test_a_target_without_a_backend_is_refused_with_what_to_use(
+    recipe: str, state: str
+):
+    with pytest.raises(TargetMissing, match=f"{recipe}.*{state}.*use .*cpu_q8") as told:
+        load_recipe(recipe)
+    assert told.value.recipe == recipe
+
+
+def test_no_shipped_recipe_is_for_a_target_without_a_backend():
+    assert not [name for name in known_recipes() if target_of(name) is not None]

@@ -23,7 +23,7 @@ BACKENDS = {
     "partitions": (Partitions, ByReference),
     "opaque": (Opaque, OpaqueDelegate),
 }
-RECIPES = ("cpu_fp32", "xnnpack_fp32")
+RECIPES = ("cpu_fp32", "xnnpack_fp32", "vulkan_fp32")
 WAYS = (*BACKENDS, *RECIPES)
 # What the backend `cpu` leaves to torch, by why: control flow makes a new content of a
 # state, or needs to know where it writes; an array gets longer that is no state's.

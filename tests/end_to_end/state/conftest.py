@@ -7,6 +7,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+import vulkan_here
 from ragged_models import opened_ragged
 from state_backends import RECIPES, WAYS, compiling_with
 
@@ -49,7 +50,11 @@ _OF_THE_REFERENCE = (
     "test_a_failed_piece_puts_back_each_state_at_its_own_cursor",
 )
 _OF_BACKENDS = ("test_failing_steps.py", "test_whoever_runs.py")
-_NOT_WITH = {"opaque": _OF_THE_HOST, **dict.fromkeys(RECIPES, _OF_THE_REFERENCE)}
+_NOT_WITH = {
+    "opaque": _OF_THE_HOST,
+    **dict.fromkeys(RECIPES, _OF_THE_REFERENCE),
+    "vulkan_fp32": _OF_THE_HOST + _OF_THE_REFERENCE,
+}
 _ALWAYS = {
     "cpu_fp32": (
         "test_whoever_runs.py",
@@ -58,10 +63,11 @@ _ALWAYS = {
     ),
     "greedy": ("test_whoever_runs.py", "test_cursors.py", "test_an_index_outside"),
     "opaque": ("test_whoever_runs.py",),
+    "vulkan_fp32": ("test_whoever_runs.py", "test_an_index_outside"),
 }
 _HERE = Path(__file__).parent
 # With each way one of so many tests runs every day; the rest on request.
-_DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72}
+_DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72, "vulkan_fp32": 48}
 _NAMES = ["", *WAYS]
 
 
@@ -92,6 +98,8 @@ def backend(request: pytest.FixtureRequest) -> str:
     Of the session, so that a module's own fixtures are made once for each of them.
     """
     name: str = request.param
+    if name == "vulkan_fp32":
+        vulkan_here.device()
     return name
 
 

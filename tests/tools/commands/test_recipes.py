@@ -7,6 +7,8 @@ RECIPES = [
     "cpu_q4",
     "cpu_q8",
     "fp32",
+    "vulkan_fp32",
+    "vulkan_q8",
     "xnnpack_fp32",
     "xnnpack_q4",
     "xnnpack_q8",

@@ -1,0 +1,316 @@
+"""The backend `vulkan`, at run time: a device, or the runtime's own kernels.
+
+In: a block of what `kvc.schema.backends.vulkan` takes. Out: a handle that binds it to
+steps of shaders on one device; where there is no Vulkan, one that runs it with the
+reference.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NoReturn
+
+import numpy as np
+
+from kvc.runtime.arenas import Within, align_up
+from kvc.runtime.arrays import Array, copy_into
+from kvc.runtime.binding.values import Memory
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import (
+    Delegate,
+    FoundDevice,
+    Handle,
+    Options,
+    SoftwareDevice,
+    Workspace,
+    library_unless,
+)
+from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.partition_memory import place_outputs
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.delegates.vulkan.binding import Binder, Bound, Places
+from kvc.runtime.delegates.vulkan.device import Device, Kind, find_devices, open_device
+from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
+from kvc.runtime.delegates.vulkan.mirrors import Mirrors
+from kvc.runtime.delegates.vulkan.states import DeviceOwner, DeviceState
+from kvc.runtime.delegates.vulkan.steps import Steps
+from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
+from kvc.schema.backends.vulkan import why_not
+from kvc.schema.errors import BadProgram
+from kvc.schema.model import Block, Caller
+from kvc.schema.model import Delegate as Partition
+
+
+class Vulkan(Delegate):
+    """Runs whole methods, with their states, on a device."""
+
+    def __init__(self, options: Options) -> None:
+        """Check all partitions, then open the device, unless it is not to be used.
+
+        Raises:
+            BadProgram: a partition is not for this backend.
+            MissingLibrary: there is none, and `options.reference` is False.
+        """
+        self._options = options
+        blocks = [
+            _checked_block(options, partition)
+            for partition in options.program.delegates
+            if partition.backend == "vulkan"
+        ]
+        # A device that was asked for is not replaced by the reference.
+        asked = options.reference is None and options.device is not None
+        reference = False if asked else options.reference
+        find = partial(_open, options.device)
+        self._device = library_unless(reference, find, "vulkan")
+        self._weights: dict[int, Array] = {}
+        self._buffers: list[DeviceBuffer] = []
+        self._loading = threading.Lock()
+        nbytes = max((block.graph.scratch_nbytes for block in blocks), default=0)
+        self._scratch_nbytes = nbytes
+
+    @staticmethod
+    def check_library() -> None:
+        """Check that there is a device.
+
+        Raises:
+            MissingLibrary: there is none.
+        """
+        open_device()
+
+    @staticmethod
+    def devices() -> Sequence[FoundDevice]:
+        """Return what Vulkan finds; see `Delegate.devices`."""
+        return [
+            FoundDevice(f"vulkan:{each.number}", each.what, each.why_not)
+            for each in find_devices()
+        ]
+
+    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+        """Return the handle of a partition that has been checked; see `Delegate`."""
+        program = self._options.program
+        method = program.methods[partition.method]
+        block = method.blocks[partition.block]
+        if self._device is None:
+            return ReferenceHandle(program, partition, data)
+        buffers = {
+            number: data[program.names[number].name] for number in partition.names
+        }
+        return VulkanHandle(method.name, block, buffers, self, self._device)
+
+    def owner(
+        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
+    ) -> Owner | None:
+        """Return memory of the device for states; see `Delegate.owner`."""
+        if self._device is None:
+            return None
+        return DeviceOwner(self._device, groups, sizes, initial)
+
+    def load(self, buffers: Mapping[int, FreeableBuffer]) -> None:
+        """Copy weights to the device, each once.
+
+        Raises:
+            OutOfMemory: they do not fit.
+            DigestMismatch, FileChanged: they are damaged.
+        """
+        assert self._device is not None, "handles of the reference load nothing"
+        with self._loading:
+            missing = {n: b for n, b in buffers.items() if n not in self._weights}
+            if missing:
+                self._weights |= self._load(self._device, missing)
+
+    def _load(
+        self, device: Device, buffers: Mapping[int, FreeableBuffer]
+    ) -> dict[int, Array]:
+        arrays = {number: buffer.array() for number, buffer in buffers.items()}
+        found: dict[int, Array] = {}
+        for numbers in _chunks(arrays, device.largest):
+            offsets, end = {}, 0
+            for number in numbers:
+                offsets[number] = end
+                end = align_up(end + arrays[number].nbytes)
+            memory = DeviceBuffer(
+                device, end, "weights on a Vulkan device", shared=not device.separate
+            )
+            for number, offset in offsets.items():
+                found[number] = _at(memory, offset, arrays[number])
+            upload(device, memory, [(found[n], arrays[n]) for n in numbers])
+            self._buffers.append(memory)
+        for buffer in buffers.values():
+            buffer.free()
+        return found
+
+    def weight(self, number: int) -> Array:
+        """Return what stands for a weight that is loaded."""
+        return self._weights[number]
+
+    def memory(self, workspace: Workspace) -> Sequence[DeviceBuffer]:
+        """Return what all partitions of a context see: scratch memory first."""
+        device = self._device
+        assert device is not None, "handles of the reference ask for nothing"
+        what, shared = "scratch memory on a Vulkan device", not device.separate
+        make = partial(DeviceBuffer, device, self._scratch_nbytes, what, shared=shared)
+        return [workspace.own(self, make), *self._buffers]
+
+    def packed(self) -> Mapping[str, int]:
+        """Return the weights' bytes on the device, by name."""
+        names = self._options.program.names
+        return {names[n].name: array.nbytes for n, array in self._weights.items()}
+
+    def close(self) -> None:
+        """Give the weights' memory back."""
+        self._weights.clear()
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers.clear()
+
+
+class VulkanHandle(Handle):
+    """A partition that runs on a device."""
+
+    def __init__(
+        self,
+        method: str,
+        block: Block,
+        buffers: Mapping[int, FreeableBuffer],
+        backend: Vulkan,
+        device: Device,
+    ) -> None:
+        self._method, self._block, self._buffers = method, block, buffers
+        self._backend, self._device = backend, device
+
+    def prepare(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Callable[[], None]:
+        """Bind and record the code; see `Handle.prepare`."""
+        self.pack()
+        graph, device = self._block.graph, self._device
+        written = [*outputs, *self._lent_for_writing(inputs)]
+        mirrors = Mirrors(device, _on_host(inputs), _on_host(written))
+        scratch, *weights = self._backend.memory(workspace)
+        states = {buffer.memory for buffer in inputs if isinstance(buffer, DeviceState)}
+        places = Places([mirrors.buffer, scratch, *weights, *states])
+        steps = Steps(places.find, partial(_temporary, device, places))
+        ins, outs = (
+            [_inside(buffer, mirrors) for buffer in some] for some in (inputs, outputs)
+        )
+        memory = Memory(
+            scratch=Within(scratch.bytes),
+            constant=self._backend.weight,
+            given=place_outputs(graph, sizes, outs),
+            callers=dict(zip(graph.inputs, ins, strict=True)),
+        )
+        binder = Binder(self._method, self._block, sizes, memory, steps)
+        binder.bind(outs)
+        return Bound(device, mirrors, steps, places, binder.fail_at)
+
+    def _lent_for_writing(self, inputs: Sequence[Buffer]) -> list[Buffer]:
+        """Return the inputs that the code writes over."""
+        graph = self._block.graph
+        accesses = (a for update in self._block.updates for a in update.accesses)
+        roots = {access.root for access in accesses}
+        roots |= {graph.root_of(value) for value in graph.outputs}
+        pairs = zip(graph.inputs, inputs, strict=True)
+        lent = [(v, b) for v, b in pairs if v in roots]
+        return [b for v, b in lent if isinstance(graph.values[v].storage, Caller)]
+
+    def pack(self) -> None:
+        """Have the weights on the device."""
+        self._backend.load(self._buffers)
+
+    def close(self) -> None:
+        """Free the data."""
+        for buffer in self._buffers.values():
+            buffer.free()
+
+
+def _open(number: int | None) -> Device:
+    """Open a device; warn once of a program, which is taken where there is no other."""
+    device = open_device(number)
+    if number is None and device.found.kind is Kind.SOFTWARE and not _told:
+        _told.append(device.found.name)
+        text = (
+            f"the only Vulkan device is {device.found.what}, which is slow; "
+            f"load(..., device='vulkan:{device.found.number}') asks for it"
+        )
+        warnings.warn(text, SoftwareDevice, stacklevel=2)
+    return device
+
+
+_told: list[str] = []
+
+
+def _checked_block(options: Options, partition: Partition) -> Block:
+    """Return the code of a partition.
+
+    Raises:
+        BadProgram: it is not for this backend.
+    """
+    method = options.program.methods[partition.method]
+    block = method.blocks[partition.block]
+    where = f"{options.path}: a delegate of method {method.name!r}"
+    if partition.payload:
+        what = f"a payload of {len(partition.payload)} bytes, where vulkan has none"
+        raise BadProgram(path=options.path, where=where, what=what)
+    check_taken(block.graph, "vulkan", why_not, where)
+    return block
+
+
+def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:
+    """Yield numbers of arrays that fit one allocation; one array may be too large."""
+    chunk: list[int] = []
+    nbytes = 0
+    for number, array in arrays.items():
+        if chunk and nbytes + array.nbytes > min(largest, 1 << 30):
+            yield chunk
+            chunk, nbytes = [], 0
+        chunk.append(number)
+        nbytes = align_up(nbytes + array.nbytes)
+    if chunk:
+        yield chunk
+
+
+def _at(memory: DeviceBuffer, offset: int, like: Array) -> Array:
+    return np.ndarray(like.shape, like.dtype, memory.bytes.data, offset)
+
+
+def upload(
+    device: Device, memory: DeviceBuffer, pairs: Sequence[tuple[Array, Array]]
+) -> None:
+    """Copy arrays of the host to their places on the device."""
+    for target, source in pairs:
+        if memory.shared:
+            copy_into(target, source)
+            continue
+        mirrors = Mirrors(device, [source], [])
+        places = Places([memory, mirrors.buffer])
+        steps = Steps(places.find, partial(_temporary, device, places))
+        steps.copy(target, mirrors.array(source))
+        Bound(device, mirrors, steps, places, _cannot_fail)()
+
+
+def _cannot_fail(step: int, fault: int, facts: Sequence[int]) -> NoReturn:
+    raise AssertionError(f"step {step} refuses to copy: {fault}, {facts}")
+
+
+def _temporary(device: Device, places: Places, nbytes: int) -> Array:
+    what, shared = "scratch memory on a Vulkan device", not device.separate
+    made = DeviceBuffer(device, nbytes, what, shared=shared)
+    places.add(made)
+    return made.bytes
+
+
+def _on_host(buffers: Sequence[Buffer]) -> list[Array]:
+    return [buffer for buffer in buffers if isinstance(buffer, np.ndarray)]
+
+
+def _inside(buffer: Buffer, mirrors: Mirrors) -> Array:
+    """Return what stands for an operand on the device."""
+    if isinstance(buffer, DeviceState):
+        return buffer.array
+    assert isinstance(buffer, np.ndarray), "no other backend owns what this one sees"
+    return mirrors.array(buffer)

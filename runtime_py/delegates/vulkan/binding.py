@@ -1,0 +1,230 @@
+"""Bind a block to sizes and memory: a list of steps of shaders, submitted at once.
+
+View ops run here, on arrays that stand for the device's memory; all others become
+steps. What moves with every token (the position, the valid length) is memory that the
+steps read, so decode is bound and recorded once.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NoReturn
+
+import numpy as np
+
+from kvc.runtime.arrays import Array, lies_over
+from kvc.runtime.binding.array_views import bind_view
+from kvc.runtime.binding.executor import Unbegun, fail
+from kvc.runtime.binding.row_checks import checks_rows
+from kvc.runtime.binding.values import Memory, Values
+from kvc.runtime.delegates.base import first_write
+from kvc.runtime.delegates.vulkan.commands import Commands
+from kvc.runtime.delegates.vulkan.device import Device
+from kvc.runtime.delegates.vulkan.indexing import CHECKS, FRESH, UPDATES
+from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
+from kvc.runtime.delegates.vulkan.mirrors import Mirrors
+from kvc.runtime.delegates.vulkan.steps import Steps
+from kvc.schema.errors import (
+    BranchMismatch,
+    CacheOverflow,
+    IndexOutOfRange,
+    KvcError,
+    RowLengthOutOfRange,
+)
+from kvc.schema.model import Alias, Argument, Block, Instruction, Ref
+from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
+from kvc.schema.verify.signatures import check_at, sized_together
+
+_CHECK_INDEX: Final = "kvc::check_index"
+_CHECK_SIZE: Final = "kvc::check_size"
+_CACHE_OVERFLOW, _INDEX_OUT_OF_RANGE, _ROW_LENGTH, _BAD_LENGTH = 1, 2, 3, 4  # step.glsl
+
+
+class Places:
+    """Buffers of the device, found by the addresses of arrays over them."""
+
+    def __init__(self, buffers: Sequence[DeviceBuffer]) -> None:
+        """Take the buffers that there are."""
+        self._buffers = sorted(buffers, key=lambda buffer: buffer.base)
+        self._bases = [buffer.base for buffer in self._buffers]
+
+    def add(self, buffer: DeviceBuffer) -> None:
+        """Add one more."""
+        place = bisect_right(self._bases, buffer.base)
+        self._bases.insert(place, buffer.base)
+        self._buffers.insert(place, buffer)
+
+    def find(self, address: int) -> int:
+        """Return where an array that begins somewhere does for shaders."""
+        buffer = self._buffers[bisect_right(self._bases, address) - 1]
+        assert buffer.holds(address), "it lies in memory of the device"
+        return buffer.place(address)
+
+
+class Bound:
+    """A partition that is bound and recorded: call it to run it.
+
+    Attributes:
+        mirrors: what it copies between host and device.
+        dispatches: how many it submits at once.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        mirrors: Mirrors,
+        steps: Steps,
+        places: Places,
+        fail_at: Callable[[int, int, Sequence[int]], NoReturn],
+    ) -> None:
+        """Record the steps.
+
+        Raises:
+            OutOfMemory, DeviceLost, NativeCallFailed: the driver refuses.
+        """
+        self.mirrors, self._fail_at = mirrors, fail_at
+        # What the commands reach stays as long as they do.
+        self._kept = places
+        what = "the steps of a partition on a Vulkan device"
+        table = DeviceBuffer(device, steps.nbytes, what, shared=True)
+        table.bytes[: steps.nbytes] = np.frombuffer(steps.content(), np.uint8)
+        places.add(table)
+        dispatches = steps.dispatches(table.address)
+        self.dispatches = len(dispatches)
+        self._commands = Commands(
+            device, mirrors.faults, mirrors.before, dispatches, mirrors.after
+        )
+
+    def __call__(self) -> None:
+        """Copy in, submit once, wait, copy out."""
+        self.mirrors.copy_in()
+        self._commands.run()
+        fault = self.mirrors.fault()
+        if fault is not None:
+            self._fail_at(*fault)
+        self.mirrors.copy_out()
+
+
+class Binder:
+    """The values of a block at some sizes, and the steps written down so far."""
+
+    def __init__(
+        self,
+        method: str,
+        block: Block,
+        sizes: Mapping[str, int],
+        memory: Memory,
+        steps: Steps,
+    ) -> None:
+        """Take a block that holds nothing but what the backend takes.
+
+        Args:
+            method: that the block belongs to, for messages.
+            block: the code.
+            sizes: of the program's symbols.
+            memory: where its values lie: arrays that stand for the device's memory.
+            steps: to write down.
+        """
+        self._method, self._graph, self._sizes = method, block.graph, sizes
+        self._first_write = first_write(block)
+        self._values = Values(block.graph, sizes, memory)
+        self._types = [value.type for value in block.graph.values]
+        self._steps = steps
+
+    def bind(self, outputs: Sequence[Array]) -> None:
+        """Bind all instructions, and copies of results that lie elsewhere.
+
+        Raises:
+            KernelFailed: a view is impossible, or an operand too large.
+        """
+        together = sized_together(self._graph)
+        for index, instruction in enumerate(self._graph.instructions):
+            self._steps.instruction = index
+            try:
+                if index in together:
+                    check_at(instruction, self._types, self._sizes)
+                self._bind(instruction)
+            except Exception as error:
+                fail(self._method, index, instruction, error)
+        for value, target in zip(self._graph.outputs, outputs, strict=True):
+            made = self._values.array(value)
+            if target.size and not lies_over(made, target):
+                self._steps.copy(target, made)
+
+    def fail_at(self, step: int, fault: int, facts: Sequence[int]) -> NoReturn:
+        """Raise the error that the reference would.
+
+        Raises:
+            Unbegun: from it, where nothing was written that outlives the call.
+        """
+        index = self._steps.owners[step]
+        instruction = self._graph.instructions[index]
+        try:
+            error = _error(fault, facts, self._is_index(instruction))
+            fail(self._method, index, instruction, error)
+        except KvcError as error:
+            # What writes checks all that it is told before its first write.
+            if index < self._first_write + (fault != _BAD_LENGTH):
+                raise Unbegun from error
+            raise
+
+    def _is_index(self, instruction: Instruction) -> bool:
+        """Tell whether an instruction checks an index other than of cached rows."""
+        checks = instruction.op == _CHECK_INDEX
+        return checks and not checks_rows(self._graph, instruction, self._sizes)
+
+    def _bind(self, instruction: Instruction) -> None:
+        op = instruction.op
+        match OPS[op].aliasing:
+            case Aliasing.VIEW:
+                bind_view(instruction, self._values)
+            case Aliasing.UPDATE:
+                self._bind_update(instruction)
+            case Aliasing.CHECK if op == _CHECK_SIZE:
+                size, expected = self._arguments(instruction.arguments)
+                if size != expected:
+                    raise BranchMismatch(size=size, expected=expected)  # type: ignore[arg-type]  # integers
+            case Aliasing.CHECK:
+                CHECKS[op](self._steps, (), *self._arguments(instruction.arguments))
+            case Aliasing.FRESH:
+                outs = [self._out(value) for value in instruction.results]
+                FRESH[op](self._steps, outs, *self._arguments(instruction.arguments))
+            case Aliasing.CONTROL:
+                raise AssertionError("control flow stays outside")
+
+    def _arguments(self, arguments: Sequence[Argument]) -> list[object]:
+        return [self._values.argument(each, self._values.array) for each in arguments]
+
+    def _out(self, result: int) -> Array:
+        """Return what a fresh result is written to: it may be the memory of a state."""
+        storage = self._graph.values[result].storage
+        if isinstance(storage, Alias):
+            self._values.place(result, self._values.array(storage.base))
+        return self._values.array(result)
+
+    def _bind_update(self, instruction: Instruction) -> None:
+        operand, *arguments = instruction.arguments
+        (result,) = instruction.results
+        assert isinstance(operand, Ref)
+        if isinstance(self._graph.values[result].storage, Alias):
+            if instruction.op not in (APPEND, REPLACE):
+                self._values.place(result, self._values.array(operand.value))
+        elif instruction.op != REPLACE:
+            old = self._values.array(operand.value)
+            target = self._values.array(result)
+            self._steps.copy(target[tuple(slice(n) for n in old.shape)], old)
+        outs = [self._values.array(result)]
+        UPDATES[instruction.op](self._steps, outs, *self._arguments(arguments))
+
+
+def _error(fault: int, facts: Sequence[int], is_index: bool) -> Exception:
+    first, second, third, fourth = facts
+    if fault == _CACHE_OVERFLOW and is_index:
+        return IndexOutOfRange(place="", index=second, size=fourth)
+    if fault == _CACHE_OVERFLOW:
+        return CacheOverflow(row=first, start=second, count=third, capacity=fourth)
+    if fault == _INDEX_OUT_OF_RANGE:
+        return IndexOutOfRange(place="", index=first, size=second)
+    if fault == _ROW_LENGTH:
+        return RowLengthOutOfRange(row=first, length=second, most=third)
+    what = f"row {first} has {second} valid positions, the cache has {third}"
+    return ValueError(what)

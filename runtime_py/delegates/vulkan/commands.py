@@ -1,0 +1,159 @@
+"""Commands that are recorded once, and submitted for each call.
+
+In: copies between buffers, and dispatches of shaders. Out: `Commands`, whose `run` is
+one submission, waited for.
+"""
+
+import ctypes
+import os
+import struct
+import weakref
+from collections.abc import Sequence
+from ctypes import byref, c_void_p
+
+from kvc.runtime.delegates.vulkan import structs as s
+from kvc.runtime.delegates.vulkan.device import PUSH_NBYTES, Device
+from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
+from kvc.schema.frozen import frozen
+
+_COMPUTE_STAGE, _TRANSFER_STAGE, _HOST_STAGE = 0x800, 0x1000, 0x4000
+_SHADER_ACCESS, _TRANSFER_ACCESS, _HOST_ACCESS = 0x60, 0x1800, 0x6000
+_ALL_STAGES = _COMPUTE_STAGE | _TRANSFER_STAGE | _HOST_STAGE
+_ALL_ACCESS = _SHADER_ACCESS | _TRANSFER_ACCESS | _HOST_ACCESS
+_STAGE = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
+
+
+@frozen
+class Dispatch:
+    """One run of a shader.
+
+    Attributes:
+        shader: its name.
+        step: where the step lies that it reads, for shaders.
+        number: of the step.
+        op: what it does of what the shader can.
+        count: how many results, rows or the like it makes.
+        groups: how many workgroups run.
+    """
+
+    shader: str
+    step: int
+    number: int
+    op: int
+    count: int
+    groups: int
+
+
+@frozen
+class Copy:
+    """A run of bytes of one buffer, copied to the same place of another."""
+
+    source: DeviceBuffer
+    target: DeviceBuffer
+    offset: int
+    nbytes: int
+
+
+class Commands:
+    """A recorded command buffer; it goes with the last reference."""
+
+    def __init__(
+        self,
+        device: Device,
+        faults: int,
+        before: Sequence[Copy],
+        dispatches: Sequence[Dispatch],
+        after: Sequence[Copy],
+    ) -> None:
+        """Record copies, dispatches, and copies again; each waits for those before.
+
+        Args:
+            device: that runs them.
+            faults: where shaders tell faults.
+            before: copies to the device.
+            dispatches: in running order.
+            after: copies from the device.
+
+        Raises:
+            OutOfMemory, DeviceLost, NativeCallFailed: the driver refuses.
+        """
+        self._device, functions = device, device.functions
+        wanted = s.CommandPoolCreateInfo(queueFamilyIndex=device.family)
+        pool = device.make("vkCreateCommandPool", wanted)
+        weakref.finalize(self, _destroy, os.getpid(), device, "CommandPool", pool)
+        about = s.CommandBufferAllocateInfo(commandPool=pool, commandBufferCount=1)
+        self._buffer = c_void_p()
+        name = "vkAllocateCommandBuffers"
+        functions.call(name, device.handle, byref(about), byref(self._buffer))
+        self._fence = s.HANDLE(device.make("vkCreateFence", s.FenceCreateInfo()))
+        fence = self._fence.value
+        weakref.finalize(self, _destroy, os.getpid(), device, "Fence", fence)
+        begin = s.CommandBufferBeginInfo()
+        functions.call("vkBeginCommandBuffer", self._buffer, byref(begin))
+        for copy in before:
+            self._copy(copy)
+        self._barrier()
+        for dispatch in dispatches:
+            self._dispatch(dispatch, faults)
+            self._barrier()
+        for copy in after:
+            self._copy(copy)
+        self._barrier()
+        functions.call("vkEndCommandBuffer", self._buffer)
+        self._submission = s.SubmitInfo(
+            commandBufferCount=1, pCommandBuffers=ctypes.pointer(self._buffer)
+        )
+
+    def run(self) -> None:
+        """Run the commands, and wait for their end.
+
+        Raises:
+            DeviceLost: the device does not work any more.
+            OutOfMemory: there is too little memory.
+        """
+        self._device.submit(self._submission, self._fence.value)
+        self._device.wait(self._fence)
+
+    def _copy(self, copy: Copy) -> None:
+        region = s.BufferCopy(copy.offset, copy.offset, copy.nbytes)
+        self._device.functions.tell(
+            "vkCmdCopyBuffer",
+            self._buffer,
+            copy.source.handle,
+            copy.target.handle,
+            1,
+            byref(region),
+        )
+
+    def _barrier(self) -> None:
+        barrier = s.MemoryBarrier(srcAccessMask=_ALL_ACCESS, dstAccessMask=_ALL_ACCESS)
+        self._device.functions.tell(
+            "vkCmdPipelineBarrier",
+            *(self._buffer, _ALL_STAGES, _ALL_STAGES, 0),
+            *(1, byref(barrier), 0, None, 0, None),
+        )
+
+    def _dispatch(self, dispatch: Dispatch, faults: int) -> None:
+        tell, device = self._device.functions.tell, self._device
+        pipeline = device.pipeline(dispatch.shader)
+        tell("vkCmdBindPipeline", self._buffer, 1, pipeline)
+        content = struct.pack(
+            "<QQIIII",
+            dispatch.step,
+            faults,
+            dispatch.number,
+            dispatch.op,
+            dispatch.count,
+            0,
+        )
+        assert len(content) == PUSH_NBYTES, "as the layout of pipelines says"
+        tell(
+            "vkCmdPushConstants",
+            *(self._buffer, device.layout, _STAGE, 0, PUSH_NBYTES, content),
+        )
+        tell("vkCmdDispatch", self._buffer, dispatch.groups, 1, 1)
+
+
+def _destroy(process: int, device: Device, kind: str, handle: int) -> None:
+    if os.getpid() == process:  # a child of a fork has no device of its parent's
+        device.functions.tell(f"vkDestroy{kind}", device.handle, handle, None)

@@ -1,0 +1,372 @@
+"""The devices that Vulkan finds here, and the one that a process computes on.
+
+In: the functions of Vulkan. Out: `find_devices`, what there is and whether kvc can use
+it; `open_device`, a device with a queue, its kinds of memory, and pipelines of kvc's
+own shaders. Nothing here knows of programs.
+"""
+
+import ctypes
+import os
+import threading
+from collections.abc import Sequence
+from ctypes import byref, c_float, c_uint32, c_void_p
+from enum import IntEnum
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from kvc.runtime.delegates.vulkan import structs as s
+from kvc.runtime.delegates.vulkan.functions import INSTALL, Functions
+from kvc.schema.errors import DeviceLost, MissingLibrary
+from kvc.schema.frozen import frozen
+
+PUSH_NBYTES: Final = 32
+_API: Final = 1 << 22 | 2 << 12  # Vulkan 1.2
+_COMPUTE: Final = 2  # VK_QUEUE_COMPUTE_BIT, VK_PIPELINE_BIND_POINT has 1
+_STAGE: Final = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
+_DEVICE_LOCAL, _VISIBLE, _COHERENT = 1, 2, 4
+
+
+class Kind(IntEnum):
+    """VkPhysicalDeviceType."""
+
+    OTHER = 0
+    INTEGRATED = 1
+    DISCRETE = 2
+    VIRTUAL = 3
+    SOFTWARE = 4
+
+
+@frozen
+class Found:
+    """A device that Vulkan has found.
+
+    Attributes:
+        number: how `vulkan:N` names it, in the order of the loader.
+        name: what the driver calls it.
+        kind: what it is.
+        nbytes: of its own memory.
+        missing: what kvc needs and it does not have; nothing where kvc can use it.
+    """
+
+    number: int
+    name: str
+    kind: Kind
+    nbytes: int
+    missing: tuple[str, ...]
+
+    @property
+    def what(self) -> str:
+        """Say what it is."""
+        kinds = {Kind.SOFTWARE: "a program of the host", Kind.OTHER: "of another kind"}
+        kind = kinds.get(self.kind, self.kind.name.lower())
+        return f"{self.name} ({kind}, {self.nbytes / 1e9:.1f} GB)"
+
+    @property
+    def why_not(self) -> str:
+        """Say what it lacks, "" for nothing."""
+        return f"lacks {', '.join(self.missing)}" if self.missing else ""
+
+
+class Instance:
+    """Vulkan in this process."""
+
+    def __init__(self, functions: Functions) -> None:
+        """Open it.
+
+        Raises:
+            MissingLibrary: no driver is installed.
+        """
+        self.functions = functions
+        about = s.ApplicationInfo(pApplicationName=b"kvc", apiVersion=_API)
+        wanted = s.InstanceCreateInfo(pApplicationInfo=ctypes.pointer(about))
+        self.handle = c_void_p()
+        functions.call("vkCreateInstance", byref(wanted), None, byref(self.handle))
+        count = c_uint32()
+        name = "vkEnumeratePhysicalDevices"
+        functions.call(name, self.handle, byref(count), None)
+        handles = (c_void_p * count.value)()
+        functions.call(name, self.handle, byref(count), handles)
+        self.devices = [c_void_p(handle) for handle in handles[: count.value]]
+
+    def describe(self, number: int) -> Found:
+        """Return what there is to know of a device."""
+        device, tell = self.devices[number], self.functions.tell
+        about = s.PhysicalDeviceProperties2()
+        tell("vkGetPhysicalDeviceProperties2", device, byref(about))
+        properties = about.properties
+        memory = s.MemoryProperties()
+        tell("vkGetPhysicalDeviceMemoryProperties", device, byref(memory))
+        heaps = memory.memoryHeaps[: memory.memoryHeapCount]
+        own = [heap.size for heap in heaps if heap.flags & _DEVICE_LOCAL]
+        return Found(
+            number=number,
+            name=properties.deviceName.decode(errors="replace"),
+            kind=Kind(min(properties.deviceType, Kind.SOFTWARE)),
+            nbytes=max(own, default=0),
+            missing=self._missing(device, properties.apiVersion),
+        )
+
+    def _missing(self, device: c_void_p, version: int) -> tuple[str, ...]:
+        if version < _API:
+            return ("Vulkan 1.2",)
+        newer = s.Features12()
+        older = s.Features11(pNext=s.address_of(newer))
+        both = s.PhysicalDeviceFeatures2(pNext=s.address_of(older))
+        self.functions.tell("vkGetPhysicalDeviceFeatures2", device, byref(both))
+        has = {
+            "shaderInt64": both.features.flags[s.SHADER_INT64],
+            "storageBuffer16BitAccess": older.storageBuffer16BitAccess,
+            "storageBuffer8BitAccess": newer.storageBuffer8BitAccess,
+            "shaderInt8": newer.shaderInt8,
+            "scalarBlockLayout": newer.scalarBlockLayout,
+            "bufferDeviceAddress": newer.bufferDeviceAddress,
+        }
+        return tuple(name for name, value in has.items() if not value)
+
+    def family(self, number: int) -> int:
+        """Return the family of queues that compute, of a device that has one."""
+        count, name = c_uint32(), "vkGetPhysicalDeviceQueueFamilyProperties"
+        device = self.devices[number]
+        self.functions.tell(name, device, byref(count), None)
+        families = (s.QueueFamilyProperties * count.value)()
+        self.functions.tell(name, device, byref(count), families)
+        return next(i for i, f in enumerate(families) if f.queueFlags & _COMPUTE)
+
+
+class Device:
+    """A device with one queue; used from many threads.
+
+    Attributes:
+        found: what it is.
+        functions: of Vulkan.
+        handle: of the device.
+        family: of its queue.
+        layout: of all pipelines: no descriptors, some push constants.
+        separate: whether its memory is apart from the host's.
+        largest: bytes that it allocates at once.
+    """
+
+    def __init__(self, instance: Instance, number: int) -> None:
+        """Open a device that lacks nothing.
+
+        Raises:
+            OutOfMemory, NativeCallFailed: the driver refuses.
+        """
+        self.functions, self.found = instance.functions, instance.describe(number)
+        self.handle, self._lock = c_void_p(), threading.Lock()
+        self.family = instance.family(number)
+        self._create(instance, number)
+        queue = c_void_p()
+        self.functions.tell(
+            "vkGetDeviceQueue", self.handle, self.family, 0, byref(queue)
+        )
+        self._queue, self._lost = queue, ""
+        self.memory = s.MemoryProperties()
+        physical = instance.devices[number]
+        tell = self.functions.tell
+        tell("vkGetPhysicalDeviceMemoryProperties", physical, byref(self.memory))
+        limits = s.MaintenanceProperties()
+        about = s.PhysicalDeviceProperties2(pNext=s.address_of(limits))
+        tell("vkGetPhysicalDeviceProperties2", physical, byref(about))
+        self.largest = limits.maxMemoryAllocationSize
+        self.separate = self.found.kind in (Kind.DISCRETE, Kind.VIRTUAL)
+        self._pipelines: dict[str, s.HANDLE] = {}
+        push = s.PushConstantRange(_STAGE, 0, PUSH_NBYTES)
+        wanted = s.PipelineLayoutCreateInfo(
+            pushConstantRangeCount=1, pPushConstantRanges=ctypes.pointer(push)
+        )
+        self.layout = self._make("vkCreatePipelineLayout", wanted)
+
+    def _create(self, instance: Instance, number: int) -> None:
+        priority = c_float(1)
+        queue = s.DeviceQueueCreateInfo(
+            queueFamilyIndex=self.family,
+            queueCount=1,
+            pQueuePriorities=ctypes.pointer(priority),
+        )
+        newer = s.Features12(
+            storageBuffer8BitAccess=1,
+            shaderInt8=1,
+            scalarBlockLayout=1,
+            bufferDeviceAddress=1,
+        )
+        older = s.Features11(pNext=s.address_of(newer), storageBuffer16BitAccess=1)
+        both = s.PhysicalDeviceFeatures2(pNext=s.address_of(older))
+        both.features.flags[s.SHADER_INT64] = 1
+        wanted = s.DeviceCreateInfo(
+            pNext=s.address_of(both),
+            queueCreateInfoCount=1,
+            pQueueCreateInfos=ctypes.pointer(queue),
+        )
+        physical = instance.devices[number]
+        self.functions.call(
+            "vkCreateDevice", physical, byref(wanted), None, byref(self.handle)
+        )
+
+    def _make(self, name: str, wanted: ctypes.Structure) -> s.HANDLE:
+        made = s.HANDLE()
+        self.functions.call(name, self.handle, byref(wanted), None, byref(made))
+        return made
+
+    def make(self, name: str, wanted: ctypes.Structure) -> int:
+        """Create an object, and return its handle.
+
+        Raises:
+            OutOfMemory, DeviceLost, NativeCallFailed: as `Functions.call`.
+        """
+        return int(self._make(name, wanted).value)
+
+    def pipeline(self, shader: str) -> s.HANDLE:
+        """Return the pipeline of one of kvc's shaders, made on first need."""
+        with self._lock:
+            if shader not in self._pipelines:
+                self._pipelines[shader] = self._compile(shader)
+            return self._pipelines[shader]
+
+    def _compile(self, shader: str) -> s.HANDLE:
+        code = files(__package__).joinpath("shaders", f"{shader}.spv").read_bytes()
+        wanted = s.ShaderModuleCreateInfo(codeSize=len(code), pCode=code)
+        module = self._make("vkCreateShaderModule", wanted)
+        stage = s.ShaderStageCreateInfo(stage=_STAGE, module=module, pName=b"main")
+        pipeline = s.ComputePipelineCreateInfo(
+            stage=stage, layout=self.layout, basePipelineIndex=-1
+        )
+        made, name = s.HANDLE(), "vkCreateComputePipelines"
+        try:
+            self.functions.call(
+                name, self.handle, 0, 1, byref(pipeline), None, byref(made)
+            )
+        finally:
+            self.functions.tell("vkDestroyShaderModule", self.handle, module, None)
+        return made
+
+    def memory_type(self, allowed: int, *, visible: bool, device: bool) -> int | None:
+        """Return a type of memory; None where there is none of this sort.
+
+        Args:
+            allowed: a bit for each type that may be.
+            visible: whether the host must see it.
+            device: whether it must be the device's own.
+        """
+        flags = visible * (_VISIBLE | _COHERENT) | device * _DEVICE_LOCAL
+        kinds = self.memory.memoryTypes[: self.memory.memoryTypeCount]
+        for number, kind in enumerate(kinds):
+            if allowed >> number & 1 and kind.propertyFlags & flags == flags:
+                return number
+        return None
+
+    def heap_nbytes(self, memory_type: int) -> int:
+        """Return how many bytes there are of a type of memory, used or not."""
+        heap = self.memory.memoryTypes[memory_type].heapIndex
+        return int(self.memory.memoryHeaps[heap].size)
+
+    def submit(self, submission: s.SubmitInfo, fence: int) -> None:
+        """Hand recorded commands to the queue.
+
+        Raises:
+            DeviceLost: it does not work any more; so does every later call.
+            OutOfMemory: there is too little memory.
+        """
+        self.check()
+        with self._lock:
+            self._watched("vkQueueSubmit", self._queue, 1, byref(submission), fence)
+
+    def wait(self, fence: s.HANDLE) -> None:
+        """Wait until a fence says that its commands have ended, and reset it.
+
+        Python handles signals in between. After an interrupt, this waits on: memory is
+        the caller's again when it returns or raises.
+
+        Raises:
+            DeviceLost: the device was lost meanwhile.
+        """
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                if not self._watched(
+                    "vkWaitForFences", self.handle, 1, byref(fence), 1, 50_000_000
+                ):
+                    break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        self.functions.call("vkResetFences", self.handle, 1, byref(fence))
+        if interrupt is not None:
+            raise interrupt
+
+    def _watched(self, name: str, *arguments: object) -> int:
+        try:
+            return self.functions.call(name, *arguments)
+        except DeviceLost as error:
+            self._lost = error.what
+            raise
+
+    def check(self) -> None:
+        """Check that the device has not been lost.
+
+        Raises:
+            DeviceLost: it has.
+        """
+        if self._lost:
+            raise DeviceLost(backend="vulkan", what=self._lost)
+
+
+@cache
+def _functions() -> Functions:
+    return Functions()
+
+
+# By process: a child of a fork has none of its parent's threads, nor its devices.
+_instances: dict[int, Instance] = {}
+_devices: dict[tuple[int, int], Device] = {}
+_opening = threading.Lock()
+
+
+def _instance() -> Instance:
+    own = os.getpid()
+    if own not in _instances:
+        _instances[own] = Instance(_functions())
+    return _instances[own]
+
+
+def find_devices() -> Sequence[Found]:
+    """Return what Vulkan finds here.
+
+    Raises:
+        MissingLibrary: there is no Vulkan.
+    """
+    with _opening:
+        instance = _instance()
+        return [instance.describe(number) for number in range(len(instance.devices))]
+
+
+def choose(found: Sequence[Found]) -> Found:
+    """Return which device is used where nobody says: software only as a last resort.
+
+    Raises:
+        MissingLibrary: there is none that can be used.
+    """
+    order = (Kind.DISCRETE, Kind.INTEGRATED, Kind.VIRTUAL, Kind.OTHER, Kind.SOFTWARE)
+    usable = [device for device in found if not device.missing]
+    if not usable:
+        told = [f"{device.name} {device.why_not}" for device in found]
+        reason = "; ".join(told) or "it finds no device"
+        raise MissingLibrary(library="Vulkan", reason=reason, install=INSTALL)
+    return min(usable, key=lambda device: order.index(device.kind))
+
+
+def open_device(number: int | None = None) -> Device:
+    """Return a device by its number, opened on first need; None for the best one.
+
+    Raises:
+        MissingLibrary: there is no Vulkan, or no device that can be used.
+        OutOfMemory, NativeCallFailed: the driver refuses.
+    """
+    found = find_devices()
+    if number is None:
+        number = choose(found).number
+    with _opening:
+        key = os.getpid(), number
+        if key not in _devices:
+            _devices[key] = Device(_instance(), number)
+        return _devices[key]

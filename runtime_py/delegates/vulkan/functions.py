@@ -1,0 +1,133 @@
+"""The functions of Vulkan that kvc calls, and what their results mean.
+
+In: the loader of the system, `libvulkan`. Out: one `Functions`, whose calls are
+checked: what Vulkan returns is success, or an error of kvc.
+"""
+
+import ctypes
+import sys
+from ctypes import c_int32, c_uint32, c_uint64, c_void_p
+from typing import Final
+
+from kvc.runtime.delegates.vulkan.structs import HANDLE
+from kvc.schema.errors import (
+    DeviceLost,
+    MissingLibrary,
+    NativeCallFailed,
+    OutOfMemory,
+)
+
+INSTALL: Final = "apt install libvulkan1 mesa-vulkan-drivers"
+_LOADERS: Final = {"win32": "vulkan-1.dll", "darwin": "libvulkan.1.dylib"}
+_NO_MEMORY: Final = (-1, -2)  # of the host, of the device
+_LOST: Final = -4
+_REASONS: Final = {
+    -3: "initialization failed",
+    -5: "the memory cannot be mapped",
+    -6: "a layer is missing",
+    -7: "an extension is missing",
+    -8: "a feature is missing",
+    -9: "the driver is incompatible",
+    -10: "too many objects",
+    -13: "unknown",
+}
+# Types of arguments: p a pointer, h a handle, u and q 32 and 64 bits, i int.
+_TYPES: Final = {"p": c_void_p, "h": HANDLE, "u": c_uint32, "q": c_uint64, "i": c_int32}
+_CHECKED: Final = {
+    "vkCreateInstance": "ppp",
+    "vkEnumeratePhysicalDevices": "ppp",
+    "vkCreateDevice": "pppp",
+    "vkCreateBuffer": "pppp",
+    "vkAllocateMemory": "pppp",
+    "vkBindBufferMemory": "phhq",
+    "vkMapMemory": "phqqup",
+    "vkCreateShaderModule": "pppp",
+    "vkCreatePipelineLayout": "pppp",
+    "vkCreateComputePipelines": "phuppp",
+    "vkCreateCommandPool": "pppp",
+    "vkAllocateCommandBuffers": "ppp",
+    "vkBeginCommandBuffer": "pp",
+    "vkEndCommandBuffer": "p",
+    "vkCreateFence": "pppp",
+    "vkResetFences": "pup",
+    "vkQueueSubmit": "puph",
+    "vkWaitForFences": "pupuq",
+}
+_PLAIN: Final = {
+    "vkGetPhysicalDeviceProperties2": "pp",
+    "vkGetPhysicalDeviceFeatures2": "pp",
+    "vkGetPhysicalDeviceMemoryProperties": "pp",
+    "vkGetPhysicalDeviceQueueFamilyProperties": "ppp",
+    "vkGetDeviceQueue": "puup",
+    "vkGetBufferMemoryRequirements": "php",
+    "vkDestroyBuffer": "php",
+    "vkFreeMemory": "php",
+    "vkDestroyShaderModule": "php",
+    "vkDestroyCommandPool": "php",
+    "vkDestroyFence": "php",
+    "vkCmdBindPipeline": "pih",
+    "vkCmdPushConstants": "phuuup",
+    "vkCmdDispatch": "puuu",
+    "vkCmdPipelineBarrier": "puuuupupup",
+    "vkCmdCopyBuffer": "phhup",
+}
+
+
+class Functions:
+    """The functions of the loader; one in a process, used from many threads."""
+
+    def __init__(self) -> None:
+        """Load the loader.
+
+        Raises:
+            MissingLibrary: there is none, or it is older than Vulkan 1.2.
+        """
+        name = _LOADERS.get(sys.platform, "libvulkan.so.1")
+        try:
+            self._library = ctypes.CDLL(name)
+            for table in (_CHECKED, _PLAIN):
+                for function, types in table.items():
+                    self._declare(function, types)
+            address = self._library.vkGetBufferDeviceAddress
+            address.argtypes, address.restype = (c_void_p, c_void_p), c_uint64
+        except (OSError, AttributeError) as error:
+            raise MissingLibrary(
+                library=name, reason=str(error), install=INSTALL
+            ) from error
+
+    def _declare(self, name: str, types: str) -> None:
+        function = getattr(self._library, name)
+        function.argtypes = [_TYPES[t] for t in types]
+        function.restype = c_int32 if name in _CHECKED else None
+
+    def call(self, name: str, *arguments: object) -> int:
+        """Call a function that returns a result; 0 is success, above it no error.
+
+        Raises:
+            OutOfMemory: there is too little, of the device or of the host.
+            DeviceLost: the device does not work any more.
+            NativeCallFailed: it fails for another reason.
+        """
+        result: int = getattr(self._library, name)(*arguments)
+        if result < 0:
+            raise error_of(name, result)
+        return result
+
+    def tell(self, name: str, *arguments: object) -> None:
+        """Call a function that cannot fail."""
+        getattr(self._library, name)(*arguments)
+
+    def address(self, device: c_void_p, about: object) -> int:
+        """Return where a buffer lies for shaders."""
+        found: int = self._library.vkGetBufferDeviceAddress(device, about)
+        return found
+
+
+def error_of(name: str, result: int) -> Exception:
+    """Return the error that a negative result stands for."""
+    if result in _NO_MEMORY:
+        return OutOfMemory(what=f"a Vulkan device ({name})", nbytes=0)
+    if result == _LOST:
+        return DeviceLost(backend="vulkan", what=name)
+    reason = _REASONS.get(result, f"result {result}")
+    return NativeCallFailed(library="Vulkan", what=name, reason=reason)

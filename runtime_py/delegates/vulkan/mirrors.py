@@ -1,0 +1,146 @@
+"""Memory of the host that a partition reads or writes, and its place on the device.
+
+In: arrays of the host, operands and results of a partition. Out: arrays over a buffer
+of the device with the same shapes and strides, and what copies their elements there
+before a run, and back after it. Arrays that overlap on the host overlap there, too.
+Where the device's memory is apart, a second buffer that both see lies between.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvc.runtime.arenas import align_up
+from kvc.runtime.arrays import Array, address_of, copy_into, place_of
+from kvc.runtime.delegates.vulkan.commands import Copy
+from kvc.runtime.delegates.vulkan.device import Device
+from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
+from kvc.schema.frozen import frozen
+
+FAULTS_NBYTES = 64
+_NO_FAULT = 0xFFFFFFFF
+
+
+@frozen
+class _Region:
+    """A run of the host's memory, and whether it is read, written."""
+
+    low: int
+    high: int
+    read: bool
+    written: bool
+
+
+class Mirrors:
+    """The places of arrays; one for each prepared partition.
+
+    Attributes:
+        buffer: what shaders see.
+        before, after: copies that commands make around a run.
+        read_nbytes, written_nbytes: of the host's arrays, in each run.
+    """
+
+    def __init__(
+        self, device: Device, read: Sequence[Array], written: Sequence[Array]
+    ) -> None:
+        """Place arrays that are read before a run, and written after it.
+
+        Raises:
+            OutOfMemory, DeviceLost, NativeCallFailed: there is no memory.
+        """
+        own = [a for a in read if a.size]
+        made = list({place_of(a): a for a in written if a.size}.values())
+        regions = _regions(own, made)
+        offset, starts = 0, dict[_Region, int]()
+        order = sorted(regions, key=lambda r: (r.written, not r.read))
+        inputs = sum(region.read and not region.written for region in order)
+        both = sum(region.read for region in order)
+        ends = [0]
+        faults = 0
+        for number, region in enumerate(order):
+            if number == inputs:
+                faults, offset = _next(offset, 0), _next(offset, 0) + FAULTS_NBYTES
+            starts[region] = _next(offset, region.low)
+            offset = starts[region] + region.high - region.low
+            ends.append(offset)
+        if inputs == len(order):
+            faults, offset = _next(offset, 0), _next(offset, 0) + FAULTS_NBYTES
+        uploaded = max(faults + FAULTS_NBYTES, ends[both])
+        what = "what a Vulkan device reads and writes in a call"
+        shared = not device.separate
+        self.buffer = staging = DeviceBuffer(device, offset, what, shared=shared)
+        self.before: Sequence[Copy] = ()
+        self.after: Sequence[Copy] = ()
+        if not shared:
+            staging = DeviceBuffer(device, offset, what, shared=True, local=False)
+            self.before = [Copy(staging, self.buffer, 0, uploaded)]
+            self.after = [Copy(self.buffer, staging, faults, offset - faults)]
+        self._staging, self._starts, self._faults = staging, starts, faults
+        self._in = [(self._over(staging, array), array) for array in own]
+        self._out = [(array, self._over(staging, array)) for array in made]
+        self._fault = np.ndarray(2, np.uint32, staging.bytes.data, faults)
+        self._facts = np.ndarray(4, np.int64, staging.bytes.data, faults + 8)
+        self.read_nbytes = sum(array.nbytes for array in own)
+        self.written_nbytes = sum(array.nbytes for array in made)
+
+    @property
+    def faults(self) -> int:
+        """Return where shaders tell faults."""
+        return self.buffer.address + self._faults
+
+    def array(self, array: Array) -> Array:
+        """Return what stands for an array of the host on the device."""
+        if not array.size:
+            return array
+        return self._over(self.buffer, array)
+
+    def copy_in(self) -> None:
+        """Copy what is read to where commands take it from."""
+        for target, source in self._in:
+            copy_into(target, source)
+        self._fault[0] = _NO_FAULT
+
+    def fault(self) -> tuple[int, int, Sequence[int]] | None:
+        """Return the step that has failed, the kind of fault and its facts, if any."""
+        step, kind = self._fault.tolist()
+        return None if step == _NO_FAULT else (step, kind, self._facts.tolist())
+
+    def copy_out(self) -> None:
+        """Copy what was written to the host's arrays."""
+        for target, source in self._out:
+            copy_into(target, source)
+
+    def _over(self, buffer: DeviceBuffer, array: Array) -> Array:
+        at = address_of(array)
+        region, start = next(
+            (r, s) for r, s in self._starts.items() if r.low <= at < r.high
+        )
+        offset, memory = start + at - region.low, buffer.bytes.data
+        return np.ndarray(array.shape, array.dtype, memory, offset, array.strides)
+
+
+def _next(offset: int, address: int) -> int:
+    """Return the next place that is aligned as an address is."""
+    return align_up(offset) + address % 64
+
+
+def _regions(read: Sequence[Array], written: Sequence[Array]) -> list[_Region]:
+    """Return runs of memory that do not overlap, ascending."""
+    runs = [(*_run(array), True, False) for array in read]
+    runs += [(*_run(array), False, True) for array in written]
+    found: list[_Region] = []
+    for low, high, reads, writes in sorted(runs):
+        if found and low < found[-1].high:
+            last = found.pop()
+            low, high = last.low, max(high, last.high)
+            reads, writes = reads or last.read, writes or last.written
+        found.append(_Region(low, high, reads, writes))
+    return found
+
+
+def _run(array: Array) -> tuple[int, int]:
+    """Return where the bytes of an array begin and end."""
+    spans = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    low = address_of(array) + sum(span for span in spans if span < 0)
+    high = address_of(array) + sum(span for span in spans if span > 0)
+    return low, high + array.itemsize

@@ -1,0 +1,225 @@
+"""The steps of a partition: which shader runs, on which operands.
+
+In: arrays that stand for the device's memory, and numbers. Out: the bytes that shaders
+read (`step.glsl` has their layout), and a `Dispatch` for each step.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.delegates.vulkan.commands import Dispatch
+from kvc.schema.dtypes import DType
+
+MAX_RANK: Final = 8
+ABSENT: Final = -1
+_INTEGERS, _NUMBERS = 16, 8
+_HEAD: Final = struct.Struct(f"<{_INTEGERS}q{_NUMBERS}f")
+_TENSOR: Final = struct.Struct(f"<Qii{MAX_RANK}i{MAX_RANK}i")
+_NO_TENSOR: Final = bytes(_TENSOR.size)
+_MOST_GROUPS: Final = 65_535  # that every device runs at once
+_MOST: Final = 1 << 31  # elements that a shader can count
+_WHOLE: Final = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+
+
+class Steps:
+    """The steps that have been written down so far.
+
+    Attributes:
+        owners: of each step, the index of the instruction that it belongs to.
+        instruction: the index of the one whose steps come next.
+    """
+
+    def __init__(
+        self,
+        place: Callable[[int], int],
+        reserve: Callable[[int], Array],
+    ) -> None:
+        """Take how addresses of arrays become the device's, and what lends memory.
+
+        Args:
+            place: from where an array begins to where it does for shaders.
+            reserve: returns so many bytes that last as long as the steps, uint8 [n].
+        """
+        self._place, self._reserve = place, reserve
+        self._content: list[bytes] = []
+        self._dispatches: list[Callable[[int], Dispatch]] = []
+        self._nbytes, self.instruction = 0, 0
+        self.owners: list[int] = []
+
+    def add(
+        self,
+        shader: str,
+        op: int,
+        tensors: Sequence[Array | None],
+        *,
+        count: int,
+        groups: int | None = None,
+        integers: Mapping[int, int] | None = None,
+        numbers: Mapping[int, float] | None = None,
+    ) -> None:
+        """Write a step down; one that makes nothing and has no groups is none.
+
+        Args:
+            shader: its name.
+            op: what it does of what the shader can.
+            tensors: in the order of the shader.
+            count: how many results, rows or the like it makes.
+            groups: how many workgroups; None for one for each 64 of `count`.
+            integers: by number.
+            numbers: by number.
+
+        Raises:
+            ValueError: an operand has too many elements.
+            OverflowError: an integer has more than 64 bits.
+        """
+        if groups is None:
+            groups = -(-count // 64)
+        if not groups:
+            return
+        if count >= _MOST:
+            raise ValueError(f"{count} elements, of which a shader counts {_MOST}")
+        wholes, floats = [0] * _INTEGERS, [0.0] * _NUMBERS
+        for number, value in (integers or {}).items():
+            wholes[number] = value
+        for number, single in (numbers or {}).items():
+            floats[number] = _single(single)
+        content = self._encode(wholes, floats, tensors)
+        start, number = self._nbytes, len(self._dispatches)
+        run = min(groups, _MOST_GROUPS)
+        self._content.append(content)
+        self._nbytes += len(content)
+        self.owners.append(self.instruction)
+        self._dispatches.append(
+            lambda table: Dispatch(shader, table + start, number, op, count, run)
+        )
+
+    def temporary(self, shape: tuple[int, ...], dtype: "np.dtype[np.generic]") -> Array:
+        """Return memory for what only these steps see."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        return np.ndarray(shape, dtype, self._reserve(nbytes).data)
+
+    def packed(self, array: Array) -> Array:
+        """Return an array with elements side by side, perhaps copied by a step."""
+        if array.flags.c_contiguous:
+            return array
+        made = self.temporary(array.shape, array.dtype)
+        self.copy(made, array)
+        return made
+
+    def copy(self, target: Array, source: Array) -> None:
+        """Copy elements, broadcast to the target, of whatever dtype."""
+        self.each(64, [whole_bits(target), whole_bits(source)])
+
+    def each(
+        self,
+        op: int,
+        tensors: Sequence[Array | None],
+        numbers: Mapping[int, float] | None = None,
+        integers: Mapping[int, int] | None = None,
+        merge: bool = True,
+    ) -> None:
+        """Compute each element of the first tensor from those of the others there."""
+        target = tensors[0]
+        assert target is not None, "the result is there"
+        shown = [
+            None if t is None else np.broadcast_to(t, target.shape) for t in tensors
+        ]
+        if merge:
+            shown = merged(shown)
+        whole = dict(integers or {}) | {15: len(shown)}
+        count = target.size
+        self.add("elementwise", op, shown, count=count, numbers=numbers, integers=whole)
+
+    @property
+    def nbytes(self) -> int:
+        """Return how long the table of all steps is."""
+        return self._nbytes
+
+    def content(self) -> bytes:
+        """Return the table."""
+        return b"".join(self._content)
+
+    def dispatches(self, table: int) -> list[Dispatch]:
+        """Return all dispatches, of a table at an address."""
+        return [make(table) for make in self._dispatches]
+
+    def _encode(
+        self,
+        integers: Sequence[int],
+        numbers: Sequence[float],
+        tensors: Sequence[Array | None],
+    ) -> bytes:
+        if any(not -(1 << 63) <= value < 1 << 63 for value in integers):
+            raise OverflowError("an integer has more than 64 bits")
+        head = _HEAD.pack(*integers, *numbers)
+        found = [_NO_TENSOR if each is None else self._tensor(each) for each in tensors]
+        # Shaders look at what they may be given; what is not is absent.
+        return head + b"".join(found) + _NO_TENSOR * max(0, 11 - len(found))
+
+    def _tensor(self, array: Array) -> bytes:
+        dtype = DType.from_numpy(array.dtype)
+        assert dtype is not None, "of a dtype that kvc has"
+        size, rank = array.itemsize, array.ndim
+        if rank > MAX_RANK:
+            raise ValueError(f"{rank} dims")
+        strides = [stride // size for stride in array.strides]
+        pairs = zip(array.shape, strides, strict=True)
+        if sum((n - 1) * abs(step) for n, step in pairs) >= _MOST:
+            raise ValueError(f"{array.shape} spans more than {_MOST} elements")
+        none = [0] * (MAX_RANK - rank)
+        # Along an axis of one element no stride counts, and it may be any.
+        strides = [
+            step if n > 1 else 0 for n, step in zip(array.shape, strides, strict=True)
+        ]
+        # What has no elements is there all the same, and nowhere.
+        place = self._place(address_of(array)) if array.size else 1
+        return _TENSOR.pack(place, dtype, rank, *array.shape, *none, *strides, *none)
+
+
+def _single(value: float) -> float:
+    """Return a number that float32 has: what is too great is infinite."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+def whole_bits(array: Array) -> Array:
+    """Return an array's bits as integers, which no shader changes."""
+    return array.view(_WHOLE[array.itemsize])
+
+
+def merged(arrays: Sequence[Array | None]) -> list[Array | None]:
+    """Return arrays of one shape with fewer axes: those that lie alike become one."""
+    given = [array for array in arrays if array is not None]
+    dims: list[int] = []
+    steps: list[list[int]] = [[] for _ in given]
+    for axis, size in enumerate(given[0].shape):
+        own = [array.strides[axis] for array in given]
+        if size == 1:
+            continue
+        pairs = zip(steps, own, strict=True)
+        if dims and all(step[-1] == stride * size for step, stride in pairs):
+            dims[-1] *= size
+            for step, stride in zip(steps, own, strict=True):
+                step[-1] = stride
+            continue
+        dims.append(size)
+        for step, stride in zip(steps, own, strict=True):
+            step.append(stride)
+    found = iter([strided(a, dims, s) for a, s in zip(given, steps, strict=True)])
+    return [None if array is None else next(found) for array in arrays]
+
+
+def strided(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
+    """Return an array that begins where another does, of another shape and strides."""
+    return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=False)
+
+
+def seen_as(array: Array, shape: tuple[int, ...]) -> Array | None:
+    """Return a view of another shape; None where the strides allow none."""
+    made = array.reshape(shape)
+    return made if not made.size or address_of(made) == address_of(array) else None

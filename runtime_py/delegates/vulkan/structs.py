@@ -1,0 +1,372 @@
+"""The structures of `vulkan_core.h` that kvc fills in or reads, as ctypes has them.
+
+Only those of Vulkan 1.2 that a compute queue needs. Names are those of the header,
+without `Vk`. `sType` is set when a structure is made.
+"""
+
+import ctypes
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_float,
+    c_int32,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from typing import Final, TypeAlias
+
+HANDLE: TypeAlias = c_uint64  # of what is no dispatchable object
+DISPATCHABLE: TypeAlias = c_void_p
+MAX_HEAPS: Final = 16
+MAX_TYPES: Final = 32
+_LIMITS_NBYTES: Final = 504  # of VkPhysicalDeviceLimits on 64 bits
+_SPARSE_NBYTES: Final = 20
+
+
+class _Typed(Structure):
+    """A structure that begins with what it is, and a chain of extensions."""
+
+    kind = -1
+
+    def __init__(self, **fields: object) -> None:
+        super().__init__(sType=self.kind, **fields)
+
+
+def _chained(*fields: tuple[str, type]) -> list[tuple[str, type]]:
+    return [("sType", c_int32), ("pNext", c_void_p), *fields]
+
+
+class ApplicationInfo(_Typed):
+    """VkApplicationInfo."""
+
+    kind = 0
+    _fields_ = _chained(
+        ("pApplicationName", c_char_p),
+        ("applicationVersion", c_uint32),
+        ("pEngineName", c_char_p),
+        ("engineVersion", c_uint32),
+        ("apiVersion", c_uint32),
+    )
+
+
+class InstanceCreateInfo(_Typed):
+    """VkInstanceCreateInfo."""
+
+    kind = 1
+    _fields_ = _chained(
+        ("flags", c_uint32),
+        ("pApplicationInfo", POINTER(ApplicationInfo)),
+        ("enabledLayerCount", c_uint32),
+        ("ppEnabledLayerNames", POINTER(c_char_p)),
+        ("enabledExtensionCount", c_uint32),
+        ("ppEnabledExtensionNames", POINTER(c_char_p)),
+    )
+
+
+class PhysicalDeviceProperties(Structure):
+    """VkPhysicalDeviceProperties, its limits as bytes."""
+
+    _fields_ = [
+        ("apiVersion", c_uint32),
+        ("driverVersion", c_uint32),
+        ("vendorID", c_uint32),
+        ("deviceID", c_uint32),
+        ("deviceType", c_int32),
+        ("deviceName", c_char * 256),
+        ("pipelineCacheUUID", c_uint8 * 16),
+        ("limits", c_uint64 * (_LIMITS_NBYTES // 8)),
+        ("sparseProperties", c_uint8 * _SPARSE_NBYTES),
+    ]
+
+
+class MaintenanceProperties(_Typed):
+    """VkPhysicalDeviceMaintenance3Properties."""
+
+    kind = 1000168000
+    _fields_ = _chained(("maxPerSet", c_uint32), ("maxMemoryAllocationSize", c_uint64))
+
+
+class PhysicalDeviceProperties2(_Typed):
+    """VkPhysicalDeviceProperties2."""
+
+    kind = 1000059001
+    _fields_ = _chained(("properties", PhysicalDeviceProperties))
+
+
+class PhysicalDeviceFeatures(Structure):
+    """VkPhysicalDeviceFeatures: 55 flags, of which `SHADER_INT64` is used."""
+
+    _fields_ = [("flags", c_uint32 * 55)]
+
+
+SHADER_INT64: Final = 40  # index of the flag
+
+
+class Features11(_Typed):
+    """VkPhysicalDeviceVulkan11Features."""
+
+    kind = 49
+    _fields_ = _chained(("storageBuffer16BitAccess", c_uint32), ("rest", c_uint32 * 11))
+
+
+class Features12(_Typed):
+    """VkPhysicalDeviceVulkan12Features."""
+
+    kind = 51
+    _fields_ = _chained(
+        ("samplerMirrorClampToEdge", c_uint32),
+        ("drawIndirectCount", c_uint32),
+        ("storageBuffer8BitAccess", c_uint32),
+        ("uniformAndStorageBuffer8BitAccess", c_uint32),
+        ("storagePushConstant8", c_uint32),
+        ("shaderBufferInt64Atomics", c_uint32),
+        ("shaderSharedInt64Atomics", c_uint32),
+        ("shaderFloat16", c_uint32),
+        ("shaderInt8", c_uint32),
+        ("descriptors", c_uint32 * 22),
+        ("scalarBlockLayout", c_uint32),
+        ("imagelessFramebuffer", c_uint32),
+        ("uniformBufferStandardLayout", c_uint32),
+        ("shaderSubgroupExtendedTypes", c_uint32),
+        ("separateDepthStencilLayouts", c_uint32),
+        ("hostQueryReset", c_uint32),
+        ("timelineSemaphore", c_uint32),
+        ("bufferDeviceAddress", c_uint32),
+        ("others", c_uint32 * 8),
+    )
+
+
+class PhysicalDeviceFeatures2(_Typed):
+    """VkPhysicalDeviceFeatures2."""
+
+    kind = 1000059000
+    _fields_ = _chained(("features", PhysicalDeviceFeatures))
+
+
+class MemoryType(Structure):
+    """VkMemoryType."""
+
+    _fields_ = [("propertyFlags", c_uint32), ("heapIndex", c_uint32)]
+
+
+class MemoryHeap(Structure):
+    """VkMemoryHeap."""
+
+    _fields_ = [("size", c_uint64), ("flags", c_uint32)]
+
+
+class MemoryProperties(Structure):
+    """VkPhysicalDeviceMemoryProperties."""
+
+    _fields_ = [
+        ("memoryTypeCount", c_uint32),
+        ("memoryTypes", MemoryType * MAX_TYPES),
+        ("memoryHeapCount", c_uint32),
+        ("memoryHeaps", MemoryHeap * MAX_HEAPS),
+    ]
+
+
+class QueueFamilyProperties(Structure):
+    """VkQueueFamilyProperties."""
+
+    _fields_ = [
+        ("queueFlags", c_uint32),
+        ("queueCount", c_uint32),
+        ("timestampValidBits", c_uint32),
+        ("granularity", c_uint32 * 3),
+    ]
+
+
+class DeviceQueueCreateInfo(_Typed):
+    """VkDeviceQueueCreateInfo."""
+
+    kind = 2
+    _fields_ = _chained(
+        ("flags", c_uint32),
+        ("queueFamilyIndex", c_uint32),
+        ("queueCount", c_uint32),
+        ("pQueuePriorities", POINTER(c_float)),
+    )
+
+
+class DeviceCreateInfo(_Typed):
+    """VkDeviceCreateInfo."""
+
+    kind = 3
+    _fields_ = _chained(
+        ("flags", c_uint32),
+        ("queueCreateInfoCount", c_uint32),
+        ("pQueueCreateInfos", POINTER(DeviceQueueCreateInfo)),
+        ("enabledLayerCount", c_uint32),
+        ("ppEnabledLayerNames", POINTER(c_char_p)),
+        ("enabledExtensionCount", c_uint32),
+        ("ppEnabledExtensionNames", POINTER(c_char_p)),
+        ("pEnabledFeatures", c_void_p),
+    )
+
+
+class BufferCreateInfo(_Typed):
+    """VkBufferCreateInfo."""
+
+    kind = 12
+    _fields_ = _chained(
+        ("flags", c_uint32),
+        ("size", c_uint64),
+        ("usage", c_uint32),
+        ("sharingMode", c_int32),
+        ("queueFamilyIndexCount", c_uint32),
+        ("pQueueFamilyIndices", c_void_p),
+    )
+
+
+class MemoryRequirements(Structure):
+    """VkMemoryRequirements."""
+
+    _fields_ = [
+        ("size", c_uint64),
+        ("alignment", c_uint64),
+        ("memoryTypeBits", c_uint32),
+    ]
+
+
+class MemoryAllocateInfo(_Typed):
+    """VkMemoryAllocateInfo."""
+
+    kind = 5
+    _fields_ = _chained(("allocationSize", c_uint64), ("memoryTypeIndex", c_uint32))
+
+
+class MemoryAllocateFlagsInfo(_Typed):
+    """VkMemoryAllocateFlagsInfo."""
+
+    kind = 1000060000
+    _fields_ = _chained(("flags", c_uint32), ("deviceMask", c_uint32))
+
+
+class BufferDeviceAddressInfo(_Typed):
+    """VkBufferDeviceAddressInfo."""
+
+    kind = 1000244001
+    _fields_ = _chained(("buffer", HANDLE))
+
+
+class ShaderModuleCreateInfo(_Typed):
+    """VkShaderModuleCreateInfo."""
+
+    kind = 16
+    _fields_ = _chained(
+        ("flags", c_uint32), ("codeSize", c_size_t), ("pCode", c_char_p)
+    )
+
+
+class PushConstantRange(Structure):
+    """VkPushConstantRange."""
+
+    _fields_ = [("stageFlags", c_uint32), ("offset", c_uint32), ("size", c_uint32)]
+
+
+class PipelineLayoutCreateInfo(_Typed):
+    """VkPipelineLayoutCreateInfo."""
+
+    kind = 30
+    _fields_ = _chained(
+        ("flags", c_uint32),
+        ("setLayoutCount", c_uint32),
+        ("pSetLayouts", c_void_p),
+        ("pushConstantRangeCount", c_uint32),
+        ("pPushConstantRanges", POINTER(PushConstantRange)),
+    )
+
+
+class ShaderStageCreateInfo(_Typed):
+    """VkPipelineShaderStageCreateInfo."""
+
+    kind = 18
+    _fields_ = _chained(
+        ("flags", c_uint32),
+        ("stage", c_uint32),
+        ("module", HANDLE),
+        ("pName", c_char_p),
+        ("pSpecializationInfo", c_void_p),
+    )
+
+
+class ComputePipelineCreateInfo(_Typed):
+    """VkComputePipelineCreateInfo."""
+
+    kind = 29
+    _fields_ = _chained(
+        ("flags", c_uint32),
+        ("stage", ShaderStageCreateInfo),
+        ("layout", HANDLE),
+        ("basePipelineHandle", HANDLE),
+        ("basePipelineIndex", c_int32),
+    )
+
+
+class CommandPoolCreateInfo(_Typed):
+    """VkCommandPoolCreateInfo."""
+
+    kind = 39
+    _fields_ = _chained(("flags", c_uint32), ("queueFamilyIndex", c_uint32))
+
+
+class CommandBufferAllocateInfo(_Typed):
+    """VkCommandBufferAllocateInfo."""
+
+    kind = 40
+    _fields_ = _chained(
+        ("commandPool", HANDLE), ("level", c_int32), ("commandBufferCount", c_uint32)
+    )
+
+
+class CommandBufferBeginInfo(_Typed):
+    """VkCommandBufferBeginInfo."""
+
+    kind = 42
+    _fields_ = _chained(("flags", c_uint32), ("pInheritanceInfo", c_void_p))
+
+
+class MemoryBarrier(_Typed):
+    """VkMemoryBarrier."""
+
+    kind = 46
+    _fields_ = _chained(("srcAccessMask", c_uint32), ("dstAccessMask", c_uint32))
+
+
+class BufferCopy(Structure):
+    """VkBufferCopy."""
+
+    _fields_ = [("srcOffset", c_uint64), ("dstOffset", c_uint64), ("size", c_uint64)]
+
+
+class FenceCreateInfo(_Typed):
+    """VkFenceCreateInfo."""
+
+    kind = 8
+    _fields_ = _chained(("flags", c_uint32))
+
+
+class SubmitInfo(_Typed):
+    """VkSubmitInfo."""
+
+    kind = 4
+    _fields_ = _chained(
+        ("waitSemaphoreCount", c_uint32),
+        ("pWaitSemaphores", c_void_p),
+        ("pWaitDstStageMask", c_void_p),
+        ("commandBufferCount", c_uint32),
+        ("pCommandBuffers", POINTER(DISPATCHABLE)),
+        ("signalSemaphoreCount", c_uint32),
+        ("pSignalSemaphores", c_void_p),
+    )
+
+
+def address_of(structure: Structure) -> int:
+    """Return where a structure lies, for `pNext`; it must outlive its use."""
+    return ctypes.addressof(structure)

@@ -1,0 +1,129 @@
+"""Which device is used, and what is said of one that is lost or too small."""
+
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import vulkan_here
+
+from kvc.runtime.delegates.vulkan import device as devices
+from kvc.runtime.delegates.vulkan.binding import Bound, Places
+from kvc.runtime.delegates.vulkan.device import Device, Found, Kind, choose
+from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
+from kvc.runtime.delegates.vulkan.mirrors import Mirrors
+from kvc.runtime.delegates.vulkan.steps import Steps
+from kvc.schema.errors import DeviceLost, MissingLibrary, OutOfMemory
+
+SOFTWARE = Found(0, "a program", Kind.SOFTWARE, 1 << 30, ())
+DISCRETE = replace(SOFTWARE, number=1, kind=Kind.DISCRETE)
+OLD = replace(SOFTWARE, number=2, kind=Kind.DISCRETE, missing=("shaderInt64",))
+
+
+@pytest.fixture
+def device() -> Device:
+    return vulkan_here.device()
+
+
+def doubling(device: Device) -> tuple[Bound, np.ndarray]:
+    x = np.arange(5, dtype=np.float32)
+    mirrors = Mirrors(device, [x], [x])
+    places = Places([mirrors.buffer])
+    steps = Steps(places.find, lambda nbytes: np.empty(nbytes, np.uint8))
+    on_device = mirrors.array(x)
+    steps.each(1, [on_device, on_device, on_device], numbers={3: 1.0})
+    return Bound(device, mirrors, steps, places, pytest.fail), x
+
+
+def test_software_is_the_last_resort() -> None:
+    assert choose([SOFTWARE, DISCRETE, OLD]) is DISCRETE
+    assert choose([OLD, SOFTWARE]) is SOFTWARE
+
+
+def test_what_a_device_lacks_is_said() -> None:
+    with pytest.raises(MissingLibrary, match="a program lacks shaderInt64"):
+        choose([OLD])
+    with pytest.raises(MissingLibrary, match="finds no device"):
+        choose([])
+
+
+def test_a_system_without_vulkan_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> ctypes.CDLL:
+        raise OSError(f"{name}: no such file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(MissingLibrary, match="apt install libvulkan1"):
+        devices.Functions()
+
+
+def test_a_step_runs_once_for_each_element_and_again_in_each_call(
+    device: Device,
+) -> None:
+    run, x = doubling(device)
+    run()
+    run()
+    assert x.tolist() == [0, 4, 8, 12, 16]
+
+
+def test_more_memory_than_there_is_is_refused_before_the_driver_is_asked(
+    device: Device,
+) -> None:
+    with pytest.raises(OutOfMemory, match="a test") as caught:
+        DeviceBuffer(device, 1 << 50, "a test", shared=True)
+    assert caught.value.nbytes == 1 << 50
+
+
+@pytest.mark.parametrize("result", [-1, -2])
+def test_a_driver_without_memory_is_an_error_of_its_kind(
+    device: Device, monkeypatch: pytest.MonkeyPatch, result: int
+) -> None:
+    library = device.functions._library
+    monkeypatch.setattr(library, "vkAllocateMemory", lambda *_: result)
+    with pytest.raises(OutOfMemory, match="64 bytes for a test"):
+        DeviceBuffer(device, 64, "a test", shared=True)
+
+
+@pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitForFences"])
+def test_a_lost_device_is_an_error_of_its_kind_from_then_on(
+    device: Device, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    run, x = doubling(device)
+    with monkeypatch.context() as patch:
+        patch.setattr(device.functions._library, name, lambda *_: -4)
+        with pytest.raises(DeviceLost) as caught:
+            run()
+    assert caught.value.what == name
+    try:
+        with pytest.raises(DeviceLost, match=name):
+            run()
+        with pytest.raises(DeviceLost):
+            DeviceBuffer(device, 64, "a test", shared=True)
+        assert x.tolist() == [0, 1, 2, 3, 4]
+    finally:
+        device._lost = ""
+        if name == "vkWaitForFences":  # what was submitted runs all the same
+            device.wait(run._commands._fence)
+
+
+def test_an_interrupt_waits_for_the_device(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, x = doubling(device)
+    library, calls = device.functions._library, []
+    wait = library.vkWaitForFences
+
+    def interrupted(*arguments: object) -> int:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return int(wait(*arguments))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "vkWaitForFences", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    assert len(calls) > 1
+    run()
+    assert x.tolist() == [0, 2, 4, 6, 8]

@@ -1,0 +1,74 @@
+"""Every operator that the backend takes against eager, over the cases that ops have."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import vulkan_here
+from native_calls import native_graph
+from op_cases import CASES, Case
+from vulkan_calls import run_on_device
+
+from kvc.runtime.delegates.operands import operands_of
+from kvc.runtime.delegates.vulkan.device import Device
+from kvc.runtime.delegates.vulkan.indexing import CHECKS, FRESH, UPDATES
+from kvc.schema.backends.vulkan import TAKEN, why_not
+
+
+@pytest.fixture(params=["shared", "apart"])
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    with vulkan_here.memory(separate=request.param == "apart") as found:
+        yield found
+
+
+def case_id(case: Case) -> str:
+    return case.op.partition("::")[2]
+
+
+def is_taken(case: Case) -> bool:
+    if case.op not in TAKEN:
+        return False
+    built = native_graph(case, case.eager())
+    if built is None:
+        return False
+    (instruction,) = built[0].instructions
+    types = [built[0].values[value].type for value in instruction.results]
+    return not why_not(case.op, operands_of(built[0], instruction), types)
+
+
+HERE = [case for case in CASES if is_taken(case)]
+
+
+def check(device: Device, case: Case) -> None:
+    with torch.inference_mode():
+        expected = case.eager()
+    built = native_graph(case, expected)
+    assert built is not None
+    found = run_on_device(device, *built, expected)
+    for one, other in zip(found, expected, strict=True):
+        near = 1e-5 if other.is_floating_point() else 0
+        small = near * (5 if case.op == "aten::linear" else 1)
+        torch.testing.assert_close(one, other, rtol=near, atol=small, equal_nan=True)
+
+
+@pytest.mark.parametrize("case", HERE, ids=case_id)
+def test_an_operator_equals_eager(device: Device, case: Case) -> None:
+    check(device, case)
+
+
+@pytest.mark.parametrize("case", HERE, ids=case_id)
+def test_an_operator_takes_operands_with_gaps(device: Device, case: Case) -> None:
+    check(device, case.strided())
+
+
+# Those of the tests of states, of faults, of int8, and what is no step.
+ELSEWHERE = {
+    *("kvc::quantize_rows", "kvc::linear_qd8", "kvc::embedding_q8"),
+    *("kvc::after", "kvc::append", "kvc::replace"),
+    *("kvc::check_index", "kvc::check_rows", "kvc::check_size"),
+}
+
+
+def test_every_operator_that_is_taken_has_a_kernel_and_a_case() -> None:
+    assert {*FRESH, *UPDATES, *CHECKS, "kvc::check_size"} == TAKEN
+    assert TAKEN - {case.op for case in HERE} == ELSEWHERE

@@ -1,0 +1,34 @@
+import json
+
+import pytest
+import vulkan_here
+
+from kvc.runtime.delegates import table
+from kvc.runtime.delegates.base import FoundDevice
+from kvc.runtime.delegates.vulkan import backend
+from kvc.schema.errors import MissingLibrary
+
+
+def test_devices_of_this_machine_are_listed(kvc):
+    here = vulkan_here.device().found
+    name = f"vulkan:{here.number}"
+    lines = kvc("devices").stdout.splitlines()
+    assert any(line.startswith(name) and here.name in line for line in lines)
+    told = json.loads(kvc("devices", "--json").stdout)["devices"]
+    assert name in [each["device"] for each in told]
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch):
+    missing = MissingLibrary(library="Vulkan", reason="gone", install="apt")
+
+    def refuse() -> None:
+        raise missing
+
+    monkeypatch.setattr(backend.Vulkan, "devices", staticmethod(refuse))
+    assert list(table.find_devices()) == [("vulkan", missing)]
+
+
+def test_backends_without_devices_are_not_listed(monkeypatch: pytest.MonkeyPatch):
+    found = [FoundDevice("vulkan:0", "one", "")]
+    monkeypatch.setattr(backend.Vulkan, "devices", staticmethod(lambda: found))
+    assert list(table.find_devices()) == [("vulkan", found)]

@@ -1,0 +1,43 @@
+"""`kvc devices`: list the devices that bundles can run on here."""
+
+import json
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def devices(as_json: bool) -> None:
+    """List the devices of this machine, beside its processor.
+
+    `--device NAME` of the commands that run a bundle chooses one of them. Left out, a
+    backend takes the fastest kind; a program that only acts as a device is taken where
+    there is no other, with a warning.
+
+    Example: kvc devices
+    """
+    from kvc.runtime.delegates.table import find_devices
+    from kvc.schema.errors import MissingLibrary
+    from kvc.tools.text import columns, escape
+
+    rows, facts = [], []
+    for backend, found in find_devices():
+        if isinstance(found, MissingLibrary):
+            rows.append((backend, f"none: {found}"))
+            facts.append({"backend": backend, "missing": str(found)})
+            continue
+        for each in found:
+            reason = f"; cannot be used: {each.missing}" if each.missing else ""
+            rows.append((each.name, escape(each.what) + reason))
+            facts.append(
+                {
+                    "backend": backend,
+                    "device": each.name,
+                    "what": each.what,
+                    "missing": each.missing,
+                }
+            )
+    if as_json:
+        click.echo(json.dumps({"devices": facts}, indent=2))
+    else:
+        click.echo("\n".join(columns(rows, indent=0)) or "none beside the processor")
