@@ -21,13 +21,13 @@ INSTALL: Final = "apt install libvulkan1 mesa-vulkan-drivers"
 _LOADERS: Final = {"win32": "vulkan-1.dll", "darwin": "libvulkan.1.dylib"}
 _NO_MEMORY: Final = (-1, -2)  # of the host, of the device
 _LOST: Final = -4
+_NO_DRIVER: Final = -9
 _REASONS: Final = {
     -3: "initialization failed",
     -5: "the memory cannot be mapped",
     -6: "a layer is missing",
     -7: "an extension is missing",
     -8: "a feature is missing",
-    -9: "the driver is incompatible",
     -10: "too many objects",
     -13: "unknown",
 }
@@ -106,6 +106,7 @@ class Functions:
         Raises:
             OutOfMemory: there is too little, of the device or of the host.
             DeviceLost: the device does not work any more.
+            MissingLibrary: there is a loader, but no driver of a device.
             NativeCallFailed: it fails for another reason.
         """
         result: int = getattr(self._library, name)(*arguments)
@@ -129,5 +130,7 @@ def error_of(name: str, result: int) -> Exception:
         return OutOfMemory(what=f"a Vulkan device ({name})", nbytes=0)
     if result == _LOST:
         return DeviceLost(backend="vulkan", what=name)
+    if result == _NO_DRIVER:
+        return MissingLibrary(library="Vulkan", reason="no driver", install=INSTALL)
     reason = _REASONS.get(result, f"result {result}")
     return NativeCallFailed(library="Vulkan", what=name, reason=reason)

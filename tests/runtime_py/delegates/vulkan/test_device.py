@@ -10,6 +10,7 @@ import vulkan_here
 from kvc.runtime.delegates.vulkan import device as devices
 from kvc.runtime.delegates.vulkan.binding import Bound, Places
 from kvc.runtime.delegates.vulkan.device import Device, Found, Kind, choose
+from kvc.runtime.delegates.vulkan.functions import error_of
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
 from kvc.runtime.delegates.vulkan.steps import Steps
@@ -56,6 +57,13 @@ def test_a_system_without_vulkan_is_told_what_to_install(
     monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(MissingLibrary, match="apt install libvulkan1"):
         devices.Functions()
+
+
+def test_a_loader_without_a_driver_is_no_vulkan() -> None:
+    error = error_of("vkCreateInstance", -9)
+    assert isinstance(error, MissingLibrary)
+    assert "no driver" in str(error)
+    assert "mesa-vulkan-drivers" in str(error)
 
 
 def test_a_step_runs_once_for_each_element_and_again_in_each_call(
