@@ -64,6 +64,8 @@ class _Matrix:
         nbytes: that its numbers and its scales take now.
         looked_up: whether an embedding reads it.
         multiplied: whether a linear layer does, which int4 is for.
+        rounded: whether recipes of integers store it so: it has its shape in the file,
+            too, not another one as weights of convolutions have.
     """
 
     rows: int
@@ -71,6 +73,7 @@ class _Matrix:
     nbytes: tuple[int, int]
     looked_up: bool
     multiplied: bool
+    rounded: bool
 
 
 # Operator -> places of its weight and of the scales of that.
@@ -85,6 +88,8 @@ _OTHERS: Final = {
     "kvc::expert_linear": (1, None),
     "kvc::expert_linear_qd8": (3, 4),
 }
+# Operator of floats -> dimensions of a weight that recipes of integers can store.
+_FLOATS: Final = {"aten::linear": 2, "aten::embedding": 2, "kvc::expert_linear": 3}
 _LOOKED_UP: Final = ("aten::embedding", "kvc::embedding_q8")
 
 
@@ -145,9 +150,9 @@ def recipe_saving(
 def _nbytes(matrix: _Matrix, recipe: Recipe) -> tuple[int, int]:
     """Return the bytes of a matrix' numbers and of its scales."""
     match recipe.linear:
-        case "qd8":
+        case "qd8" if matrix.rounded:
             return _int8(matrix)
-        case "qb4":
+        case "qb4" if matrix.rounded:
             return _int4(matrix)
     numbers = matrix.rows * matrix.columns
     return numbers * (2 if recipe.weights == "bfloat16" else 4), 0
@@ -178,6 +183,7 @@ def _matrices(program: Program) -> dict[int, _Matrix]:
                     max(known.nbytes, matrix.nbytes, key=sum),
                     known.looked_up or matrix.looked_up,
                     known.multiplied or matrix.multiplied,
+                    known.rounded or matrix.rounded,
                 )
     return found
 
@@ -198,7 +204,8 @@ def _in_graph(program: Program, graph: Graph) -> Iterator[tuple[int, _Matrix]]:
         nbytes = program.blobs[blob].nbytes, scales
         rows, columns = _shape(call.op, kind)
         looked_up, multiplied = call.op in _LOOKED_UP, call.op in _LINEAR
-        yield blob, _Matrix(rows, columns, nbytes, looked_up, multiplied)
+        rounded = call.op not in _FLOATS or len(kind.dims) == _FLOATS[call.op]
+        yield blob, _Matrix(rows, columns, nbytes, looked_up, multiplied, rounded)
 
 
 def _stored(

@@ -105,6 +105,31 @@ def test_memory_saves_what_it_holds_of_a_table_the_file_all_of_it(kvc, tmp_path)
     assert found.memory_then.weights == after.weights > 3 * 65536  # three rows
 
 
+class Flat(torch.nn.Module):
+    """Multiplies with the weight of a convolution, which no recipe rounds."""
+
+    def __init__(self):
+        super().__init__()
+        self.picture = torch.nn.Conv2d(3, 64, 8)
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, patches):
+        made = torch.nn.functional.linear(patches, self.picture.weight.flatten(1))
+        return self.layer(made)
+
+
+def test_a_weight_of_another_shape_in_the_file_is_not_rounded(tmp_path):
+    method = Method("forward", (torch.ones(3, 192),))
+    for recipe in ("cpu_fp32", "cpu_q8"):
+        path = tmp_path / f"{recipe}.kvc"
+        compile_program(Flat(), [method], recipe).save(path)
+    before, savings = savings_of(tmp_path / "cpu_fp32.kvc")
+    after, left = savings_of(tmp_path / "cpu_q8.kvc")
+    assert savings["--recipe cpu_q8"].weights == 64 * (64 * 3 - 4)
+    assert savings["--recipe cpu_q8"].pages == before.weights - after.weights
+    assert "--recipe cpu_q8" not in left
+
+
 class Sorting(torch.nn.Module):
     """Has an operator that no backend takes."""
 
