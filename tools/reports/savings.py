@@ -18,7 +18,7 @@ from kvc.schema.ops.products import QB4_BLOCK, QB4_ROWS
 from kvc.schema.types import TensorType
 from kvc.tools.reports.footprint import TORCH_NBYTES, needs_torch, state_nbytes
 from kvc.tools.reports.operators import takes_the_rest
-from kvc.tools.reports.weights import held_weights
+from kvc.tools.reports.weights import LOOKUPS, held_weights
 from kvc.tools.text import columns, size
 
 _SCALE: Final = 4  # bytes of a float32, one for each int8 row
@@ -90,7 +90,6 @@ _OTHERS: Final = {
 }
 # Operator of floats -> dimensions of a weight that recipes of integers can store.
 _FLOATS: Final = {"aten::linear": 2, "aten::embedding": 2, "kvc::expert_linear": 3}
-_LOOKED_UP: Final = ("aten::embedding", "kvc::embedding_q8")
 
 
 def describe_savings(
@@ -203,7 +202,7 @@ def _in_graph(program: Program, graph: Graph) -> Iterator[tuple[int, _Matrix]]:
         scales = 0 if scale is None else program.blobs[scale[0]].nbytes
         nbytes = program.blobs[blob].nbytes, scales
         rows, columns = _shape(call.op, kind)
-        looked_up, multiplied = call.op in _LOOKED_UP, call.op in _LINEAR
+        looked_up, multiplied = call.op in LOOKUPS, call.op in _LINEAR
         rounded = call.op not in _FLOATS or len(kind.dims) == _FLOATS[call.op]
         yield blob, _Matrix(rows, columns, nbytes, looked_up, multiplied, rounded)
 

@@ -18,7 +18,7 @@ from kvc.schema.uses import constants_of, is_packed
 
 _NEARBY: Final = 1 << 16  # bytes that Linux maps around a byte of a file that is read
 # Operator -> place of what it looks up.
-_LOOKUPS: Final = {"aten::embedding": 1, "kvc::embedding_q8": 2}
+LOOKUPS: Final = {"aten::embedding": 1, "kvc::embedding_q8": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _looked_up(graph: Graph, sizes: Mapping[str, int]) -> dict[int, int]:
     found: dict[int, int] = {}
     others: set[int] = set()
     for step in graph.instructions:
-        place = _LOOKUPS.get(step.op)
+        place = LOOKUPS.get(step.op)
         count = 0
         if place is not None and isinstance(at := step.arguments[place], Ref):
             count = prod(graph.values[at.value].type.shape(sizes))
