@@ -1,5 +1,6 @@
 """The copy budget: limits what writing the states of a method may copy."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from kvc.compiler.in_place import Verdict
@@ -37,12 +38,13 @@ def check_copy_budget(
         budget: method -> bytes in a call, with every size at its greatest.
 
     Raises:
-        CopyBudgetExceeded: a method does; lists its copies, the largest first.
+        CopyBudgetExceeded: a method does; lists its copies, the largest first, and
+            what changes would save.
     """
     for method, allowed in budget.items():
         nbytes = sum(verdict.nbytes for verdict in verdicts[method])
         if nbytes > allowed:
-            lines = "\n".join(_lines(verdicts[method]))
+            lines = "\n".join([*_lines(verdicts[method]), *_changes(verdicts[method])])
             raise CopyBudgetExceeded(
                 method=method, nbytes=nbytes, allowed=allowed, listing=lines
             )
@@ -54,4 +56,22 @@ def _lines(verdicts: Sequence[Verdict]) -> list[str]:
         f"  {v.memory}: {v.nbytes:,} bytes{f' at {v.source}' if v.source else ''}: "
         f"{v.reason}"
         for v in copies
+    ]
+
+
+def _changes(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say what each change of a line of the model would save, the most first."""
+    saved: dict[tuple[str, str], int] = defaultdict(int)
+    for v in verdicts:
+        if v.nbytes and v.remedy:
+            saved[v.source, v.remedy] += v.nbytes
+    if not saved:
+        return []
+    changes = sorted(saved.items(), key=lambda change: -change[1])
+    return [
+        "changes that would save these:",
+        *(
+            f"  {nbytes:,} bytes{f' at {source}' if source else ''}: {remedy}"
+            for (source, remedy), nbytes in changes
+        ),
     ]

@@ -11,7 +11,6 @@ from typing import Final
 from kvc.schema.container import SavedBundle
 from kvc.schema.errors import BudgetExceeded
 from kvc.schema.model import Graph, Program, Scratch
-from kvc.schema.uses import methods_of_blobs
 from kvc.tools.reports.families import families
 from kvc.tools.reports.footprint import (
     TOKENS,
@@ -22,6 +21,7 @@ from kvc.tools.reports.footprint import (
     state_nbytes,
 )
 from kvc.tools.reports.savings import describe_savings
+from kvc.tools.reports.weights import held_weights
 from kvc.tools.text import columns, escape, plural, size
 
 _MOST: Final = 5  # lines about what takes the most
@@ -58,7 +58,9 @@ class Budgets:
         file = saved.nbytes + saved.data_nbytes + saved.packed_nbytes
         _check(
             ("the file", file, self.file),
-            _blob_rows(program),
+            _blob_rows(
+                program, {n: blob.nbytes for n, blob in enumerate(program.blobs)}
+            ),
             [(one.setting, one.weights) for one in savings],
         )
         _check(
@@ -133,15 +135,11 @@ def _told(found: Footprint) -> str:
 
 
 def _blob_rows(
-    program: Program, counts: Callable[[int], bool] = lambda blob: True
+    program: Program, nbytes_of: Mapping[int, int]
 ) -> Iterator[tuple[str, int]]:
-    """Yield what the blobs take, those whose names differ in numbers together."""
+    """Yield what some blobs take, those whose names differ in numbers together."""
     first = {named.blob: named for named in reversed(program.names)}
-    blobs = [
-        (first[index], blob.nbytes)
-        for index, blob in enumerate(program.blobs)
-        if counts(index)
-    ]
+    blobs = [(first[blob], nbytes) for blob, nbytes in nbytes_of.items()]
     found = families(
         blobs, lambda one: one[0].name, lambda one: (str(one[0].type), one[1])
     )
@@ -161,8 +159,10 @@ def _state_rows(program: Program, at: Footprint) -> Iterator[tuple[str, int]]:
 
 def _memory_rows(program: Program, at: Footprint) -> Iterator[tuple[str, int]]:
     """Yield what memory of a process takes: tensors, and what is none."""
-    used = methods_of_blobs(program)
-    yield from _blob_rows(program, lambda blob: bool(used[blob]))
+    held = held_weights(program, at.sizes, at.tokens)
+    nbytes = [blob.nbytes for blob in program.blobs]
+    taken = {n: one.pages(nbytes[n]) + one.own(nbytes[n]) for n, one in held.items()}
+    yield from _blob_rows(program, taken)
     yield from _state_rows(program, at)
     methods = [method.graph for method in program.methods]
     partitions = [

@@ -189,12 +189,13 @@ def _as_strided_scatter(
 ) -> object:
     """Write elements of a tensor whose memory is in order, each once at most."""
     places = _places(self, size, stride, storage_offset)
+    if places is None:
+        return _LEFT
     reach = 0
     for step, n in sorted(zip(stride, size, strict=True)):
-        if places is None or (n > 1 and step <= reach):
+        if n > 1 and step <= reach:
             return _LEFT
         reach += (n - 1) * step
-    assert places is not None
     made = self.reshape(-1).index_put((places,), src.to(self.dtype))
     return made.reshape(self.shape)
 

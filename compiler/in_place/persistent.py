@@ -10,6 +10,14 @@ its node reads the old content), a closing copy moves it in.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from kvc.compiler.in_place.reasons import (
+    VIEW_STORED,
+    Reason,
+    branches_elsewhere,
+    old_value_read,
+    other_length,
+    written_elsewhere,
+)
 from kvc.compiler.in_place.schedule import Schedule
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.ir.control import control_of
@@ -25,13 +33,13 @@ class Write:
         key: of the node, in the schedule.
         old: the value whose bytes it overwrites.
         result: the value that lies in the memory after it.
-        reason: why it is a copy of its own; "" for a write that had to be.
+        reason: why it is a copy of its own; None for a write that had to be.
     """
 
     key: int
     old: Value
     result: Value
-    reason: str = ""
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,23 +213,23 @@ def _is_cheap(node: Node, old: Value) -> bool:
     return OPS[node.op].pointwise and node.inputs == (old,) and fits
 
 
-def _why_elsewhere(schedule: Schedule, content: _Content) -> str:
-    """Return why the new content is moved in; "" where nothing here makes it."""
+def _why_elsewhere(schedule: Schedule, content: _Content) -> Reason | None:
+    """Return why the new content is moved in; None where nothing here makes it."""
     key = schedule.makers.get(_root(schedule, content.new).id)
     if key is None:
-        return ""
+        return None
     node = schedule.nodes[schedule.makers[content.new.id]]
     match OPS[node.op].aliasing:
         case Aliasing.VIEW:
-            return "what is stored is a view of another value"
+            return VIEW_STORED
         case Aliasing.FRESH if content.new.type != content.old.type:
-            return f"{node.op} makes a value of another length"
+            return other_length(node.op)
         case Aliasing.CONTROL:
-            return f"{node.op} does not make it of the old value of {content.name}"
+            return branches_elsewhere(node.op, content.name)
         case Aliasing.FRESH:
-            return f"the old value is still read when {node.op} makes the new one"
+            return old_value_read(node.op)
         case _:
-            return f"{node.op} does not write over the old value of {content.name}"
+            return written_elsewhere(node.op, content.name)
 
 
 def _root(schedule: Schedule, value: Value) -> Value:

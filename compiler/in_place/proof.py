@@ -18,6 +18,12 @@ from kvc.compiler.in_place.persistent import (
     find_persistent,
     with_old_contents,
 )
+from kvc.compiler.in_place.reasons import (
+    HANDED_OUT,
+    VIEW_WRITTEN,
+    Reason,
+    both_read,
+)
 from kvc.compiler.in_place.schedule import Schedule
 from kvc.compiler.in_place.through_blocks import Placer
 from kvc.compiler.ir import Method, Node, Program, Value
@@ -42,6 +48,7 @@ class Verdict:
         copies: ids of the values that hold the copied bytes.
         nbytes: how many bytes that is in a call, sizes at their greatest.
         source: the user's line.
+        remedy: which change of the model would save the bytes; "" when none are copied.
     """
 
     memory: str
@@ -50,6 +57,7 @@ class Verdict:
     copies: tuple[int, ...]
     nbytes: int
     source: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +215,7 @@ class _Saved:
     """Copies made so that a write may overwrite: the values, and who needs them."""
 
     values: tuple[Value, ...] = ()
-    reason: str = ""
+    reason: Reason | None = None
 
 
 def _clear(schedule: Schedule, write: Write) -> _Saved:
@@ -253,28 +261,27 @@ class _Saver:
     def __init__(self, schedule: Schedule, write: int) -> None:
         self._schedule, self._write = schedule, write
         self.clones: dict[int, Value] = {}
-        self.reason = ""
+        self.reason: Reason | None = None
 
     def save_operand(self, value: Value) -> None:
         """Let the write itself read a copy of what it overwrites."""
-        clone = self._clone(value, "what is written is a view of what it overwrites")
+        clone = self._clone(value, VIEW_WRITTEN)
         self._schedule.rename(self._write, value, clone, but_target=True)
 
     def save_reads(self, reader: int, lost: Mapping[int, Value]) -> None:
         """Let a node that needs the new value too read copies of the old one."""
         node = self._schedule.nodes[reader]
-        place = f" at {node.source}" if node.source else ""
-        reason = f"{node.op}{place} reads the old value and needs the new one"
+        reason = both_read(node.op, node.source)
         for value in dict.fromkeys(node.inputs):
             if value.id in lost:
                 self._schedule.rename(reader, value, self._clone(value, reason))
 
     def save_output(self, value: Value) -> None:
         """Let the caller get a copy of a value."""
-        clone = self._clone(value, "the method hands the old value out")
+        clone = self._clone(value, HANDED_OUT)
         self._schedule.rename_outputs(value, clone)
 
-    def _clone(self, value: Value, reason: str) -> Value:
+    def _clone(self, value: Value, reason: Reason) -> Value:
         self.reason = self.reason or reason
         if value.id not in self.clones:
             clone = self.clones[value.id] = self._schedule.fresh(value.type)
@@ -292,11 +299,13 @@ def _verdict(
     symbols: Mapping[str, Symbol],
 ) -> Verdict:
     copies = [*saved.values, *([write.result] if write.reason else [])]
+    reason = write.reason or saved.reason
     return Verdict(
         memory=memory,
         value=write.result.id,
-        reason=write.reason or saved.reason,
+        reason=reason.text if reason else "",
         copies=tuple(value.id for value in copies),
         nbytes=sum(value.type.max_nbytes(symbols) for value in copies),
         source=schedule.nodes[write.key].source,
+        remedy=reason.remedy if reason else "",
     )

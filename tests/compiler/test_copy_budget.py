@@ -41,6 +41,37 @@ def test_a_copy_beyond_the_budget_fails_the_build_and_is_named():
     assert "  last: 32 bytes at " in facts.listing
     assert "test_copy_budget:" in facts.listing
     assert "the old value is still read when aten::cat" in facts.listing
+    change, advice = facts.listing.splitlines()[-2:]
+    assert change == "changes that would save these:"
+    assert advice.startswith("  32 bytes at ")
+    assert "change the state in place (add_, index_copy_, cache_update)" in advice
+
+
+class Layers(nn.Module):
+    """Keeps the last numbers of two layers, by the same line, and hands one out."""
+
+    def __init__(self):
+        super().__init__()
+        for name, length in (("first", 8), ("second", 16), ("total", 4)):
+            self.register_buffer(name, torch.zeros(length))
+
+    def push(self, x):
+        for name in ("first", "second"):
+            last = self.get_buffer(name)
+            last.copy_(torch.cat([last[1:], x]))
+        before = self.total.clone()
+        self.total.add_(x)
+        return before
+
+
+def test_a_change_of_one_line_saves_what_all_layers_copy_there():
+    methods = [Method("push", args=(torch.ones(1),))]
+    with pytest.raises(CopyBudgetExceeded) as error:
+        compile_program(Layers(), methods, max_copy_bytes={"push": 0})
+    told = error.value.listing.splitlines()
+    changes = told[told.index("changes that would save these:") + 1 :]
+    assert [line.split(" at ")[0] for line in changes] == ["  96 bytes", "  16 bytes"]
+    assert changes[1].endswith("or only what is computed of the old one")
 
 
 def test_a_budget_for_no_method_or_below_zero_is_refused():

@@ -9,6 +9,7 @@ from kvc.tools.json_text import report_text
 from kvc.tools.loading import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
+    from kvc.schema.errors import CheckFailed
     from kvc.tools.checks.expected import Checked
 
 
@@ -21,11 +22,12 @@ def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
 
     BUNDLE is one of kvc compile --check, which keeps results of sample calls in it: a
     prompt as a whole and in pieces, tokens after it, sessions by turns, going back. The
-    exit code is 0 if all results agree, and otherwise 1, with the first that does not.
+    exit code is 0 if all results agree, and otherwise 1, with the first that does not;
+    --json prints it, too.
 
     Example: kvc check model.kvc
     """
-    from kvc.schema.errors import NoCheck
+    from kvc.schema.errors import CheckFailed, NoCheck
     from kvc.tools.checks.calls import sample_results
     from kvc.tools.checks.expected import FILE, compare
     from kvc.tools.text import escape
@@ -34,11 +36,21 @@ def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
         if FILE not in program.files:
             reason = f"{bundle} has no results to compare with; compile it with --check"
             raise NoCheck(reason=reason)
-        found = compare(program.files[FILE], sample_results(program))
+        try:
+            found = compare(program.files[FILE], sample_results(program))
+        except CheckFailed as error:
+            if as_json:
+                click.echo(report_text("check", _failed(bundle, error)))
+            raise
     if as_json:
         click.echo(report_text("check", {"path": bundle, "ok": True, **asdict(found)}))
     else:
         click.echo(f"{escape(bundle)}: {_line(found)}")
+
+
+def _failed(path: str, error: "CheckFailed") -> dict[str, object]:
+    said = {"result": error.result, "expected": error.expected, "found": error.found}
+    return {"path": path, "ok": False, **said}
 
 
 def _line(found: "Checked") -> str:

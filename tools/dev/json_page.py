@@ -55,7 +55,13 @@ PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
     ("kvc bench BUNDLE... --json", "bundles", "a list of ", BenchReport),
     ("kvc profile BUNDLE --json", "tests", "a list of ", ProfileReport),
     ("kvc verify FILE --json", "", "", VerifyReport),
-    ("kvc check BUNDLE --json", "", "with `path`, and `ok`, which is true, ", Checked),
+    (
+        "kvc check BUNDLE --json",
+        "",
+        "with `path` and `ok`; if this is false `result`, `expected` and `found` of "
+        "the first that differs, and otherwise ",
+        Checked,
+    ),
     ("kvc gc FOLDER --json", "", "with `folder`, `dry_run`, `nbytes`, ", Collected),
     ("kvc recipes --json", "recipes", "name -> description", None),
 )

@@ -9,26 +9,23 @@ methods take turns.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from kvc.runtime.sessions.sizes import position_limit
-from kvc.schema.control import graphs_within
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.schema.model import (
-    Constant,
     Graph,
     MemoryKind,
     Program,
-    Ref,
     Scratch,
     State,
     StateKind,
 )
 from kvc.schema.types import only_symbol
-from kvc.schema.uses import constants_of, is_packed
 from kvc.tools.reports.methods import left_of
+from kvc.tools.reports.weights import held_weights
 from kvc.tools.text import columns, escape, plural, size
 
 TOKENS: Final = "tokens"
@@ -36,8 +33,6 @@ PROCESS_NBYTES: Final = 42_000_000  # Python 3.11, numpy and kvc, a bundle loade
 STEP_NBYTES: Final = 3000  # of an instruction: decoded, bound and named (2026-11)
 TORCH_NBYTES: Final = 205_000_000  # PyTorch 2.13 for CPUs beside these (2026-11)
 _PAGE: Final = 4096
-_NEARBY: Final = 1 << 16  # bytes that Linux maps around a byte of a file that is read
-_LOOKUPS: Final = ("aten::embedding", "kvc::embedding_q8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,8 @@ class Footprint:
         tokens: that a session holds in each row, 0 where nothing counts.
         weights: that its methods use, each once: pages of files, which processes share
             and the system may drop. Of a table in which tokens are only looked up,
-            what is around the rows of those that are held.
+            what is around the rows of those that are held, or are given to a call
+            where nothing counts them.
         packed: weights that a backend's library keeps in a form of its own, in memory
             of the process.
         states: of one session, with so many tokens.
@@ -111,12 +107,15 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
         for part, _ in partitions
         if part.memory is MemoryKind.OPAQUE
     )
-    weights, packed = _weights(program, tokens)
+    held = [
+        (one, program.blobs[blob].nbytes)
+        for blob, one in held_weights(program, sizes, tokens).items()
+    ]
     return Footprint(
         sizes=sizes,
         tokens=tokens,
-        weights=weights,
-        packed=packed,
+        weights=sum(one.pages(nbytes) for one, nbytes in held),
+        packed=sum(one.own(nbytes) for one, nbytes in held),
         states=sum(states),
         token=sum(each),
         scratch=_scratch(graphs, sizes),
@@ -254,62 +253,6 @@ def _scratch(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:
         total += max(0, last - max(first, reached))
         reached = max(reached, last)
     return total * _PAGE
-
-
-def _weights(program: Program, tokens: int) -> tuple[int, int]:
-    """Return the bytes of files that are read, and of what libraries pack of them.
-
-    Copies of weights in a backend's form, which a data file may have, do not count:
-    they are read instead of being packed.
-    """
-    whole: set[int] = set()
-    tables: set[int] = set()
-    packed: set[int] = set()
-    for graph, opaque in _graphs(program):
-        constants = constants_of(graph)
-        if opaque:
-            packed |= constants
-            continue
-        only = _only_looked_up(graph) & constants
-        tables |= only
-        whole |= constants - only
-    blobs = [
-        {
-            program.names[name].blob
-            for name in names
-            if not is_packed(program.names[name])
-        }
-        for names in (whole, tables - whole, packed)
-    ]
-    sizes = [[program.blobs[blob].nbytes for blob in some] for some in blobs]
-    rows = tokens * _NEARBY
-    return sum(sizes[0]) + sum(min(n, rows) for n in sizes[1]), sum(sizes[2])
-
-
-def _graphs(program: Program) -> Iterator[tuple[Graph, bool]]:
-    """Yield all code, and whether a library runs it that packs weights."""
-    for number, method in enumerate(program.methods):
-        inside = {
-            id(graph)
-            for part in program.delegates
-            if part.method == number and part.memory is MemoryKind.OPAQUE
-            for graph in graphs_within(method, part.block)
-        }
-        for graph in method.graphs:
-            yield graph, id(graph) in inside
-
-
-def _only_looked_up(graph: Graph) -> set[int]:
-    """Return the named data of which instructions read rows of tokens, nothing else."""
-    found: dict[int, bool] = {}
-    for step in graph.instructions:
-        for argument in step.arguments:
-            if isinstance(argument, Ref):
-                storage = graph.values[graph.root_of(argument.value)].storage
-                if isinstance(storage, Constant):
-                    known = found.get(storage.name, True)
-                    found[storage.name] = known and step.op in _LOOKUPS
-    return {name for name, only in found.items() if only}
 
 
 def _process(program: Program) -> int:

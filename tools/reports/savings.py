@@ -18,6 +18,7 @@ from kvc.schema.ops.products import QB4_BLOCK, QB4_ROWS
 from kvc.schema.types import TensorType
 from kvc.tools.reports.footprint import TORCH_NBYTES, needs_torch, state_nbytes
 from kvc.tools.reports.operators import takes_the_rest
+from kvc.tools.reports.weights import LOOKUPS, held_weights
 from kvc.tools.text import columns, size
 
 _SCALE: Final = 4  # bytes of a float32, one for each int8 row
@@ -34,20 +35,24 @@ class Saving:
 
     Attributes:
         setting: options of `kvc compile`.
-        weights: bytes of the file, and of memory.
+        weights: bytes of the file.
+        pages: bytes of these that memory holds as pages of the file.
+        packed: bytes of these that a backend's library holds in a form of its own.
         states: bytes of a session.
         process: bytes that PyTorch takes, where it is needed now and no more then.
     """
 
     setting: str
-    weights: int
-    states: int
+    weights: int = 0
+    pages: int = 0
+    packed: int = 0
+    states: int = 0
     process: int = 0
 
     @property
     def memory(self) -> int:
         """Return the bytes of memory that it would save."""
-        return self.weights + self.states + self.process
+        return self.pages + self.packed + self.states + self.process
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,19 @@ class _Matrix:
 
     Attributes:
         rows, columns: of the matrix, or of all matrices of a stack of experts.
-        nbytes: that it takes now, with its scales.
+        nbytes: that its numbers and its scales take now.
         looked_up: whether an embedding reads it.
         multiplied: whether a linear layer does, which int4 is for.
+        rounded: whether recipes of integers store it so: it has its shape in the file,
+            too, not another one as weights of convolutions have.
     """
 
     rows: int
     columns: int
-    nbytes: int
+    nbytes: tuple[int, int]
     looked_up: bool
     multiplied: bool
+    rounded: bool
 
 
 # Operator -> places of its weight and of the scales of that.
@@ -80,7 +88,8 @@ _OTHERS: Final = {
     "kvc::expert_linear": (1, None),
     "kvc::expert_linear_qd8": (3, 4),
 }
-_LOOKED_UP: Final = ("aten::embedding", "kvc::embedding_q8")
+# Operator of floats -> dimensions of a weight that recipes of integers can store.
+_FLOATS: Final = {"aten::linear": 2, "aten::embedding": 2, "kvc::expert_linear": 3}
 
 
 def describe_savings(
@@ -94,10 +103,13 @@ def describe_savings(
         tokens: that a session holds in each row.
     """
     found = [
-        *(recipe_saving(program, name) for name in _smaller_recipes(program)),
+        *(
+            recipe_saving(program, name, sizes, tokens)
+            for name in _smaller_recipes(program)
+        ),
         *(cache_saving(program, name, sizes, tokens) for name in CACHE_DTYPES),
     ]
-    useful = [one for one in found if one.memory > 0]
+    useful = [one for one in found if one.memory > 0 or one.weights > 0]
     return tuple(sorted(useful, key=lambda one: -one.memory))
 
 
@@ -111,41 +123,50 @@ def _smaller_recipes(program: Program) -> list[str]:
     ]
 
 
-def recipe_saving(program: Program, name: str) -> Saving:
+def recipe_saving(
+    program: Program, name: str, sizes: Mapping[str, int], tokens: int
+) -> Saving:
     """Return what another recipe would save; less than nothing where it takes more.
 
     Args:
         program: of a bundle.
         name: of one that ships with kvc.
+        sizes: of all symbols.
+        tokens: that a session holds in each row.
     """
-    recipe = load_recipe(name)
-    matrices = _matrices(program).values()
-    weights = sum(matrix.nbytes - _nbytes(matrix, recipe) for matrix in matrices)
+    recipe, held = load_recipe(name), held_weights(program, sizes, tokens)
+    weights = pages = packed = 0
+    for blob, matrix in _matrices(program).items():
+        now, then = matrix.nbytes, _nbytes(matrix, recipe)
+        weights += sum(now) - sum(then)
+        pages += sum(map(held[blob].pages, now)) - sum(map(held[blob].pages, then))
+        packed += sum(map(held[blob].own, now)) - sum(map(held[blob].own, then))
     torch_then = not recipe.backend or not takes_the_rest(program, _KERNELS)
     process = TORCH_NBYTES * (needs_torch(program) - torch_then)
-    return Saving(f"--recipe {name}", weights, 0, process)
+    return Saving(f"--recipe {name}", weights, pages, packed, process=process)
 
 
-def _nbytes(matrix: _Matrix, recipe: Recipe) -> int:
+def _nbytes(matrix: _Matrix, recipe: Recipe) -> tuple[int, int]:
+    """Return the bytes of a matrix' numbers and of its scales."""
     match recipe.linear:
-        case "qd8":
+        case "qd8" if matrix.rounded:
             return _int8(matrix)
-        case "qb4":
+        case "qb4" if matrix.rounded:
             return _int4(matrix)
     numbers = matrix.rows * matrix.columns
-    return numbers * (2 if recipe.weights == "bfloat16" else 4)
+    return numbers * (2 if recipe.weights == "bfloat16" else 4), 0
 
 
-def _int8(matrix: _Matrix) -> int:
-    return matrix.rows * (matrix.columns + _SCALE)
+def _int8(matrix: _Matrix) -> tuple[int, int]:
+    return matrix.rows * matrix.columns, matrix.rows * _SCALE
 
 
-def _int4(matrix: _Matrix) -> int:
+def _int4(matrix: _Matrix) -> tuple[int, int]:
     fits = matrix.rows % QB4_ROWS == 0 and matrix.columns % QB4_BLOCK == 0
     if not matrix.multiplied or matrix.looked_up or not fits:
         return _int8(matrix)
     numbers = matrix.rows * matrix.columns
-    return numbers // 2 + numbers // QB4_BLOCK * _BLOCK_SCALE
+    return numbers // 2, numbers // QB4_BLOCK * _BLOCK_SCALE
 
 
 def _matrices(program: Program) -> dict[int, _Matrix]:
@@ -158,9 +179,10 @@ def _matrices(program: Program) -> dict[int, _Matrix]:
                 found[blob] = _Matrix(
                     known.rows,
                     known.columns,
-                    max(known.nbytes, matrix.nbytes),
+                    max(known.nbytes, matrix.nbytes, key=sum),
                     known.looked_up or matrix.looked_up,
                     known.multiplied or matrix.multiplied,
+                    known.rounded or matrix.rounded,
                 )
     return found
 
@@ -177,12 +199,12 @@ def _in_graph(program: Program, graph: Graph) -> Iterator[tuple[int, _Matrix]]:
         if weight is None:
             continue
         blob, kind = weight
-        nbytes = program.blobs[blob].nbytes
-        if scale is not None:
-            nbytes += program.blobs[scale[0]].nbytes
+        scales = 0 if scale is None else program.blobs[scale[0]].nbytes
+        nbytes = program.blobs[blob].nbytes, scales
         rows, columns = _shape(call.op, kind)
-        looked_up, multiplied = call.op in _LOOKED_UP, call.op in _LINEAR
-        yield blob, _Matrix(rows, columns, nbytes, looked_up, multiplied)
+        looked_up, multiplied = call.op in LOOKUPS, call.op in _LINEAR
+        rounded = call.op not in _FLOATS or len(kind.dims) == _FLOATS[call.op]
+        yield blob, _Matrix(rows, columns, nbytes, looked_up, multiplied, rounded)
 
 
 def _stored(
@@ -222,7 +244,7 @@ def cache_saving(
         row = max(state.type.shape(sizes)[-1], 1)
         then = row * 2 if dtype == "float16" else row + _SCALE
         saved += now - now * then // (row * state.type.dtype.itemsize)
-    return Saving(f"--cache-dtype {dtype}", 0, saved)
+    return Saving(f"--cache-dtype {dtype}", states=saved)
 
 
 def has_wide_caches(program: Program) -> bool:
@@ -237,6 +259,7 @@ def _is_cache(state: State) -> bool:
 
 
 def saving_lines(savings: Sequence[Saving]) -> list[str]:
-    """Lay out what each setting would save."""
-    rows = [(one.setting, f"{size(one.memory)} less") for one in savings]
+    """Lay out what memory each setting would save."""
+    less = [one for one in savings if one.memory > 0]
+    rows = [(one.setting, f"{size(one.memory)} less") for one in less]
     return columns(rows, "<>") if rows else ["  nothing that a recipe changes"]

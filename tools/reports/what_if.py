@@ -19,7 +19,7 @@ from kvc.tools.reports.savings import (
     has_wide_caches,
     recipe_saving,
 )
-from kvc.tools.text import columns, size
+from kvc.tools.text import columns, plural, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,13 @@ def describe_what_if(
             return 0
         return cache_saving(program, cache, at.sizes, tokens).states
 
-    saved = recipe_saving(program, recipe) if recipe else Saving("", 0, 0)
-    packed = min(saved.weights, at.packed) if at.packed else 0
+    saved = Saving("")
+    if recipe:
+        saved = recipe_saving(program, recipe, at.sizes, at.tokens)
     then = replace(
         at,
-        weights=at.weights - (saved.weights - packed),
-        packed=at.packed - packed,
+        weights=at.weights - saved.pages,
+        packed=at.packed - saved.packed,
         states=at.states - smaller(at.tokens),
         token=at.token - (smaller(1) - smaller(0)),
         process=at.process - saved.process,
@@ -86,7 +87,7 @@ def what_if_lines(found: WhatIf) -> list[str]:
         ("file", found.file, found.file_then),
         ("memory", now.total, then.total),
         ("  weights", now.weights + now.packed, then.weights + then.packed),
-        (f"  states with {now.tokens:,} tokens", now.states, then.states),
+        (f"  states with {plural(now.tokens, 'token')}", now.states, then.states),
         ("  scratch", now.scratch, then.scratch),
         ("  inside partitions", now.backends, then.backends),
         ("  the process, about", now.process, then.process),

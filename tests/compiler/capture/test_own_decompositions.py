@@ -16,6 +16,7 @@ CASES = {
     "as_strided of its own memory": lambda x: (x * 2).as_strided((2, 3, 2), (4, 1, 2), 1),
     "as_strided_copy": lambda x: torch.as_strided_copy(x, (2, 2), (4, 1), 3),
     "as_strided_scatter": lambda x: x.as_strided_scatter(x[0, :2].expand(2, 2), (2, 2), (1, 5), 3),
+    "as_strided_scatter of one element": lambda x: x.as_strided_scatter(x.sum(), (), (), 5),
     "fill_diagonal_": lambda x: [
         x.reshape(shape).clone().fill_diagonal_(7, wrap=wrap)
         for shape in ((3, 4), (4, 3), (6, 2), (12, 1)) for wrap in (False, True)
@@ -83,6 +84,7 @@ def test_it_equals_eager(name, tmp_path):
         lambda x: x.t().as_strided((2, 2), (1, 4)),
         lambda x: x[0].as_strided((3, 4), (4, 1)),
         lambda x: x.t().as_strided_scatter(x[:2, :2], (2, 2), (1, 4)),
+        lambda x: x.t().as_strided_scatter(x.sum(), (), ()),
         lambda x: x.repeat_interleave((x[:, 0] > 0).long() + 1, dim=0),
     ],
 )

@@ -114,6 +114,12 @@ def test_a_wrong_bundle_ends_with_1(kvc, checked, content, tmp_path):
     done = kvc("check", path)
     assert done.exit_code == 1
     assert "a prompt is not what the reference gave" in done.output
+    done = kvc("check", path, "--json")
+    assert done.exit_code == 1
+    assert "a prompt is not what the reference gave" in done.stderr
+    told = json.loads(done.stdout)
+    assert (told["version"], told["ok"], told["result"]) == (1, False, "a prompt")
+    assert told["expected"] != told["found"]
     with pytest.raises(BadFile, match="has a file of this name"):
         checked.with_files({FILE: other})
 

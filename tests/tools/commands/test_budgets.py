@@ -3,10 +3,11 @@
 import re
 
 import pytest
+import torch
 from click.testing import CliRunner
 from model_a import random_decoder
 
-from kvc.compiler import compile_program
+from kvc.compiler import Method, compile_program
 from kvc.compiler.models.decoder import DecoderConfig
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import BudgetExceeded
@@ -147,3 +148,23 @@ def test_sizes_that_nothing_is_counted_at_are_refused(kvc, tmp_path):
     done = kvc(*MODEL, "-o", tmp_path / "tiny.kvc", "--at", "capacity=64")
     assert done.exit_code == 2
     assert "--at says at which sizes --max-ram and --max-state count" in done.output
+
+
+class Words(torch.nn.Module):
+    """Looks three tokens up in a table of two megabytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(8192, 64)
+
+    def forward(self, tokens):
+        return self.table(tokens)
+
+
+def test_memory_of_a_table_is_what_is_around_the_rows_looked_up(tmp_path):
+    method = Method("forward", (torch.zeros(1, 3, dtype=torch.int64),))
+    bundle = compile_program(Words(), [method], "cpu_fp32")
+    most = Budgets(file=None, ram=1, state=None, sizes={})
+    with pytest.raises(BudgetExceeded) as caught:
+        bundle.save(tmp_path / "words.kvc", accept=most.check)
+    assert "197 kB  table.weight: float32[8192, 64]" in caught.value.listing

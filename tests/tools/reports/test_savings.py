@@ -69,7 +69,65 @@ def test_a_recipe_without_torch_saves_what_torch_takes(compiled, recipe):
     told = savings[f"--recipe {recipe}"]
     assert told.process == TORCH_NBYTES
     assert told.process == pytest.approx(before.process - after.process, rel=0.01)
-    assert told.memory >= TORCH_NBYTES + told.weights
+    assert told.memory >= TORCH_NBYTES + told.pages
+
+
+class Words(torch.nn.Module):
+    """Looks tokens up in a table that is much larger than the layer after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(8192, 64)
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, tokens):
+        return self.layer(self.table(tokens))
+
+
+def words(folder, recipe):
+    method = Method("forward", (torch.zeros(1, 3, dtype=torch.int64),))
+    compile_program(Words(), [method], recipe).save(folder / f"{recipe}.kvc")
+    return folder / f"{recipe}.kvc"
+
+
+def test_memory_saves_what_it_holds_of_a_table_the_file_all_of_it(kvc, tmp_path):
+    now, then = words(tmp_path, "cpu_fp32"), words(tmp_path, "cpu_q8")
+    before, savings = savings_of(now)
+    after, _ = savings_of(then)
+    told = savings["--recipe cpu_q8"]
+    assert told.weights == pytest.approx(blob_nbytes(now) - blob_nbytes(then), rel=1e-3)
+    assert told.pages == before.weights - after.weights
+    assert told.memory < 0 < told.weights
+    assert "--recipe cpu_q8" not in kvc("dump", now, "--what-if").stdout
+    with BundleFile.open(now) as file:
+        at = describe_footprint(file.program, {})
+        found = describe_what_if(file.program, now.stat().st_size, at, "cpu_q8", "")
+    assert found.memory_then.weights == after.weights > 3 * 65536  # three rows
+
+
+class Flat(torch.nn.Module):
+    """Multiplies with the weight of a convolution, which no recipe rounds."""
+
+    def __init__(self):
+        super().__init__()
+        self.picture = torch.nn.Conv2d(3, 64, 8)
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, patches):
+        made = torch.nn.functional.linear(patches, self.picture.weight.flatten(1))
+        return self.layer(made)
+
+
+def test_a_weight_of_another_shape_in_the_file_is_not_rounded(tmp_path):
+    method = Method("forward", (torch.ones(3, 192),))
+    for recipe in ("cpu_fp32", "cpu_q8"):
+        path = tmp_path / f"{recipe}.kvc"
+        compile_program(Flat(), [method], recipe).save(path)
+    before, savings = savings_of(tmp_path / "cpu_fp32.kvc")
+    after, left = savings_of(tmp_path / "cpu_q8.kvc")
+    assert savings["--recipe cpu_q8"].weights == 64 * (64 * 3 - 4)
+    assert savings["--recipe cpu_q8"].pages == before.weights - after.weights
+    assert "--recipe cpu_q8" not in left
 
 
 class Sorting(torch.nn.Module):
