@@ -40,6 +40,7 @@ from kvc.runtime import load
 with load(sys.argv[1]) as program, program.restore(sys.argv[2]) as session:
     session.save(sys.argv[3])
 """
+SAY_KILLS = 20
 LEFT_OVER = ".kvc-1-0123456789abcdef.tmp"
 CALLS = "write pwrite64 fsync fdatasync ftruncate flock rename renameat renameat2 link"
 CALLS = f"{CALLS} linkat unlink unlinkat".replace(" ", ",")
@@ -270,6 +271,8 @@ def main() -> int:
             drawn = random.Random(f"{options.seed} {number}")
             (name,) = drawn.choices([*killers], shares)
             killers[name].at_moment(drawn.random())
+            if number % SAY_KILLS == SAY_KILLS - 1:
+                print(f"{number + 1} kills", flush=True)
         for killer in killers.values() if options.calls else ():
             calls = list(killer.calls())
             drawn = random.Random(f"{options.seed} {killer.name}")
