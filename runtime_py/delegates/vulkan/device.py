@@ -17,7 +17,7 @@ from typing import Final
 
 from kvc.runtime.delegates.vulkan import structs as s
 from kvc.runtime.delegates.vulkan.functions import INSTALL, Functions
-from kvc.schema.errors import DeviceLost, MissingLibrary
+from kvc.schema.errors import DeviceLost, KvcError, MissingLibrary
 from kvc.schema.frozen import frozen
 
 PUSH_NBYTES: Final = 32
@@ -25,6 +25,7 @@ _API: Final = 1 << 22 | 2 << 12  # Vulkan 1.2
 _COMPUTE: Final = 2  # VK_QUEUE_COMPUTE_BIT, VK_PIPELINE_BIND_POINT has 1
 _STAGE: Final = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
 _DEVICE_LOCAL, _VISIBLE, _COHERENT = 1, 2, 4
+_WIDEST_GROUP: Final = 256  # invocations of matmul.comp
 
 
 class Kind(IntEnum):
@@ -104,12 +105,15 @@ class Instance:
             name=properties.deviceName.decode(errors="replace"),
             kind=Kind(min(properties.deviceType, Kind.SOFTWARE)),
             nbytes=max(own, default=0),
-            missing=self._missing(device, properties.apiVersion),
+            missing=self._missing(number, properties),
         )
 
-    def _missing(self, device: c_void_p, version: int) -> tuple[str, ...]:
-        if version < _API:
+    def _missing(
+        self, number: int, properties: s.PhysicalDeviceProperties
+    ) -> tuple[str, ...]:
+        if properties.apiVersion < _API:
             return ("Vulkan 1.2",)
+        device = self.devices[number]
         newer = s.Features12()
         older = s.Features11(pNext=s.address_of(newer))
         both = s.PhysicalDeviceFeatures2(pNext=s.address_of(older))
@@ -121,17 +125,22 @@ class Instance:
             "shaderInt8": newer.shaderInt8,
             "scalarBlockLayout": newer.scalarBlockLayout,
             "bufferDeviceAddress": newer.bufferDeviceAddress,
+            f"workgroups of {_WIDEST_GROUP}": (
+                properties.maxComputeWorkGroupInvocations >= _WIDEST_GROUP
+            ),
+            "a queue that computes": self.family(number) is not None,
         }
         return tuple(name for name, value in has.items() if not value)
 
-    def family(self, number: int) -> int:
-        """Return the family of queues that compute, of a device that has one."""
+    def family(self, number: int) -> int | None:
+        """Return the family of queues that compute, of a device; None for none."""
         count, name = c_uint32(), "vkGetPhysicalDeviceQueueFamilyProperties"
         device = self.devices[number]
         self.functions.tell(name, device, byref(count), None)
         families = (s.QueueFamilyProperties * count.value)()
         self.functions.tell(name, device, byref(count), families)
-        return next(i for i, f in enumerate(families) if f.queueFlags & _COMPUTE)
+        able = (i for i, f in enumerate(families) if f.queueFlags & _COMPUTE)
+        return next(able, None)
 
 
 class Device:
@@ -155,7 +164,9 @@ class Device:
         """
         self.functions, self.found = instance.functions, instance.describe(number)
         self.handle, self._lock = c_void_p(), threading.Lock()
-        self.family = instance.family(number)
+        family = instance.family(number)
+        assert family is not None, "the device lacks nothing"
+        self.family = family
         self._create(instance, number)
         queue = c_void_p()
         self.functions.tell(
@@ -275,8 +286,9 @@ class Device:
     def wait(self, fence: s.HANDLE) -> None:
         """Wait until a fence says that its commands have ended, and reset it.
 
-        Python handles signals in between. After an interrupt, this waits on: memory is
-        the caller's again when it returns or raises.
+        Python handles signals in between. After an interrupt, or whatever else a
+        handler raises, this waits on: memory is the caller's again when it returns or
+        raises.
 
         Raises:
             DeviceLost: the device was lost meanwhile.
@@ -288,7 +300,9 @@ class Device:
                     "vkWaitForFences", self.handle, 1, byref(fence), 1, 50_000_000
                 ):
                     break
-            except KeyboardInterrupt as error:
+            except KvcError:
+                raise
+            except BaseException as error:
                 interrupt = error
         self.functions.call("vkResetFences", self.handle, 1, byref(fence))
         if interrupt is not None:

@@ -13,7 +13,13 @@ from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.vulkan.kernels import KERNELS, Kernel, full
 from kvc.runtime.delegates.vulkan.products import PRODUCTS
 from kvc.runtime.delegates.vulkan.quantized import QUANTIZED
-from kvc.runtime.delegates.vulkan.steps import Steps, strided, whole_bits
+from kvc.runtime.delegates.vulkan.steps import (
+    Steps,
+    check_count,
+    check_span,
+    strided,
+    whole_bits,
+)
 
 _CHECK, _PICK, _PICK_SCALED, _PUT, _ADD, _ADD_WHOLE = range(6)
 _UPDATE, _CHECK_INDEX, _CHECK_ROWS = range(3)
@@ -51,6 +57,7 @@ class Picked:
     """
 
     def __init__(self, x: Array, indices: Sequence[Array | None]) -> None:
+        check_span(x)  # which indices move over
         given = {axis: index for axis, index in enumerate(indices) if index is not None}
         axes = list(given)
         kept = [axis for axis in range(x.ndim) if axis not in given]
@@ -100,6 +107,7 @@ def _put(
     each = math.prod(base.shape[len(kept) :])
     if not each:
         return
+    check_count(base.size)
     integers = integers | {1: len(kept), 2: each}
     op, numbers = _PUT, {0: 0.0}
     if add is None:
@@ -147,6 +155,7 @@ def index_tensor(
 
 def _along(x: Array, axis: int, shape: tuple[int, ...]) -> tuple[Array, dict[int, int]]:
     """Return x at index 0 of an axis, as an array of a shape, and how indices move."""
+    check_span(x)
     steps = [0 if i == axis else step for i, step in enumerate(x.strides)]
     integers = _moves([x], [x.strides[axis] // x.itemsize], [x.shape[axis]])
     return strided(x, shape, steps), integers

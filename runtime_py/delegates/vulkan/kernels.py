@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.delegates.vulkan.steps import Steps, seen_as, whole_bits
+from kvc.runtime.delegates.vulkan.steps import Steps, check_count, seen_as, whole_bits
 
 Kernel = Callable[..., None]
 Where = tuple[int | slice | EllipsisType, ...]
@@ -256,6 +256,7 @@ def _reduce(op: int) -> Kernel:
         gone = sorted({axis % x.ndim for axis in given}) if x.ndim else []
         kept = [axis for axis in range(x.ndim) if axis not in gone]
         count = math.prod(x.shape[axis] for axis in gone)
+        check_count(count)
         if op in _CHOOSING and not count and out[0].size:
             raise ValueError("there is no greatest or least of no elements")
         if keep:

@@ -81,8 +81,7 @@ class Steps:
             groups = -(-count // 64)
         if not groups:
             return
-        if count >= _MOST:
-            raise ValueError(f"{count} elements, of which a shader counts {_MOST}")
+        check_count(count)
         wholes, floats = [0] * _INTEGERS, [0.0] * _NUMBERS
         for number, value in (integers or {}).items():
             wholes[number] = value
@@ -167,10 +166,8 @@ class Steps:
         size, rank = array.itemsize, array.ndim
         if rank > MAX_RANK:
             raise ValueError(f"{rank} dims")
+        check_span(array)
         strides = [stride // size for stride in array.strides]
-        pairs = zip(array.shape, strides, strict=True)
-        if sum((n - 1) * abs(step) for n, step in pairs) >= _MOST:
-            raise ValueError(f"{array.shape} spans more than {_MOST} elements")
         none = [0] * (MAX_RANK - rank)
         # Along an axis of one element no stride counts, and it may be any.
         strides = [
@@ -179,6 +176,28 @@ class Steps:
         # What has no elements is there all the same, and nowhere.
         place = self._place(address_of(array)) if array.size else 1
         return _TENSOR.pack(place, dtype, rank, *array.shape, *none, *strides, *none)
+
+
+def check_count(count: int) -> None:
+    """Check that a shader can count so many elements.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if count >= _MOST:
+        raise ValueError(f"{count} elements, of which a shader counts {_MOST}")
+
+
+def check_span(array: Array) -> None:
+    """Check that offsets of all elements are ints of a shader.
+
+    Raises:
+        ValueError: they are not.
+    """
+    pairs = zip(array.shape, array.strides, strict=True)
+    span = sum((n - 1) * abs(stride) for n, stride in pairs) // array.itemsize
+    if span >= _MOST or max(array.shape, default=0) >= _MOST:
+        raise ValueError(f"{array.shape} spans more than {_MOST} elements")
 
 
 def _single(value: float) -> float:

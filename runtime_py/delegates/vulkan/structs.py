@@ -25,6 +25,7 @@ DISPATCHABLE: TypeAlias = c_void_p
 MAX_HEAPS: Final = 16
 MAX_TYPES: Final = 32
 _LIMITS_NBYTES: Final = 504  # of VkPhysicalDeviceLimits on 64 bits
+_INVOCATIONS_OFFSET: Final = 232  # there
 _SPARSE_NBYTES: Final = 20
 
 
@@ -69,7 +70,7 @@ class InstanceCreateInfo(_Typed):
 
 
 class PhysicalDeviceProperties(Structure):
-    """VkPhysicalDeviceProperties, its limits as bytes."""
+    """VkPhysicalDeviceProperties, one of its limits by name."""
 
     _fields_ = [
         ("apiVersion", c_uint32),
@@ -79,7 +80,9 @@ class PhysicalDeviceProperties(Structure):
         ("deviceType", c_int32),
         ("deviceName", c_char * 256),
         ("pipelineCacheUUID", c_uint8 * 16),
-        ("limits", c_uint64 * (_LIMITS_NBYTES // 8)),
+        ("earlierLimits", c_uint64 * (_INVOCATIONS_OFFSET // 8)),
+        ("maxComputeWorkGroupInvocations", c_uint32),
+        ("laterLimits", c_uint8 * (_LIMITS_NBYTES - _INVOCATIONS_OFFSET - 4)),
         ("sparseProperties", c_uint8 * _SPARSE_NBYTES),
     ]
 

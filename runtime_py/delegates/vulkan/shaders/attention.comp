@@ -12,6 +12,7 @@ layout(local_size_x = 64) in;
 #include "functions.glsl"
 
 const int PIECE = 64, WIDEST = 1024;
+const int64_t MOST = int64_t(1) << 62;  // valid positions, so that no sum of them overflows
 shared float scores[PIECE], lanes[PIECE], sums[WIDEST];
 uint lane;
 
@@ -49,7 +50,7 @@ int64_t count_of(uint row, int64_t seq) {
 void check(uint batch, int64_t seq, int64_t slots, bool circular) {
   for (uint row = 0; row < batch; ++row) {
     int64_t total = total_of(row);
-    if (total < 0 || (!circular && total > slots)) { refuse(BAD_LENGTH, int64_t(row), total, slots, 0); return; }
+    if (total < 0 || total > (circular ? MOST : slots)) { refuse(BAD_LENGTH, int64_t(row), total, slots, 0); return; }
   }
   for (uint row = 0; row < batch; ++row) {
     int64_t count = count_of(row, seq);
@@ -74,8 +75,7 @@ void main() {
   for (uint item = gl_WorkGroupID.x; item < push.count; item += gl_NumWorkGroups.x) {
     uint query = item % seq, head = item / seq % heads, row = item / seq / heads;
     uint group = head / (heads / uint(k.dims[1]));
-    int64_t total = max(total_of(row), int64_t(0));
-    if (!circular) total = min(total, slots);
+    int64_t total = clamp(total_of(row), int64_t(0), circular ? MOST : slots);
     int64_t count = clamp(count_of(row, int64_t(seq)), int64_t(0), int64_t(seq));
     int64_t here = total - count + int64_t(query);
     int64_t end = mask.at != 0 ? min(total, int64_t(mask.dims[3])) : total;

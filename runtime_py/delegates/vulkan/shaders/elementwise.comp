@@ -55,7 +55,9 @@ float power(float x, float y) {
   } else {
     // The logarithm in two parts, so that its product with y keeps enough digits.
     float high = floor(log_of(size) * 256.0 + 0.5) / 256.0;
-    float rest = size * exp_of(-high) - 1.0;
+    // In two halves where one power would leave the range of what is no subnormal.
+    float halfway = exp_of(-0.5 * high);
+    float rest = (abs(high) > 80.0 ? size * halfway * halfway : size * exp_of(-high)) - 1.0;
     float low = rest - rest * rest * 0.5 + rest * rest * rest / 3.0;
     float main = floor(high * y), left = (high * y - main) + low * y;
     found = size == INFINITY ? (y > 0.0 ? INFINITY : 0.0) : exp_of(main) * exp_of(left);
@@ -99,7 +101,7 @@ float compute(uint op) {
     case 30: return tanh_of(a);
     case 31: return 1.0 / (1.0 + exp_of(-a));
     case 32: return silu_of(a);
-    case 33: return is_nan(a) ? a : max(a, 0.0);
+    case 33: return a < 0.0 ? 0.0 : a;
     case 34: return gelu_of(a);
     case 35: return gelu_tanh_of(a);
     case 36: return erf_of(a);

@@ -91,12 +91,46 @@ float erf_of(float x) {
   return x < 0.0 ? -found : found;
 }
 
-// The sine of x + turns * pi / 2 (Cephes, sinf): exact to some thousands of turns.
+// The first bits of 2 / pi after the point.
+const uint TWO_OVER_PI[6] = uint[](
+  0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u);
+
+// The quarter turns of x beyond 4096, modulo 4, and the angle that is left (Payne and
+// Hanek, 1983): x is whole * 2 ** (skipped + 2), and bits of 2 / pi that only make
+// multiples of 4 are skipped. Products wrap around as turns do.
+int whole_quarters(float x, out float angle) {
+  uint bits = floatBitsToUint(x);
+  int skipped = int((bits >> 23) & 0xffu) - 152;
+  uint64_t whole = uint64_t((bits & 0x007fffffu) | 0x00800000u), ratio;
+  if (skipped < 0) {
+    ratio = ((uint64_t(TWO_OVER_PI[0]) << 32) | uint64_t(TWO_OVER_PI[1])) >> -skipped;
+  } else {
+    int word = skipped >> 5, left = skipped & 31;
+    ratio = (uint64_t(TWO_OVER_PI[word]) << 32) | uint64_t(TWO_OVER_PI[word + 1]);
+    if (left != 0) ratio = (ratio << left) | uint64_t(TWO_OVER_PI[word + 2] >> (32 - left));
+  }
+  uint64_t turned = whole * ratio;  // a quarter is 1 << 62
+  uint64_t quarters = (turned + (uint64_t(1) << 61)) >> 62;
+  angle = float(int64_t(turned - (quarters << 62))) * 3.406121580086e-19;
+  if (x < 0.0) angle = -angle;
+  return x < 0.0 ? -int(quarters) : int(quarters);
+}
+
+// The sine of x + turns * pi / 2 (Cephes, sinf).
 float sine(float x, int turns) {
   if (is_nan(x) || abs(x) == INFINITY) return uintBitsToFloat(0x7fc00000u);
-  float n = floor(x * 0.636619772367581 + 0.5);
-  precise float r = ((x - n * 1.5703125) - n * 4.837512969970703e-4) - n * 7.54978995489188e-8;
-  int quarter = (int(n) + turns) & 3;
+  precise float r;
+  int quarter;
+  if (abs(x) > 4096.0) {
+    float angle;
+    quarter = whole_quarters(x, angle) + turns;
+    r = angle;
+  } else {
+    float n = floor(x * 0.636619772367581 + 0.5);
+    r = ((x - n * 1.5703125) - n * 4.837512969970703e-4) - n * 7.54978995489188e-8;
+    quarter = int(n) + turns;
+  }
+  quarter &= 3;
   float z = r * r, found;
   if ((quarter & 1) == 0) {
     found = ((-1.9515295891e-4 * z + 8.3321608736e-3) * z - 1.6666654611e-1) * z * r + r;

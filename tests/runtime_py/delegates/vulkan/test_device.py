@@ -48,6 +48,22 @@ def test_what_a_device_lacks_is_said() -> None:
         choose([])
 
 
+def test_a_device_without_a_queue_that_computes_is_not_used(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices.Instance, "family", lambda *_: None)
+    found = devices.find_devices()[device.found.number]
+    assert found.missing == ("a queue that computes",)
+
+
+def test_a_device_of_narrow_workgroups_is_not_used(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_WIDEST_GROUP", 1 << 30)
+    found = devices.find_devices()[device.found.number]
+    assert found.missing == (f"workgroups of {1 << 30}",)
+
+
 def test_a_system_without_vulkan_is_told_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,8 +131,9 @@ def test_a_lost_device_is_an_error_of_its_kind_from_then_on(
             device.wait(run._commands._fence)
 
 
-def test_an_interrupt_waits_for_the_device(
-    device: Device, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
+def test_what_a_signal_raises_waits_for_the_device(
+    device: Device, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
     run, x = doubling(device)
     library, calls = device.functions._library, []
@@ -125,12 +142,12 @@ def test_an_interrupt_waits_for_the_device(
     def interrupted(*arguments: object) -> int:
         calls.append(arguments)
         if len(calls) == 1:
-            raise KeyboardInterrupt
+            raise kind
         return int(wait(*arguments))
 
     with monkeypatch.context() as patch:
         patch.setattr(library, "vkWaitForFences", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(kind):
             run()
     assert len(calls) > 1
     run()

@@ -7,7 +7,12 @@ from native_calls import native_graph
 from op_cases import Case
 from vulkan_calls import run_on_device
 
-from kvc.schema.errors import CacheOverflow, IndexOutOfRange, RowLengthOutOfRange
+from kvc.schema.errors import (
+    CacheOverflow,
+    IndexOutOfRange,
+    KernelFailed,
+    RowLengthOutOfRange,
+)
 
 
 def call(case: Case, *results: torch.Tensor) -> None:
@@ -68,6 +73,16 @@ def test_checks_say_what_the_reference_says() -> None:
     with pytest.raises(CacheOverflow):
         call(rows([0, 6], [1, 3]))
     call(rows([0, 5], [1, 3]))
+
+
+@pytest.mark.parametrize("total", [-1, (1 << 62) + 1, (1 << 63) - 1])
+def test_a_ring_that_has_seen_too_much_is_refused(total: int) -> None:
+    x = torch.randn(1, 1, 8, 4)
+    none = (None,) * 6
+    valid = torch.tensor([total])
+    arguments = (x, x, x, valid, None, True, *none, "circular", None, None, None, 0)
+    with pytest.raises(KernelFailed, match=f"row 0 has {total} valid positions"):
+        call(Case("kvc::attention", arguments), x)
 
 
 def test_a_position_is_moved_by_a_number() -> None:

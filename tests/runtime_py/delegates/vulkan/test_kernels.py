@@ -61,6 +61,20 @@ def test_an_operator_takes_operands_with_gaps(device: Device, case: Case) -> Non
     check(device, case.strided())
 
 
+FAR = torch.tensor([4097.0, 65536.0, 131072.0, 1e6, 3e9, 16777217.0e20, 3e38])
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_angles_of_many_turns_are_exact(device: Device, name: str) -> None:
+    check(device, Case(f"aten::{name}", (torch.cat([FAR, -FAR]),)))
+
+
+@pytest.mark.parametrize("exponent", [1 / 3, -0.4, 65])
+def test_powers_of_the_least_and_the_greatest(device: Device, exponent: float) -> None:
+    x = torch.tensor([1e-40, 2e-38, 1e30, 3e38])
+    check(device, Case("aten::pow.Tensor_Scalar", (x, exponent)))
+
+
 # Those of the tests of states, of faults, of int8, and what is no step.
 ELSEWHERE = {
     *("kvc::quantize_rows", "kvc::linear_qd8", "kvc::embedding_q8"),
