@@ -22,6 +22,7 @@ VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
         "check": 1,
         "gc": 1,
         "recipes": 1,
+        "devices": 1,
     }
 )
 

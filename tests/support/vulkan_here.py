@@ -26,6 +26,17 @@ def device() -> Device:
         pytest.skip(f"Vulkan is not here: {error}")
 
 
+def is_here() -> bool:
+    """Tell whether there is a device; raise where there must be one."""
+    try:
+        open_device()
+    except MissingLibrary:
+        if REQUIRED:
+            raise
+        return False
+    return True
+
+
 @contextmanager
 def memory(*, separate: bool) -> Iterator[Device]:
     """Treat the device's memory as apart from the host's, or as shared with it."""

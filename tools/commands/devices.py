@@ -1,8 +1,8 @@
 """`kvc devices`: list the devices that bundles can run on here."""
 
-import json
-
 import click
+
+from kvc.tools.json_text import report_text
 
 
 @click.command()
@@ -24,20 +24,17 @@ def devices(as_json: bool) -> None:
     for backend, found in find_devices():
         if isinstance(found, MissingLibrary):
             rows.append((backend, f"none: {found}"))
-            facts.append({"backend": backend, "missing": str(found)})
+            facts.append(_fact(backend, "", "", str(found)))
             continue
         for each in found:
             reason = f"; cannot be used: {each.missing}" if each.missing else ""
             rows.append((each.name, escape(each.what) + reason))
-            facts.append(
-                {
-                    "backend": backend,
-                    "device": each.name,
-                    "what": each.what,
-                    "missing": each.missing,
-                }
-            )
+            facts.append(_fact(backend, each.name, each.what, each.missing))
     if as_json:
-        click.echo(json.dumps({"devices": facts}, indent=2))
+        click.echo(report_text("devices", {"devices": facts}))
     else:
         click.echo("\n".join(columns(rows, indent=0)) or "none beside the processor")
+
+
+def _fact(backend: str, device: str, what: str, missing: str) -> dict[str, str]:
+    return {"backend": backend, "device": device, "what": what, "missing": missing}

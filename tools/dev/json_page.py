@@ -64,6 +64,12 @@ PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
     ),
     ("kvc gc FOLDER --json", "", "with `folder`, `dry_run`, `nbytes`, ", Collected),
     ("kvc recipes --json", "recipes", "name -> description", None),
+    (
+        "kvc devices --json",
+        "devices",
+        "a list with `backend`, `device`, `what`, and `missing`: why it cannot be used",
+        None,
+    ),
 )
 HEAD = """\
 # What commands print with `--json`
