@@ -1,35 +1,18 @@
-"""The native backend `cpu`, ahead of time.
+"""The backend `cpu`, ahead of time: `kvc.runtime` binds it to kernels of its own."""
 
-Takes every node of `kvc.schema.backends.cpu`, cache writes and attention included, so
-that most methods are one partition and one native call. The code of a partition is its
-block: `kvc.runtime` binds it to kernels of its own.
-"""
-
-from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from kvc.compiler.backends.base import Backend, Lowered, Partition
-from kvc.compiler.backends.operands import able_nodes
-from kvc.compiler.ir import Constant, Method
-from kvc.schema.backends.cpu import why_not
-from kvc.schema.types import Symbol
+from kvc.compiler.backends.blocks import BlockBackend
+from kvc.schema.backends import cpu
+from kvc.schema.backends.operands import WhyNot
 
 
-class Cpu(Backend):
+class Cpu(BlockBackend):
     """Runs float32 and int8 graphs with kvc's own kernels."""
 
     name: ClassVar[str] = "cpu"
-    in_place = True
 
-    def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take."""
-        return frozenset(able_nodes(method, why_not))
-
-    def lower(
-        self,
-        partitions: Mapping[str, Sequence[Partition]],
-        constants: Mapping[str, Constant],
-        symbols: tuple[Symbol, ...],
-    ) -> Mapping[str, Sequence[Lowered]]:
-        """Return nothing to know: the code is the partition's block."""
-        return {name: (Lowered(),) * len(some) for name, some in partitions.items()}
+    @property
+    def supported(self) -> WhyNot:
+        """Return the list of what it supports."""
+        return cpu.why_not

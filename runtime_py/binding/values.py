@@ -29,10 +29,12 @@ from kvc.schema.model import (
     Constant,
     CursorSlot,
     Graph,
+    Instruction,
     Ref,
     Scratch,
     StateSlot,
 )
+from kvc.schema.ops import APPEND, REPLACE
 from kvc.schema.types import Affine, evaluate
 
 if TYPE_CHECKING:
@@ -107,6 +109,29 @@ class Values:
         if found is None:
             found = self._arrays[value] = self._make_array(value)
         return found
+
+    def written(self, result: int) -> Array:
+        """Return what a fresh result is written to: it may be the memory of a state."""
+        storage = self._graph.values[result].storage
+        if isinstance(storage, Alias):
+            self.place(result, self.array(storage.base))
+        return self.array(result)
+
+    def updated(
+        self, instruction: Instruction
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """Return what an update writes to, and a copy that goes before: to, from."""
+        operand, (result,) = instruction.arguments[0], instruction.results
+        assert isinstance(operand, Ref)
+        if isinstance(self._graph.values[result].storage, Alias):
+            if instruction.op not in (APPEND, REPLACE):
+                self.place(result, self.array(operand.value))
+            return self.array(result), None
+        target = self.array(result)
+        if instruction.op == REPLACE:
+            return target, None
+        old = self.array(operand.value)
+        return target, (target[tuple(slice(n) for n in old.shape)], old)
 
     def argument(self, argument: Argument, read: Callable[[int], object]) -> object:
         """Return an argument of an instruction; `read` is `array` or `tensor`."""

@@ -44,8 +44,8 @@ from kvc.schema.errors import (
     OutOfMemory,
     RowLengthOutOfRange,
 )
-from kvc.schema.model import Alias, Argument, Block, Graph, Instruction, Ref
-from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
+from kvc.schema.model import Argument, Block, Graph, Instruction
+from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
 from kvc.schema.verify.signatures import check_at, sized_together
 
@@ -233,7 +233,7 @@ class _Binder:
         return [read(each, self._values.array) for each in instruction.arguments]
 
     def _bind_fresh(self, instruction: Instruction) -> None:
-        outs = [self._out(value) for value in instruction.results]
+        outs = [self._values.written(value) for value in instruction.results]
         strided = OPS[instruction.op].pointwise or instruction.op in _STRIDED
         made = outs if strided else _side_by_side(outs)
         if instruction.op == _ATTENTION_PRODUCT:
@@ -245,7 +245,11 @@ class _Binder:
 
     def _bind_products(self, rows: Instruction, *products: Instruction) -> None:
         """Add one step for rows that are quantized, and all their products."""
-        outs = [self._out(value) for product in products for value in product.results]
+        outs = [
+            self._values.written(value)
+            for product in products
+            for value in product.results
+        ]
         made = _side_by_side(outs)
         (x,) = self._arguments(rows)
         operands = [self._arguments(product)[ROWS:] for product in products]
@@ -259,25 +263,11 @@ class _Binder:
             if out is not array:
                 self._add(_COPY, [out, array])
 
-    def _out(self, result: int) -> Array:
-        """Return what a fresh result is written to: it may be the memory of a state."""
-        storage = self._graph.values[result].storage
-        if isinstance(storage, Alias):
-            self._values.place(result, self._values.array(storage.base))
-        return self._values.array(result)
-
     def _bind_update(self, instruction: Instruction) -> None:
-        operand, *arguments = instruction.arguments
-        (result,) = instruction.results
-        assert isinstance(operand, Ref)
-        if isinstance(self._graph.values[result].storage, Alias):
-            if instruction.op not in (APPEND, REPLACE):
-                self._values.place(result, self._values.array(operand.value))
-        elif instruction.op != REPLACE:
-            old = self._values.array(operand.value)
-            target = self._values.array(result)
-            self._add(_COPY, [target[tuple(slice(n) for n in old.shape)], old])
-        self._add_call(instruction, [self._values.array(result)], tuple(arguments), 1)
+        target, copy = self._values.updated(instruction)
+        if copy is not None:
+            self._add(_COPY, [*copy])
+        self._add_call(instruction, [target], tuple(instruction.arguments[1:]), 1)
 
     def _add_call(
         self,

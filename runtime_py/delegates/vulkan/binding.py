@@ -30,8 +30,8 @@ from kvc.schema.errors import (
     KvcError,
     RowLengthOutOfRange,
 )
-from kvc.schema.model import Alias, Argument, Block, Instruction, Ref
-from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
+from kvc.schema.model import Argument, Block, Instruction
+from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.verify.signatures import check_at, sized_together
 
 _CHECK_INDEX: Final = "kvc::check_index"
@@ -186,7 +186,7 @@ class Binder:
             case Aliasing.CHECK:
                 CHECKS[op](self._steps, (), *self._arguments(instruction.arguments))
             case Aliasing.FRESH:
-                outs = [self._out(value) for value in instruction.results]
+                outs = [self._values.written(value) for value in instruction.results]
                 FRESH[op](self._steps, outs, *self._arguments(instruction.arguments))
             case Aliasing.CONTROL:
                 raise AssertionError("control flow stays outside")
@@ -194,26 +194,12 @@ class Binder:
     def _arguments(self, arguments: Sequence[Argument]) -> list[object]:
         return [self._values.argument(each, self._values.array) for each in arguments]
 
-    def _out(self, result: int) -> Array:
-        """Return what a fresh result is written to: it may be the memory of a state."""
-        storage = self._graph.values[result].storage
-        if isinstance(storage, Alias):
-            self._values.place(result, self._values.array(storage.base))
-        return self._values.array(result)
-
     def _bind_update(self, instruction: Instruction) -> None:
-        operand, *arguments = instruction.arguments
-        (result,) = instruction.results
-        assert isinstance(operand, Ref)
-        if isinstance(self._graph.values[result].storage, Alias):
-            if instruction.op not in (APPEND, REPLACE):
-                self._values.place(result, self._values.array(operand.value))
-        elif instruction.op != REPLACE:
-            old = self._values.array(operand.value)
-            target = self._values.array(result)
-            self._steps.copy(target[tuple(slice(n) for n in old.shape)], old)
-        outs = [self._values.array(result)]
-        UPDATES[instruction.op](self._steps, outs, *self._arguments(arguments))
+        target, copy = self._values.updated(instruction)
+        if copy is not None:
+            self._steps.copy(*copy)
+        arguments = self._arguments(instruction.arguments[1:])
+        UPDATES[instruction.op](self._steps, [target], *arguments)
 
 
 def _error(fault: int, facts: Sequence[int], is_index: bool) -> Exception:
