@@ -26,7 +26,7 @@ from kvc.schema.model import Instruction
 
 INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out
-_VERSION: Final = 7
+_VERSION: Final = 8
 _VARIABLE: Final = "KVC_PROCESSOR"  # the instruction set to use
 _MAX_RANK: Final = 8
 
@@ -67,6 +67,29 @@ class Failure:
     facts: tuple[int, ...]
 
 
+class Question(ctypes.Structure):
+    """What a library is asked about its last run; see libraries.cc.
+
+    Attributes:
+        ask: address of its function.
+        handle: address of the handle that it takes.
+        what: the function's number for it.
+        nbytes, answer: the answer's size, and its address; None where nobody wants it.
+        needed: what the library says of the size.
+        status: of the last time, 0 for success.
+    """
+
+    _fields_ = (
+        ("ask", ctypes.c_void_p),
+        ("handle", ctypes.c_void_p),
+        ("what", ctypes.c_int64),
+        ("nbytes", ctypes.c_size_t),
+        ("answer", ctypes.c_void_p),
+        ("needed", ctypes.c_size_t),
+        ("status", ctypes.c_int64),
+    )
+
+
 class Steps:
     """A list of kernel calls with fixed operands, which the library runs.
 
@@ -83,6 +106,7 @@ class Steps:
         self._integers: list[int] = []
         self._numbers: list[float] = []
         self._steps: list[tuple[int, int, int, int, int]] = []
+        self._questions: list[Question] = []  # kept alive
         self._memory: tuple[Array, ...] = ()
         self._settled: Array | None = None
 
@@ -108,6 +132,11 @@ class Steps:
     def add_call(self, function: int, handle: int) -> None:
         """Add a call of another library, see libraries.cc; both are addresses."""
         self.add("call", [], [function, handle], [])
+
+    def add_question(self, question: "Question") -> None:
+        """Add one about the last run of another library, asked while one records."""
+        self._questions.append(question)
+        self.add("ask", [], [ctypes.addressof(question)], [])
 
     def settle(self) -> Array:
         """Write down all that has been added, and return it; nothing is added then.

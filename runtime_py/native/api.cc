@@ -50,7 +50,7 @@ void* find_workspace(size_t nbytes, int slot) {
 }  // namespace kvc
 
 // Version of this interface; `kvc.runtime.native` has the same.
-KVC_API int32_t kvc_version() { return 7; }
+KVC_API int32_t kvc_version() { return 8; }
 
 // Names of the instruction sets that kernels can use here, least first, each with a space
 // after it.
@@ -80,7 +80,7 @@ KVC_API int32_t kvc_run(const kvc::Step* steps, int32_t count, int32_t first, in
   const auto end = Clock::now() + std::chrono::milliseconds(milliseconds);
   const auto& all = kvc::kernels();
   std::atomic<size_t> lacking{0};
-  const kvc::Context context{threads, failure, &lacking};
+  const kvc::Context context{threads, failure, &lacking, ended != nullptr};
   const kvc::Borrowing borrowing(lent);
   failure->fault = kvc::Fault::kNone;
   for (int32_t i = first; i < count; ++i) {

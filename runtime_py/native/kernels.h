@@ -52,6 +52,7 @@ struct Context {
   int threads;
   Failure* failure;
   std::atomic<size_t>* lacking;  // bytes that a thread of the kernel asked for in vain; 0
+  bool recorded;  // whether somebody wants to know when each step has ended
 
   // Memory as `find_workspace` gives it. Where there is none, `complete` is false afterwards.
   void* workspace(size_t nbytes, int slot = 0) const {

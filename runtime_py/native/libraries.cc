@@ -1,4 +1,4 @@
-// A step that is a call of another library, which has been made ready for it.
+// Steps that are calls of another library, which has been made ready for them.
 #include "kernels.h"
 
 namespace kvc {
@@ -13,8 +13,29 @@ bool call(const Step& step, const Context& context) {
   return status == 0 || context.refuse(Fault::kLibraryFailed, status);
 }
 
+// What a library is asked about its last run; `Question` in __init__.py.
+struct Question {
+  int32_t (*ask)(void* handle, int32_t what, size_t nbytes, void* answer, size_t* needed);
+  void** handle;  // where it stands
+  int64_t what;
+  size_t nbytes;  // of the answer
+  void* answer;   // null where nobody wants it
+  size_t needed;
+  int64_t status;  // of the last time, 0 for success
+};
+
+// Integers: the address of a question, which is asked while somebody records.
+bool ask(const Step& step, const Context& context) {
+  auto& question = *reinterpret_cast<Question*>(step.integers[0]);
+  if (context.recorded && question.answer != nullptr) {
+    question.status = question.ask(*question.handle, static_cast<int32_t>(question.what),
+                                   question.nbytes, question.answer, &question.needed);
+  }
+  return true;
+}
+
 }  // namespace
 
-const Entry kLibraries[] = {{"call", call}, {nullptr, nullptr}};
+const Entry kLibraries[] = {{"call", call}, {"ask", ask}, {nullptr, nullptr}};
 
 }  // namespace kvc

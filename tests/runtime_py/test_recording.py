@@ -1,6 +1,7 @@
 """`record`: a span for each step of each call of this thread, while asked for."""
 
 import contextvars
+import ctypes
 import gc
 import threading
 import time
@@ -13,7 +14,10 @@ from tiny_decoder import factory
 
 from kvc.compiler import Method, compile_program
 from kvc.runtime import load, record
-from kvc.schema.errors import IndexOutOfRange, KernelFailed
+from kvc.runtime.delegates.xnnpack import runtimes
+from kvc.runtime.delegates.xnnpack.timings import Timings
+from kvc.runtime.native import Question
+from kvc.schema.errors import IndexOutOfRange, KernelFailed, NativeCallFailed
 
 TOKEN = np.array([[7]])
 
@@ -77,6 +81,46 @@ def test_a_library_names_its_own_operators(tmp_path):
     times = [t for s in recorder.spans for t in (s.began, s.ended)]
     assert times == sorted(times)
     assert all("decoder:" in span.source for span in library)
+
+
+def test_what_a_library_says_is_of_the_last_run(tmp_path, monkeypatch):
+    pytest.importorskip("executorch.lib", reason="the XNNPACK library is missing")
+    made = []
+
+    class Watched(Timings):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(runtimes, "Timings", Watched)
+    path = compiled(tmp_path, "xnnpack_q8")
+    with load(path, reference=False) as program, program.session() as session:
+        with record() as recorder:
+            session.call("decode", TOKEN)
+        first = [span.op for span in recorder.spans]
+        used = [one.question for one in made if one.question.answer]
+        assert len(used) > 1
+        for one in used:
+            ctypes.memset(one.answer, 0xFF, one.nbytes)
+        unknown = [ctypes.string_at(one.answer, one.nbytes) for one in used]
+        session.call("decode", TOKEN)  # nobody records: nobody asks
+        assert [ctypes.string_at(o.answer, o.nbytes) for o in used] == unknown
+        with record() as recorder:
+            session.call("decode", TOKEN)
+    for one in used:
+        assert 0xFF not in ctypes.string_at(one.answer, one.nbytes)[7::8]
+    assert [span.op for span in recorder.spans] == first
+
+
+def test_a_library_that_does_not_answer_is_an_error(tmp_path, monkeypatch):
+    pytest.importorskip("executorch.lib", reason="the XNNPACK library is missing")
+    path = compiled(tmp_path, "xnnpack_q8")
+    with load(path, reference=False) as program, program.session() as session:
+        with record():
+            session.call("decode", TOKEN)
+        monkeypatch.setattr(Question, "status", 3)
+        with record(), pytest.raises(NativeCallFailed, match="profiling_info"):
+            session.call("decode", TOKEN)
 
 
 def test_nothing_is_recorded_outside_or_in_other_threads(bundles):

@@ -35,6 +35,7 @@ class Library:
     Attributes:
         xnn: the functions of `xnnpack.h`, with their types.
         invoke: address of `xnn_invoke_runtime`.
+        ask: the same of `xnn_get_runtime_profiling_info`.
         build: hexadecimal identifier of the kernels that the library was built of.
         features: what it knows of the processor, as bytes that it compares by.
     """
@@ -51,6 +52,7 @@ class Library:
         declare_pools(self._threads)
         declare_xnnpack(self.xnn)
         self.invoke = _address_of(self.xnn, "xnn_invoke_runtime")
+        self.ask = _address_of(self.xnn, "xnn_get_runtime_profiling_info")
         self.check(self.xnn.xnn_initialize(None), "xnn_initialize")
         self.build = self._identify()
         # `cpuinfo_isa`: a flag a byte.

@@ -10,15 +10,14 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Final, NoReturn
+from typing import NoReturn
 
-import numpy as np
-
-from kvc.runtime.arrays import Array, address_of, copy_into
+from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.delegates.xnnpack.apart import call_apart
 from kvc.runtime.delegates.xnnpack.externals import Externals, place_externals
 from kvc.runtime.delegates.xnnpack.functions import MAX_RANK
 from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, Subgraph
+from kvc.runtime.delegates.xnnpack.timings import Timings
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace, release
 from kvc.runtime.native import Failure, NativeCall, NativePartition, Steps
@@ -27,9 +26,6 @@ from kvc.schema.errors import Closed, NativeCallFailed
 from kvc.schema.frozen import frozen
 
 _Shapes = Sequence[tuple[int, ...]]
-_OPERATOR_NAMES: Final = 1  # of `xnn_profile_info`
-_OPERATOR_TIMES: Final = 2
-_ASKING: Final = "xnn_get_runtime_profiling_info"
 
 
 @frozen
@@ -80,8 +76,7 @@ class Runtime:
         # What has been set up last: the shapes of all operands, and which call.
         self._shapes: _Shapes | None = None
         self._token: object = None
-        # Names of its operators, and where the library writes what each took.
-        self._noted: tuple[Sequence[str], Array, tuple[object, ...]] | None = None
+        self._timings = Timings(kit.weights.library, self._pointer, kit.what)
 
     def make(self, sizes: Mapping[str, int]) -> Subgraph:
         """Make the native runtime unless it is there; packs what nobody has packed.
@@ -98,7 +93,8 @@ class Runtime:
         self._kit.workspace.mend()
         if self._subgraph is not None and self._pointer.value is not None:
             return self._subgraph
-        self._shapes = self._noted = None
+        self._shapes = None
+        self._timings.forget()
         try:
             with self._kit.weights.packing() as cache:
                 made = self._subgraph = self._build(sizes)
@@ -170,47 +166,18 @@ class Runtime:
             steps.add("aten::copy", [to, source], [], [])
         invoke = kit.weights.library.invoke
         steps.add_call(invoke, ctypes.addressof(self._pointer))
+        steps.add_question(self._timings.question)
         for to, source in externals.after:
             steps.add("aten::copy", [to, source], [], [])
 
         def raises(failure: Failure) -> NoReturn:
             self._refuse(failure.facts[0])
 
+        operators = self._timings.of_last_run
         partition = NativePartition(
-            steps, raises, make_ready, "xnnpack", operators=self.operators
+            steps, raises, make_ready, "xnnpack", operators=operators
         )
         return NativeCall([partition])
-
-    def operators(self) -> tuple[Sequence[str], Array]:
-        """Return the library's operators, and what each took in the last run.
-
-        That is uint64 [operators], whole microseconds as the library counts them.
-        """
-        if self._noted is None:
-            self._noted = self._new_notes()
-        names, times, place = self._noted
-        ask = self._xnn.xnn_get_runtime_profiling_info
-        status = ask(self._pointer, _OPERATOR_TIMES, *place)
-        if status:
-            self._check(status, f"{self._kit.what}: {_ASKING}")
-        return names, times.copy()
-
-    def _new_notes(self) -> tuple[Sequence[str], Array, tuple[object, ...]]:
-        """Return the names, room for the times, and how the library is told of it."""
-        texts = self._told(_OPERATOR_NAMES).split(b"\0")[:-1]
-        names = [text.decode(errors="backslashreplace") for text in texts]
-        times = np.empty(len(names), np.uint64)
-        needed = ctypes.byref(ctypes.c_size_t())
-        return names, times, (times.nbytes, address_of(times), needed)
-
-    def _told(self, what: int) -> bytes:
-        """Return a text of the library about its last run."""
-        ask, needed = self._xnn.xnn_get_runtime_profiling_info, ctypes.c_size_t()
-        ask(self._pointer, what, 0, None, ctypes.byref(needed))  # says how long it is
-        room = ctypes.create_string_buffer(needed.value)
-        status = ask(self._pointer, what, len(room), room, ctypes.byref(needed))
-        self._check(status, f"{self._kit.what}: {_ASKING}")
-        return room.raw
 
     def _refuse(self, status: int) -> NoReturn:
         self._check(status, f"{self._kit.what}: xnn_invoke_runtime")
