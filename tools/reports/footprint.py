@@ -142,13 +142,21 @@ def largest_footprint(
         counted: which of them have to fit.
 
     Raises:
-        BadSetting: the program has no capacity that a session chooses.
+        BadSetting: the program has no capacity that a session chooses, or it is among
+            those wanted.
         UnknownName, BadSetting: as `describe_footprint`.
     """
     name = chosen_capacity(program)
-    if not name or name in wanted:
-        expected = "a program whose sessions choose a capacity, which --at leaves out"
-        raise BadSetting(name="--max-ram", expected=expected, found=name or "another")
+    if not name:
+        total = size(describe_footprint(program, wanted).total)
+        expected = "a program whose sessions choose a capacity"
+        found = f"one without; it takes {total} at these sizes"
+        raise BadSetting(name="--max-ram", expected=expected, found=found)
+    if name in wanted:
+        expected = f"--at without {name}, which it looks for"
+        raise BadSetting(
+            name="--max-ram", expected=expected, found=f"{name}={wanted[name]}"
+        )
     (symbol,) = (s for s in program.symbols if s.name == name)
 
     def at(capacity: int) -> Footprint:

@@ -267,6 +267,8 @@ def test_on_the_command_line(kvc, path):
     found = json.loads(kvc("dump", path, *asked).stdout)["footprint"]
     assert 49_900_000 < found["total"] <= 50_000_000
     assert kvc("dump", path, "--max-ram", "1k").exit_code == 1
+    both = kvc("dump", path, "--max-ram", "50M", "--at", "capacity=9")
+    assert "without capacity, which it looks for, got capacity=9" in both.stderr
     for wrong in (("--at", "capacity"), ("--at", "a=b"), ("--max-ram", "1X")):
         assert kvc("dump", path, *wrong).exit_code == 2
     for other in (("--memory",), ("--ops", "decode")):
