@@ -49,11 +49,24 @@ def build(work: Path) -> Path:
         if name and source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             copy2(source, target)
+    lend_kernels(work / "source")
     pip = (sys.executable, "-m", "pip")
     build_flags = ("--no-deps", "--no-build-isolation", "-q", "-w", str(work))
     run(work, *pip, "wheel", str(work / "source"), *build_flags)
     (wheel,) = work.glob("*.whl")
     return wheel
+
+
+def lend_kernels(source: Path) -> None:
+    """Put this environment's kernels where setuptools leaves what it has compiled.
+
+    They take a minute; it compiles them again if any of their sources is newer.
+    """
+    tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    target = source / "build" / f"lib.{tag}" / "kvc" / "runtime" / "native"
+    target.mkdir(parents=True)
+    for built in (ROOT / "runtime_py" / "native").glob("_kernels*.so"):
+        copy2(built, target)
 
 
 def check_names(wheel: Path) -> None:

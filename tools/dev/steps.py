@@ -11,7 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Steps run side by side; two thread pools on two cores would wait for each other at
 # every small operation.
-ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
+SETTINGS = os.environ | {"OMP_NUM_THREADS": "1"}
+# Tests start hundreds of processes, each of which would compile kvc's sources again.
+SETTINGS.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Step:
         self._running = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=ONE_THREAD,
+            env=SETTINGS,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
