@@ -44,11 +44,12 @@ class Verdict:
     Attributes:
         memory: name of the state or input.
         value: id of the new value.
-        reason: why bytes are copied; "" when none are: it is in place.
+        reason: why bytes are copied, all there is; "" when none are: it is in place.
         copies: ids of the values that hold the copied bytes.
         nbytes: how many bytes that is in a call, sizes at their greatest.
         source: the user's line.
-        remedy: which change of the model would save the bytes; "" when none are copied.
+        remedy: which changes of the model would save the bytes; "" when none are
+            copied.
     """
 
     memory: str
@@ -212,10 +213,10 @@ def _grown(final: Method, method: Method) -> Iterator[tuple[int, Verdict]]:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """Copies made so that a write may overwrite: the values, and who needs them."""
+    """Copies made so that a write may overwrite: the values, and why each is needed."""
 
     values: tuple[Value, ...] = ()
-    reason: Reason | None = None
+    reasons: tuple[Reason, ...] = ()
 
 
 def _clear(schedule: Schedule, write: Write) -> _Saved:
@@ -234,7 +235,7 @@ def _clear(schedule: Schedule, write: Write) -> _Saved:
     for value in schedule.method.outputs:
         if value.id in lost:
             saver.save_output(value)
-    return _Saved(tuple(saver.clones.values()), saver.reason)
+    return _Saved(tuple(saver.clones.values()), tuple(saver.reasons))
 
 
 def _beside_target(node: Node, write: Write) -> tuple[Value, ...]:
@@ -261,7 +262,7 @@ class _Saver:
     def __init__(self, schedule: Schedule, write: int) -> None:
         self._schedule, self._write = schedule, write
         self.clones: dict[int, Value] = {}
-        self.reason: Reason | None = None
+        self.reasons: dict[Reason, None] = {}  # in their order
 
     def save_operand(self, value: Value) -> None:
         """Let the write itself read a copy of what it overwrites."""
@@ -282,7 +283,7 @@ class _Saver:
         self._schedule.rename_outputs(value, clone)
 
     def _clone(self, value: Value, reason: Reason) -> Value:
-        self.reason = self.reason or reason
+        self.reasons[reason] = None
         if value.id not in self.clones:
             clone = self.clones[value.id] = self._schedule.fresh(value.type)
             source = self._schedule.nodes[self._write].source
@@ -299,13 +300,14 @@ def _verdict(
     symbols: Mapping[str, Symbol],
 ) -> Verdict:
     copies = [*saved.values, *([write.result] if write.reason else [])]
-    reason = write.reason or saved.reason
+    # Without all of these changes the bytes are copied all the same.
+    reasons = [*([write.reason] if write.reason else []), *saved.reasons]
     return Verdict(
         memory=memory,
         value=write.result.id,
-        reason=reason.text if reason else "",
+        reason="; ".join(reason.text for reason in reasons),
         copies=tuple(value.id for value in copies),
         nbytes=sum(value.type.max_nbytes(symbols) for value in copies),
         source=schedule.nodes[write.key].source,
-        remedy=reason.remedy if reason else "",
+        remedy="; and ".join(reason.remedy for reason in reasons),
     )

@@ -74,6 +74,31 @@ def test_a_change_of_one_line_saves_what_all_layers_copy_there():
     assert changes[1].endswith("or only what is computed of the old one")
 
 
+class Twice(nn.Module):
+    """Needs its old value for two reasons, and copies it as long as one is left."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+
+    def push(self, x):
+        before = self.total.clone()
+        self.total.add_(x)
+        return before, before * self.total
+
+
+def test_what_two_changes_save_together_is_not_promised_for_one():
+    methods = [Method("push", args=(torch.ones(1),))]
+    with pytest.raises(CopyBudgetExceeded) as error:
+        compile_program(Twice(), methods, max_copy_bytes={"push": 0})
+    copy, _, change = error.value.listing.splitlines()
+    for line in (copy, change):
+        assert line.startswith("  ")
+        assert "32 bytes" in line
+    assert "makes the new one; the method hands the old value out" in copy
+    assert "; and return the new value, or only what is computed" in change
+
+
 def test_a_budget_for_no_method_or_below_zero_is_refused():
     with pytest.raises(CompileError, match="no method 'pull'; methods: push, add"):
         compile_within(pull=0)
