@@ -64,7 +64,8 @@ from kvc.compiler.position_limit import check_max_length, limited
 from kvc.compiler.requests import check_mapping, check_request
 from kvc.compiler.roles import check_roles
 from kvc.compiler.spec import Method, StateSpec
-from kvc.recipes import Recipe, load_recipe
+from kvc.compiler.variants import Emitted, together
+from kvc.recipes import Recipe, Wanted, load_recipes
 from kvc.schema.container import Progress
 from kvc.schema.errors import CaptureError, CompileError
 from kvc.schema.model import Provenance
@@ -73,7 +74,7 @@ from kvc.schema.model import Provenance
 def compile_program(
     model: nn.Module,
     methods: Sequence[Method] = (),
-    recipe: str | Recipe = "fp32",
+    recipe: Wanted = "fp32",
     metadata: Mapping[str, object] | None = None,
     progress: Progress | None = None,
     states: Sequence[StateSpec] = (),
@@ -87,7 +88,9 @@ def compile_program(
         model: the module; its weights are read when the bundle is saved, those of
             `empty_parameters` from the checkpoint that was loaded into them.
         methods: what to compile of it; at least one.
-        recipe: a recipe, its name, or the path of a recipe file.
+        recipe: a recipe, its name, or the path of a recipe file. Several, in a
+            sequence or with commas between names, make one bundle for several
+            backends, of which `load` picks the first that can run.
         metadata: settings to keep in the bundle; values that JSON can hold.
         progress: told of each stage and method; see `kvc.schema.container.Progress`.
         states: buffers whose sizes a session chooses.
@@ -108,13 +111,14 @@ def compile_program(
         CopyBudgetExceeded: writing the states of a method copies more than it may.
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe is unknown or wrong, or its backend is.
+        RecipesApart: several recipes do not make one program of the model.
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend returned something wrong.
         CacheDtypeRefused: the recipe stores caches as int8 or float16, and one cannot
             be.
     """
-    settings = load_recipe(recipe)
+    recipes = load_recipes(recipe)
     check_request(model, methods, states)
     check_mapping("metadata", metadata)
     check_mapping("max_copy_bytes", max_copy_bytes)
@@ -123,7 +127,7 @@ def compile_program(
     check_generation_config((metadata or {}).get("generation_config"))
     check_max_length(max_length)
     taken = take_files(files or {})
-    backends = _backends_of(settings)
+    backends = [_backends_of(one) for one in recipes]
     report = progress or _silent
     # The outer one, so that it is the last that puts things back.
     with Unchanged(model, methods), stand_ins(model):
@@ -131,7 +135,26 @@ def compile_program(
         report("optimise", 0, 1)
         imported = import_program(model, captured)
     check_roles(imported)
-    program, _ = run_passes(passes_for(settings), imported)
+    made = [
+        _made_by(one, each, imported, metadata or {}, max_copy_bytes or {}, report)
+        for one, each in zip(recipes, backends, strict=True)
+    ]
+    emitted = together(made)
+    program = limited(emitted.program, max_length)
+    check_declared(program, metadata or {}, files or {})
+    return Bundle(program, emitted.sources, taken)
+
+
+def _made_by(
+    recipe: Recipe,
+    backends: Sequence[Backend],
+    imported: Program,
+    metadata: Mapping[str, object],
+    max_copy_bytes: Mapping[str, int],
+    report: Progress,
+) -> Emitted:
+    """Return what a recipe makes of an imported program."""
+    program, _ = run_passes(passes_for(recipe), imported)
     program = DropDeadCode().run(declare(program))
     check(program, "declaring states")
     report("lower", 0, 1)
@@ -140,18 +163,16 @@ def compile_program(
         program = _lower(program, backend, owners)
     program, verdicts = _update_in_place(program)
     calls = [c for each in backends for c in _delegate_calls(program, each, owners)]
-    check_copy_budget(_by_entry(program, verdicts), max_copy_bytes or {})
+    check_copy_budget(_by_entry(program, verdicts), max_copy_bytes)
     report("plan", 0, 1)
     emitted = emit_program(
         program,
         verdicts,
         calls,
-        _provenance(imported, settings),
-        _as_json(metadata or {}),
+        _provenance(imported, recipe),
+        _as_json(metadata),
     )
-    emitted = limited(emitted, max_length)
-    check_declared(emitted, metadata or {}, files or {})
-    return Bundle(emitted, {c.name: c.source for c in program.constants}, taken)
+    return Emitted(emitted, {c.name: c.source for c in program.constants})
 
 
 def _silent(stage: str, done: int, total: int, item: str = "") -> None:

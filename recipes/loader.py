@@ -6,7 +6,7 @@ names the file, the key and what is allowed there.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +14,14 @@ from kvc.recipes.recipe import SETTINGS, Option, Recipe, Setting
 from kvc.recipes.targets import target_of
 from kvc.schema.errors import (
     BadRecipe,
+    RecipesApart,
     TargetMissing,
     UnknownRecipe,
     listing,
     meant,
 )
+
+Wanted = str | Path | Recipe | Sequence[str | Path | Recipe]
 
 FOLDER = Path(__file__).parent
 MAX_NBYTES = 1 << 16  # a recipe is a page of text; a larger file is something else
@@ -59,6 +62,61 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
     if text not in known:
         raise UnknownRecipe(recipe=text, known=known)
     return _with_cache(_read(FOLDER / f"{text}.toml", where=f"{text}.toml"), cache)
+
+
+def load_recipes(given: Wanted, cache: str | None = None) -> tuple[Recipe, ...]:
+    """Return the recipes of a bundle, which differ in their backends alone.
+
+    Args:
+        given: one, as `load_recipe` takes it; names or paths with commas between; or
+            a sequence of some.
+        cache: as of `load_recipe`, of all.
+
+    Raises:
+        RecipesApart: their numbers would not be the same, or nothing would tell which
+            of them is asked for.
+        RecipeError: as `load_recipe`.
+    """
+    wanted = _named(given) if isinstance(given, str | Path | Recipe) else tuple(given)
+    if not wanted:
+        raise BadRecipe(path=repr(given), what="no recipe")
+    found = tuple(load_recipe(one, cache) for one in wanted)
+    for other in found[1:]:
+        _check_together(found[0], other)
+    backends = [recipe.backend for recipe in found]
+    twice = sorted({name for name in backends if backends.count(name) > 1})
+    if twice or (len(found) > 1 and "" in backends):
+        what = "each needs a backend of its own, by which it is chosen"
+        raise _apart(found, f"their backends are {backends}: {what}")
+    return found
+
+
+def _named(given: str | Path | Recipe) -> tuple[str | Path | Recipe, ...]:
+    """Return the parts of a text with commas, unless it is the path of a file."""
+    if isinstance(given, str) and "," in given and not Path(given).is_file():
+        return tuple(part.strip() for part in given.split(","))
+    return (given,)
+
+
+def _check_together(one: Recipe, other: Recipe) -> None:
+    """Check that two recipes store and compute the same numbers.
+
+    Raises:
+        RecipesApart: they do not.
+    """
+    for field in ("weights", "linear", "embedding", "cache", "keep"):
+        first, second = (_said(getattr(each, field)) for each in (one, other))
+        if first != second:
+            what = f"{field} is {first} in one and {second} in the other"
+            raise _apart((one, other), what)
+
+
+def _said(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else ", ".join(value) or "nothing"
+
+
+def _apart(recipes: Sequence[Recipe], what: str) -> RecipesApart:
+    return RecipesApart(recipes=listing([one.name for one in recipes]), what=what)
 
 
 def _with_cache(recipe: Recipe, cache: str | None) -> Recipe:

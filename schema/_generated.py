@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 9cd40db35627c97ce91aac161eed938185b981053594d166149a122f16493c48
+# sha256 of program.fbs: e3ed5e847af1f09755508e9c7deca3a45275646243a7d64f7448a82996f97c9c
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -133,6 +133,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('delegates', 'vector of table', 'Delegate', 4, False, 0),
         ('metadata_keys', 'vector of string', 'string', 4, False, 0),
         ('metadata_values', 'vector of string', 'string', 4, False, 0),
+        ('variants', 'vector of table', 'Variant', 4, False, 0),
     ),
     'Provenance': (
         ('kvc_version', 'string', 'string', 4, False, 0),
@@ -151,6 +152,12 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('reset', 'scalar', 'uint8', 1, False, 2),
         ('cursor', 'scalar', 'uint32', 4, True, 0),
         ('window', 'table', 'Window', 4, True, 0),
+    ),
+    'Variant': (
+        ('recipe', 'string', 'string', 4, False, 0),
+        ('recipe_text', 'string', 'string', 4, False, 0),
+        ('methods', 'vector of table', 'Method', 4, False, 0),
+        ('delegates', 'vector of table', 'Delegate', 4, False, 0),
     ),
     'Window': (
         ('size', 'scalar', 'uint64', 8, False, 0),

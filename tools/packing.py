@@ -5,7 +5,7 @@ whose bytes are in a separate data file. The backend's library packs on this mac
 for this machine and others of the same kind.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,16 +29,20 @@ from kvc.schema.types import TensorType
 from kvc.schema.uses import PACKED
 
 
-def check_pack(backend: str, wanted: str) -> str:
+def check_pack(backends: Sequence[str], wanted: str) -> str:
     """Return the format of packed data, BACKEND:BUILD:FEATURES.
 
     Args:
-        backend: that the recipe names, "" for none.
+        backends: that the recipes name, "" where one names none.
         wanted: BUILD:FEATURES, which must be what this machine packs.
 
     Raises:
         CannotPack: it is not, or nothing would be packed.
     """
+    if len(backends) > 1:
+        reason = "weights are packed for one recipe, and the bundle has several"
+        raise CannotPack(wanted=wanted, reason=reason)
+    (backend,) = backends
     if not backend:
         reason = "the recipe names no backend, and only backends pack weights"
         raise CannotPack(wanted=wanted, reason=reason)

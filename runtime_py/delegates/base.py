@@ -56,11 +56,13 @@ class FoundDevice:
         name: how `load(device=...)` names it: `vulkan:0`.
         what: what it is, in words.
         missing: why it cannot be used, "" where it can.
+        software: whether it is a program of the host, which is slow.
     """
 
     name: str
     what: str
     missing: str
+    software: bool = False
 
 
 class SoftwareDevice(UserWarning):

@@ -44,6 +44,7 @@ from kvc.schema.model import (
     ResetRule,
     State,
     StateKind,
+    Variant,
 )
 from kvc.schema.rings import Window
 from kvc.schema.types import Dim
@@ -64,6 +65,7 @@ def program_record(program: Program) -> Record:
         "delegates": [_delegate_record(delegate) for delegate in program.delegates],
         "metadata_keys": [key for key, _ in metadata],
         "metadata_values": [text for _, text in metadata],
+        "variants": [_variant_record(variant, pool) for variant in program.variants],
     }
     return Record("Program", {**fields, "pool": pool.record()})
 
@@ -215,6 +217,18 @@ def _delegate_record(delegate: Delegate) -> Record:
     )
 
 
+def _variant_record(variant: Variant, pool: PoolWriter) -> Record:
+    return Record(
+        "Variant",
+        {
+            "recipe": variant.recipe,
+            "recipe_text": variant.recipe_text,
+            "methods": [_method_record(method, pool) for method in variant.methods],
+            "delegates": [_delegate_record(one) for one in variant.delegates],
+        },
+    )
+
+
 def read_program(table: TableReader, path: str) -> Program:
     """Return the program in a verified buffer, every id but a graph's names checked.
 
@@ -238,12 +252,30 @@ def read_program(table: TableReader, path: str) -> Program:
         names=_read_names(table.child("names"), pool, path),
         states=tuple(_read_state(t, pool, path) for t in table.children("states")),
         cursors=tuple(_read_cursor(t, pool, path) for t in table.children("cursors")),
-        methods=tuple(
-            _read_method(t, graphs, pool, path) for t in table.children("methods")
-        ),
-        delegates=tuple(_read_delegate(t) for t in table.children("delegates")),
+        methods=_read_methods(table, graphs, pool, path),
+        delegates=_read_delegates(table),
         metadata=dict(zip(keys, texts, strict=True)),
+        variants=tuple(
+            Variant(
+                recipe=one.text("recipe"),
+                recipe_text=one.text("recipe_text"),
+                methods=_read_methods(one, graphs, pool, path),
+                delegates=_read_delegates(one),
+            )
+            for one in table.children("variants")
+        ),
     )
+
+
+def _read_methods(
+    table: TableReader, graphs: GraphReader, pool: Pool, path: str
+) -> tuple[Method, ...]:
+    children = table.children("methods")
+    return tuple(_read_method(one, graphs, pool, path) for one in children)
+
+
+def _read_delegates(table: TableReader) -> tuple[Delegate, ...]:
+    return tuple(_read_delegate(one) for one in table.children("delegates"))
 
 
 def _read_provenance(table: TableReader) -> Provenance:

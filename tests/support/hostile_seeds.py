@@ -17,7 +17,7 @@ from tiny_decoder import factory
 from torch import nn
 
 from kvc.compiler import Method, StateSpec, compile_program
-from kvc.recipes import load_recipe
+from kvc.recipes import load_recipes
 
 COUNT, ROWS = torch.tensor(3), torch.randn(2, 4)
 YES, NO = torch.tensor(True), torch.tensor(False)
@@ -63,6 +63,7 @@ def _ragged(kind: str, recipe: str) -> Seed:
 
 SEEDS: Mapping[str, Callable[[], Seed]] = {
     "cpu_q8": lambda: _decoder("cpu_q8"),
+    "two recipes": lambda: _decoder("xnnpack_q8, cpu_q8"),
     "loops": lambda: Seed(Loops, LOOPS, "fp32"),
     "xnnpack_q8": lambda: _decoder("xnnpack_q8"),
     "int8 cache": lambda: _decoder("cpu_fp32", "int8"),
@@ -83,7 +84,7 @@ def write_seed(name: str, path: Path) -> None:
     """Compile one of `SEEDS`; the same bytes each time."""
     torch.manual_seed(0)
     seed = SEEDS[name]()
-    recipe = load_recipe(seed.recipe, seed.cache)
+    recipe = load_recipes(seed.recipe, seed.cache)
     model, states = seed.model().eval(), seed.states
     bundle = compile_program(
         model, seed.methods, recipe, states=states, max_length=seed.max_length

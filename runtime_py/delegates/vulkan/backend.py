@@ -82,7 +82,12 @@ class Vulkan(Delegate):
     def devices() -> Sequence[FoundDevice]:
         """Return what Vulkan finds; see `Delegate.devices`."""
         return [
-            FoundDevice(f"vulkan:{each.number}", each.what, each.why_not)
+            FoundDevice(
+                f"vulkan:{each.number}",
+                each.what,
+                each.why_not,
+                each.kind is Kind.SOFTWARE,
+            )
             for each in find_devices()
         ]
 

@@ -183,6 +183,7 @@ def test_everything_as_json(kvc, sample):
         "memory",
         "size",
         "metadata",
+        "recipes",
     ]
 
 
