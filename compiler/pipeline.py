@@ -19,6 +19,7 @@ from kvc.compiler.backends import Backend, Partition, find_backend
 from kvc.compiler.backends.answers import lowered_partitions, supported_nodes
 from kvc.compiler.backends.moves import with_moves
 from kvc.compiler.backends.outline import outline
+from kvc.compiler.buckets import check_fixed, values_of, with_buckets
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import CapturedMethod, Unchanged, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
@@ -66,6 +67,7 @@ from kvc.compiler.roles import check_roles
 from kvc.compiler.spec import Method, StateSpec
 from kvc.compiler.variants import Emitted, together
 from kvc.recipes import Recipe, Wanted, load_recipes
+from kvc.schema.buckets import fixed_sizes
 from kvc.schema.container import Progress
 from kvc.schema.errors import CaptureError, CompileError
 from kvc.schema.model import Provenance
@@ -112,6 +114,7 @@ def compile_program(
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe is unknown or wrong, or its backend is.
         RecipesApart: several recipes do not make one program of the model.
+        BadBuckets: the recipe's buckets do not fit the sizes of the model.
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend returned something wrong.
@@ -154,7 +157,8 @@ def _made_by(
     report: Progress,
 ) -> Emitted:
     """Return what a recipe makes of an imported program."""
-    program, _ = run_passes(passes_for(recipe), imported)
+    program = with_buckets(imported, recipe)
+    program, _ = run_passes(passes_for(recipe), program)
     program = DropDeadCode().run(declare(program))
     check(program, "declaring states")
     report("lower", 0, 1)
@@ -162,7 +166,11 @@ def _made_by(
     for backend in backends:
         program = _lower(program, backend, owners)
     program, verdicts = _update_in_place(program)
-    calls = [c for each in backends for c in _delegate_calls(program, each, owners)]
+    calls = [
+        call
+        for each in backends
+        for call in _delegate_calls(program, each, owners, recipe)
+    ]
     check_copy_budget(_by_entry(program, verdicts), max_copy_bytes)
     report("plan", 0, 1)
     emitted = emit_program(
@@ -281,16 +289,25 @@ def _blocks_at(node: Node) -> tuple[int, ...]:
 
 
 def _delegate_calls(
-    program: Program, backend: Backend, owners: Mapping[int, Backend]
+    program: Program, backend: Backend, owners: Mapping[int, Backend], recipe: Recipe
 ) -> list[DelegateCall]:
-    """Ask a backend what each of its proven partitions needs beside its code."""
+    """Ask a backend what each of its proven partitions needs beside its code.
+
+    Raises:
+        BadBuckets: it needs fixed shapes, and the recipe does not give them.
+    """
     blocks = blocks_by_number(program)
     partitions: dict[str, list[Partition]] = {}
     for method in program.methods:
         for node in method.nodes:
             for number in _blocks_at(node):
                 if owners.get(number) is backend:
-                    partition = Partition(blocks[number])
+                    code = (blocks[number], *blocks_of(blocks[number], blocks))
+                    if backend.fixed_shapes:
+                        check_fixed(backend.name, code, program.symbols, recipe)
+                    types = (v.type for graph in code for v in values_of(graph))
+                    sizes = fixed_sizes(program.symbols, types)
+                    partition = Partition(blocks[number], sizes)
                     partitions.setdefault(method.name, []).append(partition)
     constants = {c.name: c for c in program.constants}
     lowered = lowered_partitions(backend, partitions, constants, program.symbols)

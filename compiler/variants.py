@@ -74,12 +74,18 @@ def _check_same(first: Program, other: Program, recipes: Sequence[str]) -> None:
     Raises:
         RecipesApart: they can.
     """
-    for what in ("symbols", "states", "cursors"):
+    for what in ("states", "cursors"):
         if getattr(first, what) != getattr(other, what):
             raise _apart(recipes, f"the model has other {what} by each")
+    if _bounds(first) != _bounds(other):
+        raise _apart(recipes, "the model has other sizes by each")
     for one, two in zip(first.methods, other.methods, strict=True):
         if signature_of(one) != signature_of(two):
             raise _apart(recipes, f"method {one.name} is called in another way by each")
+
+
+def _bounds(program: Program) -> list[tuple[str, int, int]]:
+    return [(one.name, one.lower, one.upper) for one in program.symbols]
 
 
 def _apart(recipes: Sequence[str], what: str) -> RecipesApart:
@@ -89,7 +95,11 @@ def _apart(recipes: Sequence[str], what: str) -> RecipesApart:
 def _variant(program: Program) -> Variant:
     origin = program.provenance
     return Variant(
-        origin.recipe, origin.recipe_text, program.methods, program.delegates
+        recipe=origin.recipe,
+        recipe_text=origin.recipe_text,
+        methods=program.methods,
+        delegates=program.delegates,
+        symbols=program.symbols,
     )
 
 

@@ -25,7 +25,7 @@ Wanted = str | Path | Recipe | Sequence[str | Path | Recipe]
 
 FOLDER = Path(__file__).parent
 MAX_NBYTES = 1 << 16  # a recipe is a page of text; a larger file is something else
-_SECTIONS = (*dict.fromkeys(setting.section for setting in SETTINGS), "keep")
+_SECTIONS = (*dict.fromkeys(s.section for s in SETTINGS), "keep", "buckets")
 
 
 def known_recipes() -> tuple[str, ...]:
@@ -145,6 +145,7 @@ def _read(path: Path, where: str) -> Recipe:
         raise _wrong(where, "description", description, "a text")
     options = _backend_options(where, tables.get("backend"))
     keep = tuple(_kept(where, "", tables.pop("keep", {})))
+    buckets = _buckets(where, tables.pop("buckets", {}))
     values = {setting.field: setting.values[0] for setting in SETTINGS}
     for section, table in tables.items():
         values.update(_section(where, section, table))
@@ -155,7 +156,7 @@ def _read(path: Path, where: str) -> Recipe:
     if keep and stored == {"float32"}:
         what = "[keep] in a recipe that stores all weights as float32"
         raise BadRecipe(path=where, what=what)
-    settings = values | {"backend_options": options, "keep": keep}
+    settings = values | {"backend_options": options, "keep": keep, "buckets": buckets}
     return Recipe(path.stem, description, text, **settings)  # type: ignore[arg-type]  # _value has checked each against its field's values
 
 
@@ -174,6 +175,18 @@ def _kept(where: str, path: str, table: object) -> Iterator[str]:
             raise _wrong(where, f"keep.{pattern}", value, '"float32"')
         else:
             yield pattern
+
+
+def _buckets(where: str, table: object) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of `[buckets]`, by name."""
+    if not isinstance(table, Mapping):
+        raise _wrong(where, "buckets", table, "a section [buckets]")
+    for name, sizes in table.items():
+        whole = isinstance(sizes, list) and all(type(n) is int for n in sizes)
+        if not whole or not sizes or sizes != sorted(set(sizes)):
+            expected = "a list of ascending sizes, such as [1, 16, 64]"
+            raise _wrong(where, f"buckets.{name}", sizes, expected)
+    return {name: tuple(sizes) for name, sizes in sorted(table.items())}
 
 
 def _backend_options(where: str, table: object) -> dict[str, Option]:

@@ -280,19 +280,24 @@ class Program(Callables):
         reads = self._engine.entry(index).reads_cursor
         return self._engine.program.cursors[0].name if reads else ""
 
-    def pack(self) -> tuple[Packing, ...]:
+    def pack(self, target: str | None = None) -> tuple[Packing, ...]:
         """Do now what first calls would: check weights, have backends pack them.
 
         No method runs. Packed weights stay in memory, and the result's `content` valid,
         until `release` or `close`.
 
+        Args:
+            target: `BACKEND:TARGET`, to have that target's own file made in place of
+                what this machine would use: the only one of the result.
+
         Raises:
+            BadSetting: no backend of the bundle makes files for this target.
             ExecutionError: a backend's library refuses a partition.
             MissingPackage: a method needs torch, which is not installed.
             FileChanged, FormatError, FileProblem: data cannot be used any more.
             Closed, Forked: the program is closed, or belongs to another process.
         """
-        return self._engine.pack()
+        return self._engine.pack(target)
 
     def residency(self) -> Residency:
         """Return what memory the data takes just now, blob by blob.

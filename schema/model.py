@@ -463,12 +463,14 @@ class Variant:
         recipe, recipe_text: as of `Provenance`.
         methods: of the program's names and signatures, in its order.
         delegates: partitions of these methods.
+        symbols: the program's, perhaps with other buckets.
     """
 
     recipe: str
     recipe_text: str
     methods: tuple[Method, ...]
     delegates: tuple[Delegate, ...]
+    symbols: tuple[Symbol, ...]
 
 
 @frozen
@@ -524,6 +526,7 @@ def _by_variant(program: Program, variant: Variant) -> Program:
     return replace(
         program,
         provenance=origin,
+        symbols=variant.symbols,
         methods=variant.methods,
         delegates=variant.delegates,
     )

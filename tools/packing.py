@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from kvc.runtime import Packing, load
-from kvc.runtime.delegates.table import packed_format
+from kvc.runtime.delegates.table import packed_format, targets_of
 from kvc.schema.container import (
     BundleFile,
     Content,
@@ -30,11 +30,12 @@ from kvc.schema.uses import PACKED
 
 
 def check_pack(backends: Sequence[str], wanted: str) -> str:
-    """Return the format of packed data, BACKEND:BUILD:FEATURES.
+    """Return the format of packed data: BACKEND:BUILD:FEATURES, or BACKEND:TARGET.
 
     Args:
         backends: that the recipes name, "" where one names none.
-        wanted: BUILD:FEATURES, which must be what this machine packs.
+        wanted: BUILD:FEATURES, which must be what this machine packs; or a target that
+            the backend makes files for.
 
     Raises:
         CannotPack: it is not, or nothing would be packed.
@@ -46,6 +47,8 @@ def check_pack(backends: Sequence[str], wanted: str) -> str:
     if not backend:
         reason = "the recipe names no backend, and only backends pack weights"
         raise CannotPack(wanted=wanted, reason=reason)
+    if f"{backend}:{wanted}" in targets_of(backend):
+        return f"{backend}:{wanted}"
     try:
         found = packed_format(backend)
     except MissingLibrary as error:
@@ -85,13 +88,15 @@ def pack_bundle(
         ExecutionError: the backend's library refuses a partition.
         CannotWrite, Unsynced: as `save_bundle`.
     """
+    backend = packed_form.partition(":")[0]
     others = [Path(other).resolve() for other in reuse]
     places = tuple(dict.fromkeys(other.parent for other in others))
     with (
         load(path, data_folders=places, reference=False) as program,
         StoredBlobs.open(BundleFile(path), places) as stored,
     ):
-        packings = program.pack()
+        target = packed_form if packed_form in targets_of(backend) else None
+        packings = program.pack(target)
         return save_bundle(
             path,
             _with_packed(stored.program, packings, packed_form),

@@ -166,6 +166,28 @@ def packed_format(backend: str) -> str:
     return "" if isinstance(found, str) else found.packed_format()
 
 
+def targets_of(backend: str) -> tuple[str, ...]:
+    """Return the targets that a backend makes files for here, as BACKEND:TARGET."""
+    found = _look_up(backend)
+    targets = () if isinstance(found, str) else found.targets()
+    return tuple(f"{backend}:{target}" for target in targets)
+
+
+def check_target(program: Program, target: object) -> tuple[str, str]:
+    """Return the backend of a program that makes files for a target, and its name.
+
+    Raises:
+        BadSetting: no backend of the program does.
+    """
+    known = [one for backend in program.backends for one in targets_of(backend)]
+    if not isinstance(target, str) or target not in known:
+        here = listing(known) if known else "none"
+        expected = f"a target that a backend of the bundle makes files for, here {here}"
+        raise BadSetting(name="target", expected=expected, found=repr(target))
+    backend, _, name = target.partition(":")
+    return backend, name
+
+
 def _find(partition: Partition, program: Program, path: str) -> Factory:
     """Return what makes the run-time half of a partition's backend."""
     found = _look_up(partition.backend)

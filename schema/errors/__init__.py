@@ -14,6 +14,7 @@ from kvc.schema.errors.base import (
 )
 from kvc.schema.errors.compiling import (
     BadBackend,
+    BadBuckets,
     BadCheckpoint,
     BadFile,
     BadModelFolder,
@@ -121,6 +122,7 @@ from kvc.schema.errors.texts import (
 __all__ = [
     "BackendTaken",
     "BadBackend",
+    "BadBuckets",
     "BadChatTemplate",
     "BadCheckpoint",
     "BadFile",

@@ -302,6 +302,15 @@ class RecipesApart(RecipeError):
     template = "recipes {recipes} cannot share a bundle: {what}; compile a bundle of each, or name recipes that differ in their backends alone"
 
 
+class BadBuckets(RecipeError):
+    """Sizes that a recipe allows are not those of the model, or a backend needs some."""
+
+    recipe: str
+    size: str
+    what: str
+    template = "recipe {recipe}, [buckets] {size}: {what}"
+
+
 class UnmatchedPattern(RecipeError):
     """A recipe keeps something that the model lacks; `known` are its matrices' names."""
 

@@ -18,6 +18,7 @@ MAX_TABLES: Final = 40_000
 MAX_METHODS: Final = 64
 MAX_VARIANTS: Final = 7  # beside the first recipe
 MAX_BLOCKS: Final = 10_000  # of a method
+MAX_BUCKETS: Final = 64  # of a symbol
 MAX_FILES: Final = 256  # each is an open descriptor
 MAX_BLOBS: Final = 100_000  # of a program, and of an index
 MAX_STATES: Final = 10_000

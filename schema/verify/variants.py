@@ -5,10 +5,13 @@ Their code is checked as that of the program is; states, cursors, symbols and da
 the program's, since a variant has none of its own.
 """
 
+from dataclasses import replace
+
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Advance, Caller, Method, Program
 from kvc.schema.types import TensorType
 from kvc.schema.verify import limits
+from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.limits import Reporter
 
 
@@ -62,9 +65,15 @@ def check_variants(program: Program, report: Reporter) -> None:
     variants = program.variants
     report.limit("the number of variants", len(variants), limits.MAX_VARIANTS)
     own = [signature_of(method) for method in program.methods]
+    bounds = [replace(symbol, sizes=()) for symbol in program.symbols]
     for variant in variants:
         where = f"variant {variant.recipe!r}"
         report.name(variant.recipe, where)
+        same = [replace(symbol, sizes=()) for symbol in variant.symbols] == bounds
+        report.require(same, where, "its symbols are not the program's")
+        Sizes(variant.symbols, Reporter(report.path, f"{where}, ")).check_symbols(
+            variant.symbols
+        )
         for wanted, method in zip(own, variant.methods, strict=False):
             what = f"method {method.name!r} is not what {wanted.name!r} is to a caller"
             report.require(signature_of(method) == wanted, where, what)

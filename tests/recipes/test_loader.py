@@ -154,12 +154,15 @@ def test_an_unknown_name_lists_the_recipes_that_exist(name):
 
 def test_the_page_has_every_setting_and_a_recipe_that_loads(tmp_path):
     page = (FOLDER / "README.md").read_text()
-    example, kept = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    example, kept, fixed = blocks
     (tmp_path / "my.toml").write_text(example)
     recipe = load_recipe(tmp_path / "my.toml")
     assert (recipe.linear, recipe.cache, recipe.backend) == ("qd8", "int8", "cpu")
     (tmp_path / "my.toml").write_text(example + kept)
     assert load_recipe(tmp_path / "my.toml").keep[:2] == ("mlp.experts", "layers.0")
+    (tmp_path / "my.toml").write_text(fixed)
+    assert load_recipe(tmp_path / "my.toml").buckets["seq"] == (1, 16, 64)
     for setting in SETTINGS:
         named = ", ".join(f"`{value}`" for value in setting.values if value)
         assert f"| `[{setting.section}] {setting.key}` | {named}" in page
@@ -178,7 +181,7 @@ def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
     assert bad(tmp_path, '[linera]\nscheme = "qd8"') == (
         "unknown section [linera] (did you mean 'linear'?); "
         "allowed: description, [weights], [linear], [embedding], [cache], [backend], "
-        "[keep]"
+        "[keep], [buckets]"
     )
     assert bad(tmp_path, 'linera = "qd8"').startswith("unknown key 'linera' (")
 
@@ -352,3 +355,14 @@ def test_a_file_may_have_a_comma_in_its_name(tmp_path):
     path = tmp_path / "a,b.toml"
     path.write_text('[backend]\nname = "cpu"\n')
     assert together(str(path)) == ["a,b"]
+
+
+def test_buckets_are_ascending_sizes(tmp_path):
+    path = tmp_path / "npu.toml"
+    path.write_text("[buckets]\nseq = [1, 16]\ncapacity = [256]\n")
+    assert load_recipe(path).buckets == {"capacity": (256,), "seq": (1, 16)}
+    assert load_recipe("cpu_q8").buckets == {}
+    for wrong in ("[]", "[2, 1]", "[1, 1]", "[1.0]", "[true]", "4", '"4"'):
+        what = bad(tmp_path, f"[buckets]\nseq = {wrong}")
+        assert what.startswith("buckets.seq must be a list of ascending sizes, such")
+    assert bad(tmp_path, "buckets = 1") == "buckets must be a section [buckets], not 1"

@@ -33,7 +33,13 @@ def of_backends(*names):
     """Return a program by a recipe for each backend."""
     (delegate,) = PROGRAM.delegates
     variants = [
-        Variant(f"r_{name}", "", PROGRAM.methods, (replace(delegate, backend=name),))
+        Variant(
+            f"r_{name}",
+            "",
+            PROGRAM.methods,
+            (replace(delegate, backend=name),),
+            PROGRAM.symbols,
+        )
         for name in names
     ]
     first = replace(PROGRAM.provenance, recipe=variants[0].recipe)

@@ -13,13 +13,15 @@ from kvc.schema.errors import BadProgram, LimitExceeded
 from kvc.schema.model import Blob, Caller, Constant, Value, Variant
 from kvc.schema.types import TensorType
 from kvc.schema.verify import verify_program
-from kvc.schema.verify.limits import MAX_VARIANTS
+from kvc.schema.verify.limits import MAX_BUCKETS, MAX_VARIANTS
 
 BARE, BYTES = delegated_program(backend="one")
 PROGRAM = replace(BARE, blobs=(Blob(bytes(32), 16, 0, 128, 64),))
 (METHOD,) = PROGRAM.methods
 (DELEGATE,) = PROGRAM.delegates
-OTHER = Variant("other", "", (METHOD,), (replace(DELEGATE, backend="two"),))
+TWO = replace(DELEGATE, backend="two")
+OTHER = Variant("other", "", (METHOD,), (TWO,), PROGRAM.symbols)
+(SEQ,) = PROGRAM.symbols
 GRAPH = METHOD.graph
 
 
@@ -70,6 +72,9 @@ def test_each_recipe_has_a_body_of_its_own():
         (replace(OTHER, recipe=""), "a name is empty"),
         (replace(OTHER, recipe="a\n"), "printed"),
         (replace(OTHER, delegates=(DELEGATE,)), r"\('one',\), \('one',\).*of its own"),
+        (replace(OTHER, symbols=()), "its symbols are not the program's"),
+        (replace(OTHER, symbols=(replace(SEQ, upper=9),)), "its symbols are not"),
+        (replace(OTHER, symbols=(replace(SEQ, sizes=(9,)),)), r"buckets \[9\] of 1..8"),
         (replace(OTHER, delegates=()), "each needs one of its own"),
     ],
 )
@@ -90,6 +95,28 @@ def test_the_data_that_a_variant_uses_is_checked():
     wrong = changed(graph=replace(GRAPH, values=values))
     with pytest.raises(BadProgram, match="variant 'other', method 'forward'"):
         verify_program(with_variants(wrong), "m.kvc")
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (2, 2), (0, 1), (8, 9)])
+def test_buckets_that_do_not_ascend_within_bounds_are_refused(sizes):
+    wrong = replace(PROGRAM, symbols=(replace(SEQ, sizes=sizes),))
+    with pytest.raises(BadProgram, match=r"symbol 'seq': buckets .* of 1\.\.8"):
+        verify_program(wrong, "m.kvc")
+
+
+def test_buckets_are_few():
+    wide = replace(SEQ, upper=100, sizes=tuple(range(1, MAX_BUCKETS + 2)))
+    with pytest.raises(LimitExceeded, match="symbol 'seq': its buckets"):
+        verify_program(replace(PROGRAM, symbols=(wide,)), "m.kvc")
+
+
+def test_each_recipe_has_buckets_of_its_own():
+    small, large = replace(SEQ, sizes=(1, 2)), replace(SEQ, sizes=(4, 8))
+    variants = (replace(OTHER, symbols=(large,)),)
+    program = replace(PROGRAM, symbols=(small,), variants=variants)
+    verify_program(program, "m.kvc")
+    found = decode(encode(program), "m.kvc")
+    assert [body.symbols for body in found.bodies] == [(small,), (large,)]
 
 
 def test_variants_are_few():
