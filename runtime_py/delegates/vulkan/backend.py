@@ -129,18 +129,15 @@ class Vulkan(Delegate):
     ) -> dict[int, Array]:
         arrays = {number: buffer.array() for number, buffer in buffers.items()}
         found: dict[int, Array] = {}
-        for numbers in _chunks(arrays, device.largest):
-            offsets, end = {}, 0
-            for number in numbers:
-                offsets[number] = end
-                end = align_up(end + arrays[number].nbytes)
-            memory = DeviceBuffer(
-                device, end, "weights on a Vulkan device", shared=not device.separate
-            )
-            for number, offset in offsets.items():
-                found[number] = _at(memory, offset, arrays[number])
-            upload(device, memory, [(found[n], arrays[n]) for n in numbers])
-            self._buffers.append(memory)
+        made: list[DeviceBuffer] = []
+        try:
+            for numbers in _chunks(arrays, device.largest):
+                found |= _load_chunk(device, {n: arrays[n] for n in numbers}, made)
+        except BaseException:
+            for memory in made:
+                memory.close()
+            raise
+        self._buffers += made
         for buffer in buffers.values():
             buffer.free()
         return found
@@ -277,6 +274,26 @@ def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:
         nbytes = align_up(nbytes + array.nbytes)
     if chunk:
         yield chunk
+
+
+def _load_chunk(
+    device: Device, arrays: Mapping[int, Array], made: list[DeviceBuffer]
+) -> dict[int, Array]:
+    """Copy weights to one new buffer, which is added to what was made.
+
+    Raises:
+        OutOfMemory: they do not fit.
+    """
+    offsets, end = dict[int, int](), 0
+    for number, array in arrays.items():
+        offsets[number] = end
+        end = align_up(end + array.nbytes)
+    what, shared = "weights on a Vulkan device", not device.separate
+    memory = DeviceBuffer(device, end, what, shared=shared)
+    made.append(memory)
+    found = {n: _at(memory, offset, arrays[n]) for n, offset in offsets.items()}
+    upload(device, memory, [(found[n], array) for n, array in arrays.items()])
+    return found
 
 
 def _at(memory: DeviceBuffer, offset: int, like: Array) -> Array:

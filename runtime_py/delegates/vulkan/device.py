@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Final
 
 from kvc.runtime.delegates.vulkan import structs as s
+from kvc.runtime.delegates.vulkan.blocks import Blocks
 from kvc.runtime.delegates.vulkan.functions import INSTALL, Functions
 from kvc.schema.errors import DeviceLost, KvcError, MissingLibrary
 from kvc.schema.frozen import frozen
@@ -154,6 +155,7 @@ class Device:
         layout: of all pipelines: no descriptors, some push constants.
         separate: whether its memory is apart from the host's.
         largest: bytes that it allocates at once.
+        blocks: what it has allocated.
     """
 
     def __init__(self, instance: Instance, number: int) -> None:
@@ -182,6 +184,7 @@ class Device:
         tell("vkGetPhysicalDeviceProperties2", physical, byref(about))
         self.largest = limits.maxMemoryAllocationSize
         self.separate = self.found.kind in (Kind.DISCRETE, Kind.VIRTUAL)
+        self.blocks = Blocks(self)
         self._pipelines: dict[str, s.HANDLE] = {}
         push = s.PushConstantRange(_STAGE, 0, PUSH_NBYTES)
         wanted = s.PipelineLayoutCreateInfo(
@@ -307,6 +310,27 @@ class Device:
         self.functions.call("vkResetFences", self.handle, 1, byref(fence))
         if interrupt is not None:
             raise interrupt
+
+    def settle(self, fence: s.HANDLE) -> None:
+        """Wait for all that was submitted, and leave a fence as it is before a run.
+
+        For who does not know whether its commands were submitted. Another interrupt
+        changes nothing.
+
+        Raises:
+            DeviceLost: the device was lost meanwhile.
+        """
+        while True:
+            try:
+                with self._lock:
+                    self._watched("vkQueueWaitIdle", self._queue)
+                if self._watched("vkGetFenceStatus", self.handle, fence) == 0:
+                    self.functions.call("vkResetFences", self.handle, 1, byref(fence))
+            except KvcError:
+                raise
+            except BaseException:  # who waits raises the first one
+                continue
+            return
 
     def _watched(self, name: str, *arguments: object) -> int:
         try:

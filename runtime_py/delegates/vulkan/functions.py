@@ -51,6 +51,8 @@ _CHECKED: Final = {
     "vkCreateFence": "pppp",
     "vkResetFences": "pup",
     "vkQueueSubmit": "puph",
+    "vkQueueWaitIdle": "p",
+    "vkGetFenceStatus": "ph",
     "vkWaitForFences": "pupuq",
 }
 _PLAIN: Final = {
