@@ -18,7 +18,7 @@ from kvc.runtime.delegates.vulkan.functions import Functions
 
 BLOCK_NBYTES: Final = 16 << 20
 SMALL_NBYTES: Final = BLOCK_NBYTES >> 4
-_ADDRESSES: Final = 2  # VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
+ADDRESSES: Final = 2  # VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
 
 
 class Allocating(Protocol):
@@ -47,7 +47,7 @@ class Allocation:
         Raises:
             OutOfMemory, DeviceLost, NativeCallFailed: the driver refuses.
         """
-        flags = s.MemoryAllocateFlagsInfo(flags=_ADDRESSES)
+        flags = s.MemoryAllocateFlagsInfo(flags=ADDRESSES)
         wanted = s.MemoryAllocateInfo(
             pNext=s.address_of(flags), allocationSize=nbytes, memoryTypeIndex=kind
         )

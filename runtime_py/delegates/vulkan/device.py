@@ -6,10 +6,11 @@ own shaders. Nothing here knows of programs.
 """
 
 import ctypes
+import mmap
 import os
 import threading
 from collections.abc import Sequence
-from ctypes import byref, c_float, c_uint32, c_void_p
+from ctypes import byref, c_char_p, c_float, c_uint32, c_void_p
 from enum import IntEnum
 from functools import cache
 from importlib.resources import files
@@ -26,6 +27,7 @@ _API: Final = 1 << 22 | 2 << 12  # Vulkan 1.2
 _COMPUTE: Final = 2  # VK_QUEUE_COMPUTE_BIT, VK_PIPELINE_BIND_POINT has 1
 _STAGE: Final = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
 _DEVICE_LOCAL, _VISIBLE, _COHERENT = 1, 2, 4
+_HOST_PAGES: Final = b"VK_EXT_external_memory_host"
 _WIDEST_GROUP: Final = 256  # invocations of matmul.comp
 
 
@@ -133,6 +135,15 @@ class Instance:
         }
         return tuple(name for name, value in has.items() if not value)
 
+    def extensions(self, number: int) -> frozenset[bytes]:
+        """Return the extensions that a device has."""
+        count, name = c_uint32(), "vkEnumerateDeviceExtensionProperties"
+        device = self.devices[number]
+        self.functions.call(name, device, None, byref(count), None)
+        found = (s.ExtensionProperties * count.value)()
+        self.functions.call(name, device, None, byref(count), found)
+        return frozenset(one.extensionName for one in found[: count.value])
+
     def family(self, number: int) -> int | None:
         """Return the family of queues that compute, of a device; None for none."""
         count, name = c_uint32(), "vkGetPhysicalDeviceQueueFamilyProperties"
@@ -156,6 +167,7 @@ class Device:
         separate: whether its memory is apart from the host's.
         largest: bytes that it allocates at once.
         blocks: what it has allocated.
+        imports: whether it can use pages of the host as they are.
     """
 
     def __init__(self, instance: Instance, number: int) -> None:
@@ -169,7 +181,8 @@ class Device:
         family = instance.family(number)
         assert family is not None, "the device lacks nothing"
         self.family = family
-        self._create(instance, number)
+        names = instance.extensions(number)
+        self._create(instance, number, [_HOST_PAGES] if _HOST_PAGES in names else [])
         queue = c_void_p()
         self.functions.tell(
             "vkGetDeviceQueue", self.handle, self.family, 0, byref(queue)
@@ -179,11 +192,16 @@ class Device:
         physical = instance.devices[number]
         tell = self.functions.tell
         tell("vkGetPhysicalDeviceMemoryProperties", physical, byref(self.memory))
+        pages = s.HostMemoryProperties()
         limits = s.MaintenanceProperties()
+        if _HOST_PAGES in names:
+            limits.pNext = s.address_of(pages)
         about = s.PhysicalDeviceProperties2(pNext=s.address_of(limits))
         tell("vkGetPhysicalDeviceProperties2", physical, byref(about))
         self.largest = limits.maxMemoryAllocationSize
         self.separate = self.found.kind in (Kind.DISCRETE, Kind.VIRTUAL)
+        align = pages.minImportedHostPointerAlignment
+        self.imports = 0 < align <= mmap.PAGESIZE
         self.blocks = Blocks(self)
         self._pipelines: dict[str, s.HANDLE] = {}
         push = s.PushConstantRange(_STAGE, 0, PUSH_NBYTES)
@@ -192,7 +210,9 @@ class Device:
         )
         self.layout = self._make("vkCreatePipelineLayout", wanted)
 
-    def _create(self, instance: Instance, number: int) -> None:
+    def _create(
+        self, instance: Instance, number: int, extensions: Sequence[bytes]
+    ) -> None:
         priority = c_float(1)
         queue = s.DeviceQueueCreateInfo(
             queueFamilyIndex=self.family,
@@ -212,6 +232,8 @@ class Device:
             pNext=s.address_of(both),
             queueCreateInfoCount=1,
             pQueueCreateInfos=ctypes.pointer(queue),
+            enabledExtensionCount=len(extensions),
+            ppEnabledExtensionNames=(c_char_p * len(extensions))(*extensions),
         )
         physical = instance.devices[number]
         self.functions.call(

@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Callable
 from ctypes import byref
+from typing import Final
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from kvc.runtime.delegates.vulkan.device import Device
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import OutOfMemory
 
-_USAGE = 0x20000 | 0x20 | 3  # addresses of it, storage, copies from and to it
+USAGE: Final = 0x20000 | 0x20 | 3  # addresses of it, storage, copies from and to it
 
 
 class DeviceBuffer:
@@ -66,7 +67,7 @@ class DeviceBuffer:
         length = align_up(max(nbytes, 1), 64)
         if length > device.largest:
             raise OutOfMemory(what=what, nbytes=nbytes)
-        wanted = s.BufferCreateInfo(size=length, usage=_USAGE)
+        wanted = s.BufferCreateInfo(size=length, usage=USAGE)
         self.handle = device.make("vkCreateBuffer", wanted)
         piece: Piece | None = None
         try:
@@ -82,7 +83,7 @@ class DeviceBuffer:
                 "vkBindBufferMemory",
                 *(device.handle, self.handle, piece.memory, piece.offset),
             )
-            self.bytes = _at(piece.mapped, length) if shared else _reserve(length)
+            self.bytes = bytes_at(piece.mapped, length) if shared else _reserve(length)
         except BaseException:
             _free(os.getpid(), device, self.handle, piece)
             raise
@@ -132,7 +133,7 @@ def _reserve(length: int) -> Array:
     return np.frombuffer(mmap.mmap(-1, length, flags=flags), np.uint8)
 
 
-def _at(address: int, length: int) -> Array:
+def bytes_at(address: int, length: int) -> Array:
     """Return memory that the host sees."""
     mapped = memoryview((ctypes.c_uint8 * length).from_address(address))
     return np.frombuffer(mapped, np.uint8)
