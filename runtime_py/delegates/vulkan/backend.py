@@ -30,7 +30,8 @@ from kvc.runtime.delegates.operands import check_taken
 from kvc.runtime.delegates.partition_memory import place_outputs
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.vulkan.binding import Binder, Bound, Places
-from kvc.runtime.delegates.vulkan.device import Device, Kind, find_devices, open_device
+from kvc.runtime.delegates.vulkan.device import Device, find_devices, open_device
+from kvc.runtime.delegates.vulkan.found import Kind
 from kvc.runtime.delegates.vulkan.host_pages import HostBuffer, pages_of
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors

@@ -11,16 +11,15 @@ import os
 import threading
 from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_float, c_uint32, c_void_p
-from enum import IntEnum
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
 from kvc.runtime.delegates.vulkan import structs as s
 from kvc.runtime.delegates.vulkan.blocks import Blocks
+from kvc.runtime.delegates.vulkan.found import Found, Kind
 from kvc.runtime.delegates.vulkan.functions import INSTALL, Functions
 from kvc.schema.errors import DeviceLost, KvcError, MissingLibrary
-from kvc.schema.frozen import frozen
 
 PUSH_NBYTES: Final = 32
 _API: Final = 1 << 22 | 2 << 12  # Vulkan 1.2
@@ -29,47 +28,6 @@ _STAGE: Final = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
 _DEVICE_LOCAL, _VISIBLE, _COHERENT = 1, 2, 4
 _HOST_PAGES: Final = b"VK_EXT_external_memory_host"
 _WIDEST_GROUP: Final = 256  # invocations of matmul.comp
-
-
-class Kind(IntEnum):
-    """VkPhysicalDeviceType."""
-
-    OTHER = 0
-    INTEGRATED = 1
-    DISCRETE = 2
-    VIRTUAL = 3
-    SOFTWARE = 4
-
-
-@frozen
-class Found:
-    """A device that Vulkan has found.
-
-    Attributes:
-        number: how `vulkan:N` names it, in the order of the loader.
-        name: what the driver calls it.
-        kind: what it is.
-        nbytes: of its own memory.
-        missing: what kvc needs and it does not have; nothing where kvc can use it.
-    """
-
-    number: int
-    name: str
-    kind: Kind
-    nbytes: int
-    missing: tuple[str, ...]
-
-    @property
-    def what(self) -> str:
-        """Say what it is."""
-        kinds = {Kind.SOFTWARE: "a program of the host", Kind.OTHER: "of another kind"}
-        kind = kinds.get(self.kind, self.kind.name.lower())
-        return f"{self.name} ({kind}, {self.nbytes / 1e9:.1f} GB)"
-
-    @property
-    def why_not(self) -> str:
-        """Say what it lacks, "" for nothing."""
-        return f"lacks {', '.join(self.missing)}" if self.missing else ""
 
 
 class Instance:

@@ -59,3 +59,27 @@ def test_diff_tells_recipes_apart(kvc, tmp_path: Path):
     assert json.loads(same.stdout)["code"] == {}
     missing = kvc("diff", both, other, "--backend", "xnnpack")
     assert missing.exit_code == 2
+
+
+def test_sample_results_are_those_of_every_recipe(kvc, tmp_path: Path):
+    path = tmp_path / "m.kvc"
+    command = ("compile", "tiny_decoder:factory", "-q", "--check", "-o", path)
+    made = kvc(*command, "--recipe", "cpu_fp32,xnnpack_fp32")
+    assert made.exit_code == 0, made.output
+    for backend in ("cpu", "xnnpack"):
+        checked = kvc("check", path, "--backend", backend)
+        assert checked.exit_code == 0, checked.output
+    wrong = kvc("check", path, "--backend", "vulkan")
+    assert "here cpu, xnnpack" in wrong.stderr
+
+
+def test_generation_takes_the_recipe_that_is_asked_for(kvc, tmp_path: Path):
+    path = tmp_path / "m.kvc"
+    recipes = ("--recipe", "cpu_fp32,xnnpack_fp32")
+    kvc("compile", "tiny_decoder:factory", "-q", "-o", path, *recipes)
+    texts = [
+        kvc("generate", path, "hello", "--max-tokens", "5", "--backend", backend)
+        for backend in ("cpu", "xnnpack")
+    ]
+    assert [one.exit_code for one in texts] == [0, 0], texts[0].output
+    assert texts[0].stdout == texts[1].stdout

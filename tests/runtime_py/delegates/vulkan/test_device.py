@@ -13,7 +13,8 @@ import vulkan_here
 from kvc.runtime.delegates.vulkan import device as devices
 from kvc.runtime.delegates.vulkan.binding import Bound, Places
 from kvc.runtime.delegates.vulkan.blocks import SMALL_NBYTES
-from kvc.runtime.delegates.vulkan.device import Device, Found, Kind, choose
+from kvc.runtime.delegates.vulkan.device import Device, choose
+from kvc.runtime.delegates.vulkan.found import Found, Kind
 from kvc.runtime.delegates.vulkan.functions import error_of
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
