@@ -19,6 +19,7 @@ from kvc.compiler.backends import Backend, Partition, find_backend
 from kvc.compiler.backends.answers import lowered_partitions, supported_nodes
 from kvc.compiler.backends.moves import with_moves
 from kvc.compiler.backends.outline import outline
+from kvc.compiler.buckets import check_fixed, values_of, with_buckets
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import CapturedMethod, Unchanged, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
@@ -64,7 +65,9 @@ from kvc.compiler.position_limit import check_max_length, limited
 from kvc.compiler.requests import check_mapping, check_request
 from kvc.compiler.roles import check_roles
 from kvc.compiler.spec import Method, StateSpec
-from kvc.recipes import Recipe, load_recipe
+from kvc.compiler.variants import Emitted, together
+from kvc.recipes import Recipe, Wanted, load_recipes
+from kvc.schema.buckets import fixed_sizes
 from kvc.schema.container import Progress
 from kvc.schema.errors import CaptureError, CompileError
 from kvc.schema.model import Provenance
@@ -73,7 +76,7 @@ from kvc.schema.model import Provenance
 def compile_program(
     model: nn.Module,
     methods: Sequence[Method] = (),
-    recipe: str | Recipe = "fp32",
+    recipe: Wanted = "fp32",
     metadata: Mapping[str, object] | None = None,
     progress: Progress | None = None,
     states: Sequence[StateSpec] = (),
@@ -87,7 +90,9 @@ def compile_program(
         model: the module; its weights are read when the bundle is saved, those of
             `empty_parameters` from the checkpoint that was loaded into them.
         methods: what to compile of it; at least one.
-        recipe: a recipe, its name, or the path of a recipe file.
+        recipe: a recipe, its name, or the path of a recipe file. Several, in a
+            sequence or with commas between names, make one bundle for several
+            backends, of which `load` picks the first that can run.
         metadata: settings to keep in the bundle; values that JSON can hold.
         progress: told of each stage and method; see `kvc.schema.container.Progress`.
         states: buffers whose sizes a session chooses.
@@ -108,13 +113,15 @@ def compile_program(
         CopyBudgetExceeded: writing the states of a method copies more than it may.
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe is unknown or wrong, or its backend is.
+        RecipesApart: several recipes do not make one program of the model.
+        BadBuckets: the recipe's buckets do not fit the sizes of the model.
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend returned something wrong.
         CacheDtypeRefused: the recipe stores caches as int8 or float16, and one cannot
             be.
     """
-    settings = load_recipe(recipe)
+    recipes = load_recipes(recipe)
     check_request(model, methods, states)
     check_mapping("metadata", metadata)
     check_mapping("max_copy_bytes", max_copy_bytes)
@@ -123,7 +130,7 @@ def compile_program(
     check_generation_config((metadata or {}).get("generation_config"))
     check_max_length(max_length)
     taken = take_files(files or {})
-    backends = _backends_of(settings)
+    backends = [_backends_of(one) for one in recipes]
     report = progress or _silent
     # The outer one, so that it is the last that puts things back.
     with Unchanged(model, methods), stand_ins(model):
@@ -131,7 +138,27 @@ def compile_program(
         report("optimise", 0, 1)
         imported = import_program(model, captured)
     check_roles(imported)
-    program, _ = run_passes(passes_for(settings), imported)
+    made = [
+        _made_by(one, each, imported, metadata or {}, max_copy_bytes or {}, report)
+        for one, each in zip(recipes, backends, strict=True)
+    ]
+    emitted = together(made)
+    program = limited(emitted.program, max_length)
+    check_declared(program, metadata or {}, files or {})
+    return Bundle(program, emitted.sources, taken)
+
+
+def _made_by(
+    recipe: Recipe,
+    backends: Sequence[Backend],
+    imported: Program,
+    metadata: Mapping[str, object],
+    max_copy_bytes: Mapping[str, int],
+    report: Progress,
+) -> Emitted:
+    """Return what a recipe makes of an imported program."""
+    program = with_buckets(imported, recipe)
+    program, _ = run_passes(passes_for(recipe), program)
     program = DropDeadCode().run(declare(program))
     check(program, "declaring states")
     report("lower", 0, 1)
@@ -139,19 +166,21 @@ def compile_program(
     for backend in backends:
         program = _lower(program, backend, owners)
     program, verdicts = _update_in_place(program)
-    calls = [c for each in backends for c in _delegate_calls(program, each, owners)]
-    check_copy_budget(_by_entry(program, verdicts), max_copy_bytes or {})
+    calls = [
+        call
+        for each in backends
+        for call in _delegate_calls(program, each, owners, recipe)
+    ]
+    check_copy_budget(_by_entry(program, verdicts), max_copy_bytes)
     report("plan", 0, 1)
     emitted = emit_program(
         program,
         verdicts,
         calls,
-        _provenance(imported, settings),
-        _as_json(metadata or {}),
+        _provenance(imported, recipe),
+        _as_json(metadata),
     )
-    emitted = limited(emitted, max_length)
-    check_declared(emitted, metadata or {}, files or {})
-    return Bundle(emitted, {c.name: c.source for c in program.constants}, taken)
+    return Emitted(emitted, {c.name: c.source for c in program.constants})
 
 
 def _silent(stage: str, done: int, total: int, item: str = "") -> None:
@@ -260,16 +289,25 @@ def _blocks_at(node: Node) -> tuple[int, ...]:
 
 
 def _delegate_calls(
-    program: Program, backend: Backend, owners: Mapping[int, Backend]
+    program: Program, backend: Backend, owners: Mapping[int, Backend], recipe: Recipe
 ) -> list[DelegateCall]:
-    """Ask a backend what each of its proven partitions needs beside its code."""
+    """Ask a backend what each of its proven partitions needs beside its code.
+
+    Raises:
+        BadBuckets: it needs fixed shapes, and the recipe does not give them.
+    """
     blocks = blocks_by_number(program)
     partitions: dict[str, list[Partition]] = {}
     for method in program.methods:
         for node in method.nodes:
             for number in _blocks_at(node):
                 if owners.get(number) is backend:
-                    partition = Partition(blocks[number])
+                    code = (blocks[number], *blocks_of(blocks[number], blocks))
+                    if backend.fixed_shapes:
+                        check_fixed(backend.name, code, program.symbols, recipe)
+                    types = (v.type for graph in code for v in values_of(graph))
+                    sizes = fixed_sizes(program.symbols, types)
+                    partition = Partition(blocks[number], sizes)
                     partitions.setdefault(method.name, []).append(partition)
     constants = {c.name: c for c in program.constants}
     lowered = lowered_partitions(backend, partitions, constants, program.symbols)

@@ -4,7 +4,7 @@ In: a recipe's name or the path of a TOML file. Out: a frozen `Recipe`. The comp
 passes apply it.
 """
 
-from kvc.recipes.loader import known_recipes, load_recipe
+from kvc.recipes.loader import Wanted, known_recipes, load_recipe, load_recipes
 from kvc.recipes.recipe import Option, Recipe
 from kvc.schema.errors import BadRecipe, RecipeError, UnknownRecipe
 
@@ -14,6 +14,8 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "UnknownRecipe",
+    "Wanted",
     "known_recipes",
     "load_recipe",
+    "load_recipes",
 ]

@@ -6,7 +6,7 @@ names the file, the key and what is allowed there.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +14,18 @@ from kvc.recipes.recipe import SETTINGS, Option, Recipe, Setting
 from kvc.recipes.targets import target_of
 from kvc.schema.errors import (
     BadRecipe,
+    RecipesApart,
     TargetMissing,
     UnknownRecipe,
     listing,
     meant,
 )
 
+Wanted = str | Path | Recipe | Sequence[str | Path | Recipe]
+
 FOLDER = Path(__file__).parent
 MAX_NBYTES = 1 << 16  # a recipe is a page of text; a larger file is something else
-_SECTIONS = (*dict.fromkeys(setting.section for setting in SETTINGS), "keep")
+_SECTIONS = (*dict.fromkeys(s.section for s in SETTINGS), "keep", "buckets")
 
 
 def known_recipes() -> tuple[str, ...]:
@@ -61,6 +64,61 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
     return _with_cache(_read(FOLDER / f"{text}.toml", where=f"{text}.toml"), cache)
 
 
+def load_recipes(given: Wanted, cache: str | None = None) -> tuple[Recipe, ...]:
+    """Return the recipes of a bundle, which differ in their backends alone.
+
+    Args:
+        given: one, as `load_recipe` takes it; names or paths with commas between; or
+            a sequence of some.
+        cache: as of `load_recipe`, of all.
+
+    Raises:
+        RecipesApart: their numbers would not be the same, or nothing would tell which
+            of them is asked for.
+        RecipeError: as `load_recipe`.
+    """
+    wanted = _named(given) if isinstance(given, str | Path | Recipe) else tuple(given)
+    if not wanted:
+        raise BadRecipe(path=repr(given), what="no recipe")
+    found = tuple(load_recipe(one, cache) for one in wanted)
+    for other in found[1:]:
+        _check_together(found[0], other)
+    backends = [recipe.backend for recipe in found]
+    twice = sorted({name for name in backends if backends.count(name) > 1})
+    if twice or (len(found) > 1 and "" in backends):
+        what = "each needs a backend of its own, by which it is chosen"
+        raise _apart(found, f"their backends are {backends}: {what}")
+    return found
+
+
+def _named(given: str | Path | Recipe) -> tuple[str | Path | Recipe, ...]:
+    """Return the parts of a text with commas, unless it is the path of a file."""
+    if isinstance(given, str) and "," in given and not Path(given).is_file():
+        return tuple(part.strip() for part in given.split(","))
+    return (given,)
+
+
+def _check_together(one: Recipe, other: Recipe) -> None:
+    """Check that two recipes store and compute the same numbers.
+
+    Raises:
+        RecipesApart: they do not.
+    """
+    for field in ("weights", "linear", "embedding", "cache", "keep"):
+        first, second = (_said(getattr(each, field)) for each in (one, other))
+        if first != second:
+            what = f"{field} is {first} in one and {second} in the other"
+            raise _apart((one, other), what)
+
+
+def _said(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else ", ".join(value) or "nothing"
+
+
+def _apart(recipes: Sequence[Recipe], what: str) -> RecipesApart:
+    return RecipesApart(recipes=listing([one.name for one in recipes]), what=what)
+
+
 def _with_cache(recipe: Recipe, cache: str | None) -> Recipe:
     """Return a recipe with another dtype of caches, which its text then says too."""
     if cache is None or cache == recipe.cache:
@@ -87,6 +145,7 @@ def _read(path: Path, where: str) -> Recipe:
         raise _wrong(where, "description", description, "a text")
     options = _backend_options(where, tables.get("backend"))
     keep = tuple(_kept(where, "", tables.pop("keep", {})))
+    buckets = _buckets(where, tables.pop("buckets", {}))
     values = {setting.field: setting.values[0] for setting in SETTINGS}
     for section, table in tables.items():
         values.update(_section(where, section, table))
@@ -97,7 +156,7 @@ def _read(path: Path, where: str) -> Recipe:
     if keep and stored == {"float32"}:
         what = "[keep] in a recipe that stores all weights as float32"
         raise BadRecipe(path=where, what=what)
-    settings = values | {"backend_options": options, "keep": keep}
+    settings = values | {"backend_options": options, "keep": keep, "buckets": buckets}
     return Recipe(path.stem, description, text, **settings)  # type: ignore[arg-type]  # _value has checked each against its field's values
 
 
@@ -116,6 +175,18 @@ def _kept(where: str, path: str, table: object) -> Iterator[str]:
             raise _wrong(where, f"keep.{pattern}", value, '"float32"')
         else:
             yield pattern
+
+
+def _buckets(where: str, table: object) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of `[buckets]`, by name."""
+    if not isinstance(table, Mapping):
+        raise _wrong(where, "buckets", table, "a section [buckets]")
+    for name, sizes in table.items():
+        whole = isinstance(sizes, list) and all(type(n) is int for n in sizes)
+        if not whole or not sizes or sizes != sorted(set(sizes)):
+            expected = "a list of ascending sizes, such as [1, 16, 64]"
+            raise _wrong(where, f"buckets.{name}", sizes, expected)
+    return {name: tuple(sizes) for name, sizes in sorted(table.items())}
 
 
 def _backend_options(where: str, table: object) -> dict[str, Option]:

@@ -4,7 +4,7 @@
 it fills and the values it takes, the default first. A new setting is a line there and a
 field of `Recipe`; the loader needs no change. A file may also have `[backend.options]`,
 whose keys and values the backend checks, and `[keep]`, whose keys are parts of names in
-the model.
+the model, and `[buckets]`, whose keys are names of sizes.
 """
 
 from collections.abc import Mapping
@@ -40,6 +40,8 @@ class Recipe:
             computes in float32; "int8" is int8 rows, symmetric, with a float32 scale
             for each token and head; "float32" leaves them as they are.
         keep: which modules' or weights' matrices stay float32: parts of their paths.
+        buckets: by the name of a size, the only sizes that calls and sessions have,
+            ascending; for targets of fixed shapes.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Recipe:
     cache: Literal["float32", "float16", "int8"] = "float32"
     rest: str = ""
     keep: tuple[str, ...] = ()
+    buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from kvc.runtime.calls.transactions import Transaction
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
+from kvc.runtime.delegates.table import check_target
 from kvc.runtime.sessions.sizes import count_rows, row_dims
 from kvc.runtime.states.divided import divide, find_backends
 from kvc.runtime.states.host import HostMemory
@@ -68,6 +69,7 @@ class Engine:
         self.method_ids = {method.name: i for i, method in enumerate(methods)}
         self.groups = group_states(states, methods, row_dims(self.program))
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
+        self._bucketed = any(symbol.sizes for symbol in self.program.symbols)
         self._backends: Sequence[str] | None = None
         self._entries: dict[int, Entry] = {}
         self._lock = threading.RLock()
@@ -114,18 +116,21 @@ class Engine:
     def _run_call(
         self, entry: Entry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
-        """Run a method, in pieces where rings want it so."""
+        """Run a method, in pieces where rings or buckets want it so."""
         if states is None:
             return self._run_once(entry, inputs, None)
         states.check_usable()
         entry.check_encoded(inputs, states)
         if entry.restarts:
             self._restart(entry, inputs, states)
-        count = count_excess(entry, inputs, states) if states.limited else 0
+        limited = states.limited or self._bucketed
+        count = count_excess(entry, inputs, states) if limited else 0
         if not count:
             return self._run_once(entry, inputs, states)
         entries = [self.entry(i) for i in range(len(self.program.methods))]
         pieces = plan_pieces(entry, count, states, entries)
+        if not pieces:
+            return self._run_once(entry, inputs, states)
 
         def run(piece: Entry, given: Inputs) -> list[object]:
             return self._run_once(piece, given, states)
@@ -256,14 +261,15 @@ class Engine:
             old, self._resources = self._resources, self._new_resources()
         old.close(self._count_out)
 
-    def pack(self) -> tuple[Packing, ...]:
+    def pack(self, target: str | None) -> tuple[Packing, ...]:
         """Have delegates pack what they will use; see `Program.pack`."""
         self.check_open()
+        chosen = None if target is None else check_target(self.program, target)
         resources, context = self._borrow(None)
         try:
             for file in self._blobs.shown:
                 file.check_unchanged()
-            return resources.pack()
+            return resources.pack() if chosen is None else (resources.export(*chosen),)
         finally:
             resources.pool.put_back(context, None)
 

@@ -15,6 +15,7 @@ from kvc.runtime.binding.frames import needs_torch
 from kvc.runtime.data import FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.base import Packing
+from kvc.runtime.delegates.choosing import choose_body
 from kvc.runtime.delegates.table import check_backends, check_device
 from kvc.runtime.engine import Engine
 from kvc.runtime.methods import Callables
@@ -44,6 +45,7 @@ def load(
     threads: int | None = None,
     max_turns: int | None = None,
     device: str | None = None,
+    backend: str | None = None,
 ) -> "Program":
     """Open a bundle.
 
@@ -64,12 +66,15 @@ def load(
             one another multiply. Left out, no limit: Ctrl-C ends one that never ends.
         device: which device a backend that has several computes on, such as `vulkan:1`;
             `kvc devices` lists them. Left out, the backend chooses.
+        backend: of a bundle for several recipes, the backend of the one to run. Left
+            out, it is that of `device`, or the first whose library or device is here;
+            a program that only acts as a device comes after all that is here.
 
     Raises:
         BadSetting: `path` is no path, there is no such mode, the folders are not a
             sequence, `reference` is neither a bool nor None, `threads` is not from 1 to
-            the number of processors, `max_turns` is no number from 0, or `device` is
-            none that can be used for this bundle.
+            the number of processors, `max_turns` is no number from 0, or `device` or
+            `backend` is none that can be used for this bundle.
         ThreadsFixed: programs of this process compute with other threads already.
         FormatError: a file is damaged, or no bundle.
         LoadError: a file cannot be read or found, a backend or its library is missing,
@@ -82,6 +87,7 @@ def load(
     request_threads(threads)
     bundle = BundleFile.open(path)
     try:
+        bundle.choose(choose_body(bundle.program, backend, device, reference))
         check_backends(bundle.program, bundle.path, reference)
         devices = check_device(bundle.program, bundle.path, device)
         _check_some_run(bundle)
@@ -140,7 +146,8 @@ class Program(Callables):
         digest: identity of the program, in hexadecimal.
         states: what the file declares, by name.
         data: named data; each request gives a `FreeableBuffer` of its own.
-        provenance: who made it, of what, by which recipe.
+        provenance: who made it, of what, by which recipe; of several, the one that
+            runs.
     """
 
     def __init__(
@@ -273,19 +280,24 @@ class Program(Callables):
         reads = self._engine.entry(index).reads_cursor
         return self._engine.program.cursors[0].name if reads else ""
 
-    def pack(self) -> tuple[Packing, ...]:
+    def pack(self, target: str | None = None) -> tuple[Packing, ...]:
         """Do now what first calls would: check weights, have backends pack them.
 
         No method runs. Packed weights stay in memory, and the result's `content` valid,
         until `release` or `close`.
 
+        Args:
+            target: `BACKEND:TARGET`, to have that target's own file made in place of
+                what this machine would use: the only one of the result.
+
         Raises:
+            BadSetting: no backend of the bundle makes files for this target.
             ExecutionError: a backend's library refuses a partition.
             MissingPackage: a method needs torch, which is not installed.
             FileChanged, FormatError, FileProblem: data cannot be used any more.
             Closed, Forked: the program is closed, or belongs to another process.
         """
-        return self._engine.pack()
+        return self._engine.pack(target)
 
     def residency(self) -> Residency:
         """Return what memory the data takes just now, blob by blob.

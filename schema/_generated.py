@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 9cd40db35627c97ce91aac161eed938185b981053594d166149a122f16493c48
+# sha256 of program.fbs: 8a0c07f4b1d026068ac71510e6f6fc3b08908e0a95477d6b46b39f9f8abc723f
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -133,6 +133,9 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('delegates', 'vector of table', 'Delegate', 4, False, 0),
         ('metadata_keys', 'vector of string', 'string', 4, False, 0),
         ('metadata_values', 'vector of string', 'string', 4, False, 0),
+        ('variants', 'vector of table', 'Variant', 4, False, 0),
+        ('bucket_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('bucket_sizes', 'vector of scalar', 'int64', 8, False, 0),
     ),
     'Provenance': (
         ('kvc_version', 'string', 'string', 4, False, 0),
@@ -151,6 +154,14 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('reset', 'scalar', 'uint8', 1, False, 2),
         ('cursor', 'scalar', 'uint32', 4, True, 0),
         ('window', 'table', 'Window', 4, True, 0),
+    ),
+    'Variant': (
+        ('recipe', 'string', 'string', 4, False, 0),
+        ('recipe_text', 'string', 'string', 4, False, 0),
+        ('methods', 'vector of table', 'Method', 4, False, 0),
+        ('delegates', 'vector of table', 'Delegate', 4, False, 0),
+        ('bucket_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('bucket_sizes', 'vector of scalar', 'int64', 8, False, 0),
     ),
     'Window': (
         ('size', 'scalar', 'uint64', 8, False, 0),

@@ -5,6 +5,7 @@ the runtime runs it. Ids are positions in the tuple that holds the thing.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 
 from kvc.schema.dtypes import DType
@@ -455,6 +456,24 @@ class Provenance:
 
 
 @frozen
+class Variant:
+    """The same methods, lowered by another recipe for another backend.
+
+    Attributes:
+        recipe, recipe_text: as of `Provenance`.
+        methods: of the program's names and signatures, in its order.
+        delegates: partitions of these methods.
+        symbols: the program's, perhaps with other buckets.
+    """
+
+    recipe: str
+    recipe_text: str
+    methods: tuple[Method, ...]
+    delegates: tuple[Delegate, ...]
+    symbols: tuple[Symbol, ...]
+
+
+@frozen
 class Program:
     """All that a bundle says beside the bytes of its blobs.
 
@@ -467,6 +486,8 @@ class Program:
         methods: entry points.
         delegates: partitions of methods that backends run.
         metadata: the user's own settings, text to JSON text.
+        variants: the methods by other recipes; `methods` and `delegates` are by that of
+            the provenance. All else is the same for all of them.
     """
 
     provenance: Provenance
@@ -479,8 +500,33 @@ class Program:
     methods: tuple[Method, ...]
     delegates: tuple[Delegate, ...]
     metadata: Mapping[str, str]
+    variants: tuple[Variant, ...] = ()
+
+    @property
+    def bodies(self) -> tuple["Program", ...]:
+        """Return what each recipe made of the program, without the other variants."""
+        own = replace(self, variants=())
+        return (own, *(_by_variant(own, variant) for variant in self.variants))
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Return the backends of its partitions, the recipe's own first."""
+        return tuple(dict.fromkeys(one.backend for one in self.delegates))
 
     @property
     def position(self) -> Cursor | None:
         """Return the cursor that counts the tokens of prefill and decode."""
         return self.cursors[0] if self.cursors else None
+
+
+def _by_variant(program: Program, variant: Variant) -> Program:
+    origin = replace(
+        program.provenance, recipe=variant.recipe, recipe_text=variant.recipe_text
+    )
+    return replace(
+        program,
+        provenance=origin,
+        symbols=variant.symbols,
+        methods=variant.methods,
+        delegates=variant.delegates,
+    )

@@ -16,11 +16,28 @@ from kvc.schema.frozen import frozen
 
 @frozen
 class Symbol:
-    """A size that is known only at run time, within inclusive bounds."""
+    """A size that is known only at run time, within inclusive bounds.
+
+    Attributes:
+        sizes: its *buckets*: the only ones that it has, ascending, for a target of
+            fixed shapes; () for all within the bounds.
+    """
 
     name: str
     lower: int
     upper: int
+    sizes: tuple[int, ...] = ()
+
+    def takes(self, size: int) -> bool:
+        """Tell whether it may be so large."""
+        return self.lower <= size <= self.upper and (
+            not self.sizes or size in self.sizes
+        )
+
+    @property
+    def allowed(self) -> str:
+        """Say what it may be: `1..64`, or `1, 16, 64`."""
+        return ", ".join(map(str, self.sizes)) or f"{self.lower}..{self.upper}"
 
 
 MAX_MULTIPLIED: Final = 4  # factors in the products of one expression

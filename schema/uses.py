@@ -51,15 +51,19 @@ def constants_of(graph: Graph) -> set[int]:
 
 
 def methods_of_blobs(program: Program) -> Mapping[int, tuple[str, ...]]:
-    """Return for each blob the methods that use it, themselves or by a delegate."""
+    """Return for each blob the methods that use it, themselves or by a delegate.
+
+    By any of the program's recipes.
+    """
     found: dict[int, set[int]] = defaultdict(set)
-    for index, method in enumerate(program.methods):
-        names = set().union(*map(constants_of, method.graphs))
-        for delegate in program.delegates:
-            if delegate.method == index:
-                names |= set(delegate.names)
-        for name in names:
-            found[program.names[name].blob].add(index)
+    for body in program.bodies:
+        for index, method in enumerate(body.methods):
+            names = set().union(*map(constants_of, method.graphs))
+            for delegate in body.delegates:
+                if delegate.method == index:
+                    names |= set(delegate.names)
+            for name in names:
+                found[program.names[name].blob].add(index)
     return {
         blob: tuple(program.methods[i].name for i in sorted(found[blob]))
         for blob in range(len(program.blobs))

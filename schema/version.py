@@ -16,6 +16,7 @@ with its date, and old files load or fail with `UnsupportedVersion` by decision.
     0   2026-11-23   kvc::after: several writes of a call at a cursor
     0   2026-11-23   advances without a number, which a counter says after the call
     0   2026-11-23   quotients of sizes; results that are numbers
+    0   2026-11-26   variants: methods by several recipes
 """
 
 from typing import Final

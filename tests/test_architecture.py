@@ -17,7 +17,7 @@ SOURCES = sorted(
     path.relative_to(ROOT)
     for folder in FOLDERS
     for path in (ROOT / folder).rglob("*.py")
-    if "dev" not in path.parts
+    if "dev" not in path.relative_to(ROOT).parts
 )
 # What of a backend's name no other code says; "cpu" alone is torch's device as well.
 BACKENDS = {

@@ -53,9 +53,9 @@ class Budgets:
         if self.file is self.ram is self.state is None:
             return
         program = saved.program
+        file = saved.nbytes + saved.data_nbytes + saved.packed_nbytes
         found = describe_footprint(program, self.sizes)
         savings = describe_savings(program, found.sizes, found.tokens)
-        file = saved.nbytes + saved.data_nbytes + saved.packed_nbytes
         _check(
             ("the file", file, self.file),
             _blob_rows(
@@ -63,6 +63,18 @@ class Budgets:
             ),
             [(one.setting, one.weights) for one in savings],
         )
+        for body in program.bodies:
+            recipe = escape(body.provenance.recipe)
+            self._check_memory(body, f" of {recipe}" * bool(program.variants))
+
+    def _check_memory(self, program: Program, recipe: str) -> None:
+        """Check what a program by one recipe takes; `recipe` says which, if need be.
+
+        Raises:
+            BudgetExceeded: it is more than it may.
+        """
+        found = describe_footprint(program, self.sizes)
+        savings = describe_savings(program, found.sizes, found.tokens)
         _check(
             (f"a session{_told(found)}", found.states, self.state),
             _state_rows(program, found),
@@ -70,7 +82,11 @@ class Budgets:
             self._longest(program, self.state, lambda one: one.states),
         )
         _check(
-            (f"a process with one session{_told(found)}", found.total, self.ram),
+            (
+                f"a process{recipe} with one session{_told(found)}",
+                found.total,
+                self.ram,
+            ),
             _memory_rows(program, found),
             [(one.setting, one.memory) for one in savings],
             self._longest(program, self.ram, lambda one: one.total),

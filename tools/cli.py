@@ -25,6 +25,7 @@ from kvc.tools.commands.diff import diff
 from kvc.tools.commands.dump import dump
 from kvc.tools.commands.embed import classify, embed
 from kvc.tools.commands.eval import eval_command
+from kvc.tools.commands.export import export
 from kvc.tools.commands.gc import collect
 from kvc.tools.commands.generate import generate
 from kvc.tools.commands.join import join
@@ -151,6 +152,7 @@ for _command in (
     check_command,
     split,
     join,
+    export,
     collect,
     recipes,
     devices,

@@ -35,11 +35,15 @@ class _Recipe(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Offer the recipes that begin so, or let the shell offer files."""
+        """Offer the recipes that begin so, or let the shell offer files.
+
+        Of several, with commas between, the last is completed.
+        """
         from kvc.recipes import known_recipes
 
-        names = [name for name in known_recipes() if name.startswith(incomplete)]
-        items = [CompletionItem(name) for name in names]
+        before, comma, begun = incomplete.rpartition(",")
+        names = [name for name in known_recipes() if name.startswith(begun)]
+        items = [CompletionItem(before + comma + name) for name in names]
         return items or [CompletionItem(incomplete, type="file")]
 
 

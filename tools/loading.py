@@ -29,6 +29,7 @@ class Loading:
             where their library is missing.
         threads: how many to compute with, None for the runtime's choice.
         device: which device to run on, None for the backend's choice.
+        backend: which recipe of a bundle to run, None for the first that can be.
         residency: whether to say at the end what memory the data takes.
     """
 
@@ -37,6 +38,7 @@ class Loading:
     reference: bool | None
     threads: int | None
     device: str | None
+    backend: str | None
     residency: bool
 
 
@@ -70,6 +72,12 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
         "backend's choice]",
     )
     @click.option(
+        "--backend",
+        metavar="BACKEND",
+        help="Of a bundle for several recipes, the backend of the one to run.  "
+        "[default: the first that can run here]",
+    )
+    @click.option(
         "--residency",
         is_flag=True,
         help="At the end, print to stderr how much memory the weights take.",
@@ -81,10 +89,13 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
         reference: bool | None,
         threads: int | None,
         device: str | None,
+        backend: str | None,
         residency: bool,
         **others: object,
     ) -> None:
-        loading = Loading(mode, data_folders, reference, threads, device, residency)
+        loading = Loading(
+            mode, data_folders, reference, threads, device, backend, residency
+        )
         command(loading=loading, **others)
 
     return with_loading
@@ -104,6 +115,7 @@ def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
         loading.reference,
         loading.threads,
         device=loading.device,
+        backend=loading.backend,
     ) as program:
         yield program
         if loading.residency:

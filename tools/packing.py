@@ -5,13 +5,13 @@ whose bytes are in a separate data file. The backend's library packs on this mac
 for this machine and others of the same kind.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from kvc.runtime import Packing, load
-from kvc.runtime.delegates.table import packed_format
+from kvc.runtime.delegates.table import packed_format, targets_of
 from kvc.schema.container import (
     BundleFile,
     Content,
@@ -29,19 +29,26 @@ from kvc.schema.types import TensorType
 from kvc.schema.uses import PACKED
 
 
-def check_pack(backend: str, wanted: str) -> str:
-    """Return the format of packed data, BACKEND:BUILD:FEATURES.
+def check_pack(backends: Sequence[str], wanted: str) -> str:
+    """Return the format of packed data: BACKEND:BUILD:FEATURES, or BACKEND:TARGET.
 
     Args:
-        backend: that the recipe names, "" for none.
-        wanted: BUILD:FEATURES, which must be what this machine packs.
+        backends: that the recipes name, "" where one names none.
+        wanted: BUILD:FEATURES, which must be what this machine packs; or a target that
+            the backend makes files for.
 
     Raises:
         CannotPack: it is not, or nothing would be packed.
     """
+    if len(backends) > 1:
+        reason = "weights are packed for one recipe, and the bundle has several"
+        raise CannotPack(wanted=wanted, reason=reason)
+    (backend,) = backends
     if not backend:
         reason = "the recipe names no backend, and only backends pack weights"
         raise CannotPack(wanted=wanted, reason=reason)
+    if f"{backend}:{wanted}" in targets_of(backend):
+        return f"{backend}:{wanted}"
     try:
         found = packed_format(backend)
     except MissingLibrary as error:
@@ -81,13 +88,15 @@ def pack_bundle(
         ExecutionError: the backend's library refuses a partition.
         CannotWrite, Unsynced: as `save_bundle`.
     """
+    backend = packed_form.partition(":")[0]
     others = [Path(other).resolve() for other in reuse]
     places = tuple(dict.fromkeys(other.parent for other in others))
     with (
         load(path, data_folders=places, reference=False) as program,
         StoredBlobs.open(BundleFile(path), places) as stored,
     ):
-        packings = program.pack()
+        target = packed_form if packed_form in targets_of(backend) else None
+        packings = program.pack(target)
         return save_bundle(
             path,
             _with_packed(stored.program, packings, packed_form),

@@ -8,6 +8,7 @@ README.md says how to write one.
 from importlib.metadata import entry_points
 
 from kvc.compiler.backends.base import Backend, Lowered, Partition
+from kvc.compiler.backends.blocks import BlockBackend
 from kvc.compiler.backends.cpu import Cpu
 from kvc.compiler.backends.vulkan import Vulkan
 from kvc.compiler.backends.xnnpack import Xnnpack
@@ -22,6 +23,7 @@ BACKENDS: dict[str, type[Backend]] = {
 __all__ = [
     "BACKENDS",
     "Backend",
+    "BlockBackend",
     "Lowered",
     "Partition",
     "find_backend",

@@ -26,9 +26,12 @@ class Partition:
             border, its constants are bound by name. States are inputs as anything else
             is; what is left in the memory of an input says `input_out`, once it is
             proven.
+        sizes: all sizes of symbols that its values can have together, where each has
+            buckets; None where one may be any within its bounds.
     """
 
     graph: Method
+    sizes: tuple[Mapping[str, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,13 @@ class Backend(ABC):
             piece by piece and while they read it, and take memory of any strides. What
             writes a state over an old content that its partition reads is left outside
             of the partitions of other backends.
+        fixed_shapes: whether it needs to know all sizes that a partition is called
+            with. Recipes must then give each size of its partitions buckets.
     """
 
     name: ClassVar[str]
     in_place: ClassVar[bool] = False
+    fixed_shapes: ClassVar[bool] = False
 
     def __init__(self, options: Mapping[str, Option]) -> None:
         """Take what a recipe says in `[backend.options]`; here, that it says nothing.

@@ -61,7 +61,7 @@ from kvc.compiler.hugging_face.settings import (
 )
 from kvc.compiler.hugging_face.tasks import check_task
 from kvc.compiler.pipeline import compile_program
-from kvc.recipes import Recipe, load_recipe
+from kvc.recipes import Wanted, load_recipes
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadModelSetting, UnsupportedModel
 
@@ -70,7 +70,7 @@ def export_hf(
     model: PreTrainedModel | str | os.PathLike[str],
     *,
     task: str | None = None,
-    recipe: str | Recipe = "fp32",
+    recipe: Wanted = "fp32",
     cache: CacheConfig | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
     prefill_sizes: Sequence[int] = (),
@@ -112,7 +112,8 @@ def export_hf(
             into the bundle.
         task: what it is to do: "generate", "embed", "classify", "classify_tokens" or
             "fill_mask"; None: as config.json says, or the model's class.
-        recipe: a recipe, its name, or the path of a recipe file.
+        recipe: a recipe, its name, or the path of a recipe file; or several, as of
+            `compile_program`.
         cache: how large the caches of a session may be, and of which dtype.
         prefill_chunk: the most tokens of one call of `prefill`.
         prefill_sizes: numbers of tokens that get a method of their own, `prefill_N`.
@@ -144,7 +145,7 @@ def export_hf(
         raise BadModelSetting(
             place="export_hf", setting="cache", expected=expected, found=found
         )
-    settings = load_recipe(recipe, asked.dtype)
+    settings = load_recipes(recipe, asked.dtype)
     opened = open_model(model, check_task(task), pictures)
     decoder = opened.model
     if opened.task != "generate":

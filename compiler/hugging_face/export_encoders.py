@@ -24,7 +24,7 @@ from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import PREFILL_CHUNK, CacheConfig, text_length
 from kvc.compiler.hugging_face.tasks import Task
 from kvc.compiler.pipeline import compile_program
-from kvc.recipes import Recipe
+from kvc.recipes import Wanted
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadModelSetting
 
@@ -32,7 +32,7 @@ _ROWS = 64  # of a call where nobody says how many; they take memory only when u
 
 
 def export_encoders(
-    opened: Opened, recipe: Recipe, asked: CacheConfig, progress: Progress | None
+    opened: Opened, recipe: Wanted, asked: CacheConfig, progress: Progress | None
 ) -> Bundle:
     """Compile a model without a cache.
 

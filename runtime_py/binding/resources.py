@@ -133,6 +133,20 @@ class Resources:
         packed = (backends[name].pack(by_id) for name, by_id in by_backend.items())
         return tuple(chain.from_iterable(packed))
 
+    def export(self, backend: str, target: str) -> Packing:
+        """Return the file of a target, of all partitions of a backend.
+
+        Raises:
+            ExecutionError: a library refuses a partition.
+            KvcError: as `constant`.
+        """
+        handles = {
+            index: self._delegate(index)
+            for index, partition in enumerate(self._program.delegates)
+            if partition.backend == backend
+        }
+        return self._backends[backend].export(target, handles)
+
     def close(self, when_gone: Callable[[], None]) -> None:
         """Let go of everything once no call uses it, and then call `when_gone`."""
 

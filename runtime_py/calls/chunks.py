@@ -7,11 +7,11 @@ call of a size that has run before needs no binding.
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Method
-from kvc.schema.types import Affine, Symbol, bounds
+from kvc.schema.types import Affine, Dim, Symbol, bounds, evaluate, symbols_of
 
 _MOST_COMBINED = 6  # methods of which every selection is tried: 64
 
@@ -20,18 +20,27 @@ _MOST_COMBINED = 6  # methods of which every selection is tried: 64
 class ChunkSizes:
     """The numbers of tokens that a method takes: `least`, + `step`, ... `most`.
 
-    `least` is 1 or more.
+    `least` is 1 or more. Where `among` is not empty, it takes no others than these.
     """
 
     method: str
     least: int
     most: int
     step: int = 1
+    among: tuple[int, ...] = ()
 
     def greatest(self, count: int) -> int:
         """Return the greatest size up to `count`, which is at least `least`."""
+        if self.among:
+            return max(size for size in self.among if size <= count)
         top = min(count, self.most)
         return top - (top - self.least) % self.step
+
+    def smallest(self, count: int) -> int:
+        """Return the smallest size from `count` on, which is at most `most`."""
+        if self.among:
+            return min(size for size in self.among if size >= count)
+        return max(self.least, count + -(count - self.least) % self.step)
 
 
 @frozen
@@ -52,8 +61,15 @@ def chunk_sizes(
         symbols: of the program, by name.
         longest: the most tokens of a call, `Session.longest_call`; None for no limit.
             A method whose least size is more than that can take nothing.
+
+    With buckets only their sizes are taken.
     """
     dim = method.graph.values[method.graph.inputs[0]].type.dims[1]
+    among = _buckets(dim, symbols)
+    if among:
+        fits = tuple(n for n in among if longest is None or n <= longest)
+        most = fits[-1] if fits else among[0] - 1
+        return ChunkSizes(method.name, among[0], most, among=fits)
     least, most = bounds(dim, symbols)
     parts = dim.parts if isinstance(dim, Affine) else ()
     step = math.gcd(*(c for _, c in parts)) or 1
@@ -62,6 +78,19 @@ def chunk_sizes(
     if longest is not None and longest < most:
         most = longest - (longest - least) % step
     return ChunkSizes(method.name, least, most, step)
+
+
+def _buckets(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, ...]:
+    """Return all numbers that a dim can be, from 1 on; none where it is in bounds."""
+    names = sorted(symbols_of([dim]))
+    choices = [symbols[name].sizes for name in names]
+    if not all(choices) or not names:
+        return ()
+    found = {
+        evaluate(dim, dict(zip(names, sizes, strict=True)))
+        for sizes in product(*choices)
+    }
+    return tuple(sorted(number for number in found if number >= 1))
 
 
 def plan_chunks(
@@ -113,6 +142,8 @@ def _cut(count: int, methods: Sequence[ChunkSizes]) -> list[Chunk]:
 
 def _even(count: int, sizes: ChunkSizes) -> list[Chunk]:
     """Return even chunks of one method for all tokens, none where it cannot be."""
+    if sizes.among:
+        return [Chunk(sizes.method, count)] if count in sizes.among else []
     calls = -(-count // sizes.most)
     steps, rest = divmod(count - calls * sizes.least, sizes.step)
     if rest or steps < 0:

@@ -186,9 +186,8 @@ class Entry:
                 raise self._mismatch(memory, state, f"length {expected}")
         for name in symbols_of([dim]):
             symbol = self.symbols[name]
-            if not symbol.lower <= sizes[name] <= symbol.upper:
-                bounds = f"{symbol.lower}..{symbol.upper}"
-                wanted = f"length {dim} with {name} in {bounds}"
+            if not symbol.takes(sizes[name]):
+                wanted = f"length {dim} with {name} in {symbol.allowed}"
                 raise self._mismatch(memory, states[0], wanted)
 
     def _mismatch(

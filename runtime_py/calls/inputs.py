@@ -70,7 +70,7 @@ class Signature:
         """Return an input's type as text, with the bounds of its symbols."""
         declared = self.types[index]
         bounds = [self.symbols[name] for name in symbols_of(declared.dims)]
-        limits = ", ".join(f"{s.name} in {s.lower}..{s.upper}" for s in bounds)
+        limits = ", ".join(f"{s.name} in {s.allowed}" for s in bounds)
         return f"{declared} with {limits}" if limits else str(declared)
 
     def _check(self, index: int, shape: Shape, sizes: Mapping[str, int]) -> None:
@@ -79,7 +79,7 @@ class Signature:
         for name in used:
             if name not in sizes:
                 raise self._mismatch(index, shape, f" (nothing settles {name})")
-            if not self.symbols[name].lower <= sizes[name] <= self.symbols[name].upper:
+            if not self.symbols[name].takes(sizes[name]):
                 raise self._mismatch(index, shape, "")
         if declared.shape(sizes) != shape:
             settled = ", ".join(f"{name} = {sizes[name]}" for name in used)

@@ -33,14 +33,15 @@ class Piece:
 def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     """Return how many tokens a call has if that is more than one may have, else 0.
 
-    With a ring, a prefill may have more than its method takes too.
+    With a ring, a prefill may have more than its method takes too; with buckets, any
+    number that is none of them.
 
     Raises:
         InputMismatch: the inputs do not have the declared shapes.
     """
     limit = entry.narrowest(states)
     if limit is None:
-        return 0
+        return _count_outside(entry, inputs, states)
     advance = entry.method.advance
     assert advance is not None, "it is how much the calls of the limit add"
     if entry.row_lengths is not None:
@@ -49,9 +50,26 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
         return advance if advance > limit.longest else 0
     if _takes_tokens(entry) and len(inputs.shapes[0]) == 2:
         count = inputs.shapes[0][1]
-        return count if count > _most(entry, limit.longest) else 0
+        many = count > _most(entry, limit.longest)
+        return count if many else _count_outside(entry, inputs, states)
     count = evaluate(advance, entry.solve(inputs, states))
     return count if count > limit.longest else 0
+
+
+def _count_outside(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
+    """Return how many tokens a prefill has if no bucket has so many, else 0.
+
+    Of rows, the most tokens that one has.
+    """
+    alone = entry.method.role == "prefill" and _takes_tokens(entry)
+    if not alone or len(inputs.shapes[0]) != 2:
+        return 0
+    sizes, count = chunk_sizes(entry.method, entry.symbols), inputs.shapes[0][1]
+    if not sizes.among or count in sizes.among:
+        return 0
+    if entry.row_lengths is None:
+        return count
+    return _excess_of_rows(entry, inputs, states, 0)
 
 
 def _excess_of_rows(
@@ -84,7 +102,7 @@ def _given_tokens(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
 def plan_pieces(
     entry: Entry, count: int, states: StateMemory, entries: Sequence[Entry]
 ) -> list[Piece]:
-    """Return the calls that a call is parted into.
+    """Return the calls that a call is parted into; none where buckets make none of it.
 
     Args:
         entry: of the method that was called.
@@ -97,10 +115,10 @@ def plan_pieces(
             or no methods with a role take so many together.
     """
     limit = entry.narrowest(states)
-    assert limit is not None, "others allow calls of any length"
+    longest = None if limit is None else limit.longest
     alike = {e.method.name: e for e in entries if _takes_alike(e, entry)}
     sizes = {
-        name: chunk_sizes(other.method, entry.symbols, limit.longest)
+        name: chunk_sizes(other.method, entry.symbols, longest)
         for name, other in alike.items()
     }
     usable = [name for name, found in sizes.items() if found.least <= found.most]
@@ -110,6 +128,8 @@ def plan_pieces(
     if entry.method.role == "prefill" and last:
         plan = plan_chunks(count, [sizes[n] for n in prefills], sizes[last[0]])
     if sum(chunk.count for chunk in plan) != count:
+        if limit is None:
+            return []
         raise too_long(entry.method, count, limit)
     firsts = accumulate((chunk.count for chunk in plan), initial=0)
     return [

@@ -56,11 +56,13 @@ class FoundDevice:
         name: how `load(device=...)` names it: `vulkan:0`.
         what: what it is, in words.
         missing: why it cannot be used, "" where it can.
+        software: whether it is a program of the host, which is slow.
     """
 
     name: str
     what: str
     missing: str
+    software: bool = False
 
 
 class SoftwareDevice(UserWarning):
@@ -97,11 +99,11 @@ def library_unless(
 
 @frozen
 class Packing:
-    """A copy of named data in a backend's own form, which a bundle may hold.
+    """Data in a backend's own form, made of the bundle's, which a bundle may hold.
 
     Attributes:
         key: what it is, in words that mean the same in every process.
-        weight: the name of the data that it is a copy of.
+        weight: the name of the data that it is a copy of, "" of a target's own file.
         partitions: ids of the program's delegates that use it, ascending.
         nbytes: how long it is.
         content: returns its bytes, as long as the backend is open.
@@ -252,6 +254,23 @@ class Delegate(Protocol):
             MissingLibrary: it needs a library that cannot be used.
         """
         return ""
+
+    @staticmethod
+    def targets() -> Sequence[str]:
+        """Return the targets whose own files it makes here; none for most backends.
+
+        Each is named with its version, which its files belong to.
+        """
+        return ()
+
+    def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
+        """Return the file of one of `targets`, equal for equal bundles.
+
+        Args:
+            target: which.
+            handles: of all partitions of this backend, by their ids.
+        """
+        raise AssertionError(f"{target} is none of its targets")
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Check a partition, its code and its payload, and take the data that it needs.

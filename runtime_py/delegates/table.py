@@ -6,18 +6,30 @@ a bundle can choose among the installed backends, and nothing else.
 """
 
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from importlib import import_module
 
 from kvc.runtime.delegates.base import Delegate, FoundDevice
 from kvc.schema.errors import (
     BackendTaken,
     BadSetting,
+    LoadError,
     MissingDelegate,
     MissingLibrary,
     listing,
 )
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Program
+
+
+class Ready(IntEnum):
+    """How ready a backend is to run something, the best first."""
+
+    YES = 0  # its library, and a device if it needs one, are here
+    BY_SOFTWARE = 1  # its only device is a program of the host
+    BY_REFERENCE = 2  # its library or a device is missing
+    NOT_INSTALLED = 3
+
 
 ENTRY_POINTS = "kvc.delegates"
 
@@ -106,6 +118,22 @@ def check_device(program: Program, path: str, device: str | None) -> dict[str, i
     raise BadSetting(name="device", expected=expected, found=repr(device))
 
 
+def how_ready(backend: str) -> Ready:
+    """Return how ready a backend is here; what finding out takes is loaded."""
+    factory = _look_up(backend)
+    if isinstance(factory, str):
+        return Ready.NOT_INSTALLED
+    try:
+        usable = [each for each in factory.devices() if not each.missing]
+        if usable:
+            software = all(each.software for each in usable)
+            return Ready.BY_SOFTWARE if software else Ready.YES
+        factory.check_library()
+    except LoadError:
+        return Ready.BY_REFERENCE
+    return Ready.YES
+
+
 def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | MissingLibrary]]:
     """Yield the devices of each backend that has some, or what finding them lacks."""
     for name in (*DELEGATES,):
@@ -136,6 +164,28 @@ def packed_format(backend: str) -> str:
     """
     found = _look_up(backend)
     return "" if isinstance(found, str) else found.packed_format()
+
+
+def targets_of(backend: str) -> tuple[str, ...]:
+    """Return the targets that a backend makes files for here, as BACKEND:TARGET."""
+    found = _look_up(backend)
+    targets = () if isinstance(found, str) else found.targets()
+    return tuple(f"{backend}:{target}" for target in targets)
+
+
+def check_target(program: Program, target: object) -> tuple[str, str]:
+    """Return the backend of a program that makes files for a target, and its name.
+
+    Raises:
+        BadSetting: no backend of the program does.
+    """
+    known = [one for backend in program.backends for one in targets_of(backend)]
+    if not isinstance(target, str) or target not in known:
+        here = listing(known) if known else "none"
+        expected = f"a target that a backend of the bundle makes files for, here {here}"
+        raise BadSetting(name="target", expected=expected, found=repr(target))
+    backend, _, name = target.partition(":")
+    return backend, name
 
 
 def _find(partition: Partition, program: Program, path: str) -> Factory:

@@ -203,9 +203,7 @@ class Whole:
         not change what it was predicted by.
         """
         count = len(tokens) - 1
-        fill = self._sizes.least - count
-        if fill <= 0:
-            fill = -(count - self._sizes.least) % self._sizes.step
+        fill = self._sizes.smallest(count) - count
         given = np.array([[*tokens[:-1], *[tokens[0]] * fill]], np.int64)
         made = cast(Logits, self._session.call(self.method, given))
         yield made[0, first - 1 : count]

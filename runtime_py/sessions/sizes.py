@@ -85,6 +85,8 @@ def choose_sizes(
 ) -> dict[str, int]:
     """Return the size of each symbol that states use.
 
+    Of one with buckets, the least that holds what is wanted.
+
     Raises:
         UnknownName: `wanted` names another one.
         BadSetting: a size is out of its bounds.
@@ -105,13 +107,15 @@ def choose_sizes(
         wanted = {**wanted, named: capacity}
     sizes = {}
     for name, symbol in free.items():
-        default = max(1, symbol.lower) if name == _BATCH else symbol.upper
+        most = symbol.sizes[-1] if symbol.sizes else symbol.upper
+        default = max(1, symbol.lower) if name == _BATCH else most
         size = whole_number(name, wanted.get(name, default))
         least = max(1, symbol.lower) if name == named else symbol.lower
-        if not least <= size <= symbol.upper:
-            expected = f"{least}..{symbol.upper}"
+        if not least <= size <= most:
+            buckets = f", for the buckets {symbol.allowed}" if symbol.sizes else ""
+            expected = f"{least}..{most}{buckets}"
             raise BadSetting(name=name, expected=expected, found=size)
-        sizes[name] = size
+        sizes[name] = min((n for n in symbol.sizes if n >= size), default=size)
     return sizes
 
 

@@ -189,6 +189,11 @@ class Snapshot(Closing):
             capacity = choose_capacity(program, sizes, self.wanted_capacity)
         except (BadSetting, UnknownName) as error:
             raise BadSnapshot(path=self._file.path, reason=str(error)) from error
+        for name, symbol in ((one.name, one) for one in program.symbols):
+            found = header.sizes.get(name)
+            fits = found is None or symbol.takes(found)
+            what = f"its {name} {found}, which is none of {symbol.allowed}"
+            self._require(fits, what)
         self._require(sizes == header.sizes, "its sizes are not all there")
         self._require(capacity == header.capacity, f"capacity {header.capacity!r}")
         self._check_number("counted", header.counted, count_rows(program, sizes))

@@ -6,6 +6,8 @@ has accepted.
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from kvc.schema.codec.records import (
     build,
     check_ids,
     check_lengths,
+    cut,
 )
 from kvc.schema.digests import DIGEST_NBYTES
 from kvc.schema.errors import BadProgram
@@ -44,9 +47,10 @@ from kvc.schema.model import (
     ResetRule,
     State,
     StateKind,
+    Variant,
 )
 from kvc.schema.rings import Window
-from kvc.schema.types import Dim
+from kvc.schema.types import Dim, Symbol
 
 
 def program_record(program: Program) -> Record:
@@ -64,6 +68,8 @@ def program_record(program: Program) -> Record:
         "delegates": [_delegate_record(delegate) for delegate in program.delegates],
         "metadata_keys": [key for key, _ in metadata],
         "metadata_values": [text for _, text in metadata],
+        "variants": [_variant_record(variant, pool) for variant in program.variants],
+        **_bucket_fields(program.symbols),
     }
     return Record("Program", {**fields, "pool": pool.record()})
 
@@ -215,6 +221,27 @@ def _delegate_record(delegate: Delegate) -> Record:
     )
 
 
+def _variant_record(variant: Variant, pool: PoolWriter) -> Record:
+    return Record(
+        "Variant",
+        {
+            "recipe": variant.recipe,
+            "recipe_text": variant.recipe_text,
+            "methods": [_method_record(method, pool) for method in variant.methods],
+            "delegates": [_delegate_record(one) for one in variant.delegates],
+            **_bucket_fields(variant.symbols),
+        },
+    )
+
+
+def _bucket_fields(symbols: Sequence[Symbol]) -> dict[str, FieldValue]:
+    sizes = [size for symbol in symbols for size in symbol.sizes]
+    return {
+        "bucket_ends": _u32(accumulate(len(symbol.sizes) for symbol in symbols)),
+        "bucket_sizes": np.array(sizes, np.int64),
+    }
+
+
 def read_program(table: TableReader, path: str) -> Program:
     """Return the program in a verified buffer, every id but a graph's names checked.
 
@@ -229,7 +256,7 @@ def read_program(table: TableReader, path: str) -> Program:
         raise BadProgram(path=path, where="metadata", what="keys are not ascending")
     return Program(
         provenance=_read_provenance(table.child("provenance")),
-        symbols=pool.symbols,
+        symbols=_read_symbols(table, pool, path),
         files=tuple(
             DataFile(file.text("name"), file.octets("digest"))
             for file in table.children("files")
@@ -238,12 +265,39 @@ def read_program(table: TableReader, path: str) -> Program:
         names=_read_names(table.child("names"), pool, path),
         states=tuple(_read_state(t, pool, path) for t in table.children("states")),
         cursors=tuple(_read_cursor(t, pool, path) for t in table.children("cursors")),
-        methods=tuple(
-            _read_method(t, graphs, pool, path) for t in table.children("methods")
-        ),
-        delegates=tuple(_read_delegate(t) for t in table.children("delegates")),
+        methods=_read_methods(table, graphs, pool, path),
+        delegates=_read_delegates(table),
         metadata=dict(zip(keys, texts, strict=True)),
+        variants=tuple(
+            Variant(
+                recipe=one.text("recipe"),
+                recipe_text=one.text("recipe_text"),
+                methods=_read_methods(one, graphs, pool, path),
+                delegates=_read_delegates(one),
+                symbols=_read_symbols(one, pool, path),
+            )
+            for one in table.children("variants")
+        ),
     )
+
+
+def _read_methods(
+    table: TableReader, graphs: GraphReader, pool: Pool, path: str
+) -> tuple[Method, ...]:
+    children = table.children("methods")
+    return tuple(_read_method(one, graphs, pool, path) for one in children)
+
+
+def _read_symbols(table: TableReader, pool: Pool, path: str) -> tuple[Symbol, ...]:
+    """Return the symbols of the pool, with the buckets that a table has for them."""
+    ends, sizes = table.vector("bucket_ends"), table.integers("bucket_sizes")
+    runs = cut(sizes, ends, len(pool.symbols), path, "buckets")
+    pairs = zip(pool.symbols, runs, strict=True)
+    return tuple(replace(symbol, sizes=run) for symbol, run in pairs)
+
+
+def _read_delegates(table: TableReader) -> tuple[Delegate, ...]:
+    return tuple(_read_delegate(one) for one in table.children("delegates"))
 
 
 def _read_provenance(table: TableReader) -> Provenance:

@@ -163,6 +163,10 @@ class BundleFile(SealedFile):
         """Open a bundle; raises as the constructor."""
         return cls(path)
 
+    def choose(self, body: Program) -> None:
+        """Let the bundle be one of its program's bodies, without the other recipes."""
+        self.program = body
+
     @property
     def digest(self) -> str:
         """Return the program's SHA-256 in hexadecimal: the identity of the bundle."""

@@ -14,7 +14,7 @@ from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bund
 from kvc.schema.container.sealed import BundleFile
 from kvc.schema.container.stored_blobs import StoredBlobs
 from kvc.schema.errors import CannotWrite
-from kvc.schema.model import Program
+from kvc.schema.model import Delegate, Program
 from kvc.schema.uses import count_unpacked
 
 
@@ -75,11 +75,24 @@ def present_program(stored: StoredBlobs) -> Program:
     if not any(isinstance(file, AbsentFile) for file in stored.files):
         return stored.program
     program, count = stored.program, count_unpacked(stored.program)
-    delegates = tuple(
-        replace(one, names=tuple(name for name in one.names if name < count))
-        for one in program.delegates
+    variants = tuple(
+        replace(one, delegates=_without_packed(one.delegates, count))
+        for one in program.variants
     )
-    return replace(program, names=program.names[:count], delegates=delegates)
+    return replace(
+        program,
+        names=program.names[:count],
+        delegates=_without_packed(program.delegates, count),
+        variants=variants,
+    )
+
+
+def _without_packed(delegates: Iterable[Delegate], count: int) -> tuple[Delegate, ...]:
+    """Return delegates that use none but the first `count` names."""
+    return tuple(
+        replace(one, names=tuple(name for name in one.names if name < count))
+        for one in delegates
+    )
 
 
 def stored_contents(stored: StoredBlobs) -> Contents:

@@ -14,6 +14,7 @@ from kvc.schema.errors.base import (
 )
 from kvc.schema.errors.compiling import (
     BadBackend,
+    BadBuckets,
     BadCheckpoint,
     BadFile,
     BadModelFolder,
@@ -38,6 +39,7 @@ from kvc.schema.errors.compiling import (
     PickleCheckpoint,
     PlanFailed,
     RecipeError,
+    RecipesApart,
     StateConflict,
     TargetMissing,
     UnknownBackend,
@@ -120,6 +122,7 @@ from kvc.schema.errors.texts import (
 __all__ = [
     "BackendTaken",
     "BadBackend",
+    "BadBuckets",
     "BadChatTemplate",
     "BadCheckpoint",
     "BadFile",
@@ -190,6 +193,7 @@ __all__ = [
     "Poisoned",
     "PromptTooLong",
     "RecipeError",
+    "RecipesApart",
     "RowLengthOutOfRange",
     "StateConflict",
     "StateMismatch",

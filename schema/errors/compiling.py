@@ -294,6 +294,23 @@ class BadRecipe(RecipeError):
     template = "{path}: {what}"
 
 
+class RecipesApart(RecipeError):
+    """Recipes were to share a bundle, and would not make one program of a model."""
+
+    recipes: str
+    what: str
+    template = "recipes {recipes} cannot share a bundle: {what}; compile a bundle of each, or name recipes that differ in their backends alone"
+
+
+class BadBuckets(RecipeError):
+    """Sizes that a recipe allows are not those of the model, or a backend needs some."""
+
+    recipe: str
+    size: str
+    what: str
+    template = "recipe {recipe}, [buckets] {size}: {what}"
+
+
 class UnmatchedPattern(RecipeError):
     """A recipe keeps something that the model lacks; `known` are its matrices' names."""
 

@@ -16,7 +16,9 @@ MAX_PROGRAM_NBYTES: Final = 64 << 20
 MAX_INDEX_NBYTES: Final = 8 << 20
 MAX_TABLES: Final = 40_000
 MAX_METHODS: Final = 64
+MAX_VARIANTS: Final = 7  # beside the first recipe
 MAX_BLOCKS: Final = 10_000  # of a method
+MAX_BUCKETS: Final = 64  # of a symbol
 MAX_FILES: Final = 256  # each is an open descriptor
 MAX_BLOBS: Final = 100_000  # of a program, and of an index
 MAX_STATES: Final = 10_000
@@ -36,12 +38,13 @@ SCRATCH_ALIGN: Final = 64
 class Reporter:
     """Raises errors about one file."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, within: str = "") -> None:
+        """Take what errors begin with: the file, and a part of it."""
+        self.path, self.within = path, within
 
     def fail(self, where: str, what: str) -> NoReturn:
         """Raise `BadProgram`."""
-        raise BadProgram(path=self.path, where=where, what=what)
+        raise BadProgram(path=self.path, where=self.within + where, what=what)
 
     def require(self, condition: bool, where: str, what: str) -> None:
         """Raise `BadProgram` unless the condition holds."""
@@ -51,7 +54,9 @@ class Reporter:
     def limit(self, what: str, found: int, limit: int) -> None:
         """Raise `LimitExceeded` when there is more than the limit."""
         if found > limit:
-            raise LimitExceeded(path=self.path, what=what, found=found, limit=limit)
+            raise LimitExceeded(
+                path=self.path, what=self.within + what, found=found, limit=limit
+            )
 
     def name(self, name: str, where: str) -> None:
         """Check that a name is not empty, not long, and can be printed as it is."""

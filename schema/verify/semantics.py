@@ -44,6 +44,7 @@ from kvc.schema.verify.methods import (
 )
 from kvc.schema.verify.states import check_states
 from kvc.schema.verify.values import Surroundings
+from kvc.schema.verify.variants import check_variants
 
 _MAX_OFFSET: Final = 1 << 62
 
@@ -141,7 +142,8 @@ def _check_names(program: Program, sizes: Sizes, report: Reporter) -> None:
 def _used_names(program: Program) -> set[int]:
     """Return the ids of the data that methods themselves use and states start as."""
     used = {s.initial for s in program.states if s.initial is not None}
-    graphs = (graph for method in program.methods for graph in method.graphs)
+    methods = (method for body in program.bodies for method in body.methods)
+    graphs = (graph for method in methods for graph in method.graphs)
     return used.union(*map(constants_of, graphs))
 
 
@@ -159,7 +161,8 @@ def _check_packed(program: Program, used: set[int], report: Reporter) -> None:
 
 def _check_bundled(program: Program, used: set[int], report: Reporter) -> None:
     """Check the files that go along: plain names of bytes that nothing uses."""
-    taken = used.union(*(delegate.names for delegate in program.delegates))
+    delegates = (one for body in program.bodies for one in body.delegates)
+    taken = used.union(*(delegate.names for delegate in delegates))
     for name, named in enumerate(program.names):
         if named.format != FILE:
             continue
@@ -263,8 +266,16 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
         LimitExceeded: something is too large.
     """
     report = Reporter(path)
+    check_tables(program, Sizes(program.symbols, report), report)
+    check_variants(program, report)
+    for number, body in enumerate(program.bodies):
+        within = f"variant {body.provenance.recipe!r}, " if number else ""
+        _check_code(body, Reporter(path, within), thorough)
+
+
+def _check_code(program: Program, report: Reporter, thorough: bool) -> None:
+    """Check the methods and delegates that a recipe has made of a program."""
     sizes = Sizes(program.symbols, report)
-    check_tables(program, sizes, report)
     check_methods(program, sizes, report)
     checker = GraphChecker(report)
     cursors = CursorChecker(program, sizes, report)

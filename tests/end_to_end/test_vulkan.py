@@ -22,7 +22,7 @@ from kvc.runtime import Program, Session, SoftwareDevice, load
 from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.vulkan import backend
 from kvc.runtime.delegates.vulkan.binding import Bound
-from kvc.runtime.delegates.vulkan.device import Kind
+from kvc.runtime.delegates.vulkan.found import Kind
 from kvc.runtime.delegates.vulkan.states import DeviceOwner
 from kvc.schema.errors import (
     BadProgram,

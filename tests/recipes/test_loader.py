@@ -5,11 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from kvc.recipes import BadRecipe, Recipe, UnknownRecipe, known_recipes, load_recipe
+from kvc.recipes import (
+    BadRecipe,
+    Recipe,
+    UnknownRecipe,
+    known_recipes,
+    load_recipe,
+    load_recipes,
+)
 from kvc.recipes.loader import FOLDER
 from kvc.recipes.recipe import SETTINGS
 from kvc.recipes.targets import target_of
-from kvc.schema.errors import TargetMissing
+from kvc.schema.errors import RecipesApart, TargetMissing
 
 
 def bad(tmp_path, text):
@@ -147,12 +154,15 @@ def test_an_unknown_name_lists_the_recipes_that_exist(name):
 
 def test_the_page_has_every_setting_and_a_recipe_that_loads(tmp_path):
     page = (FOLDER / "README.md").read_text()
-    example, kept = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    example, kept, fixed = blocks
     (tmp_path / "my.toml").write_text(example)
     recipe = load_recipe(tmp_path / "my.toml")
     assert (recipe.linear, recipe.cache, recipe.backend) == ("qd8", "int8", "cpu")
     (tmp_path / "my.toml").write_text(example + kept)
     assert load_recipe(tmp_path / "my.toml").keep[:2] == ("mlp.experts", "layers.0")
+    (tmp_path / "my.toml").write_text(fixed)
+    assert load_recipe(tmp_path / "my.toml").buckets["seq"] == (1, 16, 64)
     for setting in SETTINGS:
         named = ", ".join(f"`{value}`" for value in setting.values if value)
         assert f"| `[{setting.section}] {setting.key}` | {named}" in page
@@ -171,7 +181,7 @@ def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
     assert bad(tmp_path, '[linera]\nscheme = "qd8"') == (
         "unknown section [linera] (did you mean 'linear'?); "
         "allowed: description, [weights], [linear], [embedding], [cache], [backend], "
-        "[keep]"
+        "[keep], [buckets]"
     )
     assert bad(tmp_path, 'linera = "qd8"').startswith("unknown key 'linera' (")
 
@@ -292,3 +302,67 @@ def test_a_target_without_a_backend_is_refused_with_what_to_use(
 
 def test_no_shipped_recipe_is_for_a_target_without_a_backend():
     assert not [name for name in known_recipes() if target_of(name) is not None]
+
+
+def together(*names):
+    return [recipe.name for recipe in load_recipes(*names)]
+
+
+def test_recipes_that_differ_in_their_backends_share_a_bundle():
+    assert together("cpu_q8") == ["cpu_q8"]
+    assert together("cpu_q8,vulkan_q8") == ["cpu_q8", "vulkan_q8"]
+    assert together("vulkan_q8, xnnpack_q8, cpu_q8") == [
+        *("vulkan_q8", "xnnpack_q8", "cpu_q8")
+    ]
+    one, two = load_recipes(["cpu_q8", load_recipe("vulkan_q8")], "float16")
+    assert (one.cache, two.cache) == ("float16", "float16")
+
+
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        ("cpu_q8,vulkan_fp32", "linear is qd8 in one and float32 in the other"),
+        ("cpu_q8,cpu_q8", "each needs a backend of its own"),
+        ("cpu_fp32,fp32", "each needs a backend of its own"),
+        ("cpu_bf16,cpu_fp32", "weights is bfloat16 in one and float32 in the other"),
+    ],
+)
+def test_recipes_of_other_numbers_or_of_one_backend_do_not(names, what):
+    with pytest.raises(RecipesApart, match=what) as caught:
+        load_recipes(names)
+    assert str(caught.value).startswith(f"recipes {names.replace(',', ', ')} cannot")
+    assert "compile a bundle of each" in str(caught.value)
+
+
+def test_what_recipes_keep_and_cache_must_be_the_same():
+    cpu, vulkan = load_recipe("cpu_q8"), load_recipe("vulkan_q8")
+    with pytest.raises(RecipesApart, match=r"keep is nothing in one and lm_head in"):
+        load_recipes([cpu, replace(vulkan, keep=("lm_head",))])
+    with pytest.raises(RecipesApart, match="cache is float32 in one and int8 in"):
+        load_recipes([cpu, replace(vulkan, cache="int8")])
+
+
+def test_an_unknown_one_among_several_is_said():
+    with pytest.raises(UnknownRecipe, match="no recipe 'vulcan_q8'"):
+        load_recipes("cpu_q8,vulcan_q8")
+    with pytest.raises(UnknownRecipe, match="no recipe ''"):
+        load_recipes("cpu_q8,")
+    with pytest.raises(BadRecipe, match="no recipe"):
+        load_recipes([])
+
+
+def test_a_file_may_have_a_comma_in_its_name(tmp_path):
+    path = tmp_path / "a,b.toml"
+    path.write_text('[backend]\nname = "cpu"\n')
+    assert together(str(path)) == ["a,b"]
+
+
+def test_buckets_are_ascending_sizes(tmp_path):
+    path = tmp_path / "npu.toml"
+    path.write_text("[buckets]\nseq = [1, 16]\ncapacity = [256]\n")
+    assert load_recipe(path).buckets == {"capacity": (256,), "seq": (1, 16)}
+    assert load_recipe("cpu_q8").buckets == {}
+    for wrong in ("[]", "[2, 1]", "[1, 1]", "[1.0]", "[true]", "4", '"4"'):
+        what = bad(tmp_path, f"[buckets]\nseq = {wrong}")
+        assert what.startswith("buckets.seq must be a list of ascending sizes, such")
+    assert bad(tmp_path, "buckets = 1") == "buckets must be a section [buckets], not 1"

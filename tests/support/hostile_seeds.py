@@ -5,6 +5,7 @@ rows of different lengths, branches and loops.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from tiny_decoder import factory
 from torch import nn
 
 from kvc.compiler import Method, StateSpec, compile_program
-from kvc.recipes import load_recipe
+from kvc.recipes import Wanted, load_recipe, load_recipes
 
 COUNT, ROWS = torch.tensor(3), torch.randn(2, 4)
 YES, NO = torch.tensor(True), torch.tensor(False)
@@ -40,13 +41,18 @@ class Seed(NamedTuple):
 
     model: Callable[[], nn.Module]
     methods: Sequence[Method]
-    recipe: str
+    recipe: Wanted
     cache: str | None = None
     states: Sequence[StateSpec] = ()
     max_length: int | None = None
 
 
-def _decoder(recipe: str, cache: str | None = None) -> Seed:
+def _bucketed() -> Seed:
+    recipe = replace(load_recipe("cpu_fp32"), buckets={"seq": (1, 4, 8)})
+    return _decoder([recipe, "xnnpack_fp32"])
+
+
+def _decoder(recipe: Wanted, cache: str | None = None) -> Seed:
     spec = factory()
     return Seed(lambda: spec.model, spec.methods, recipe, cache)
 
@@ -63,6 +69,8 @@ def _ragged(kind: str, recipe: str) -> Seed:
 
 SEEDS: Mapping[str, Callable[[], Seed]] = {
     "cpu_q8": lambda: _decoder("cpu_q8"),
+    "two recipes": lambda: _decoder("xnnpack_q8, cpu_q8"),
+    "buckets": _bucketed,
     "loops": lambda: Seed(Loops, LOOPS, "fp32"),
     "xnnpack_q8": lambda: _decoder("xnnpack_q8"),
     "int8 cache": lambda: _decoder("cpu_fp32", "int8"),
@@ -83,7 +91,7 @@ def write_seed(name: str, path: Path) -> None:
     """Compile one of `SEEDS`; the same bytes each time."""
     torch.manual_seed(0)
     seed = SEEDS[name]()
-    recipe = load_recipe(seed.recipe, seed.cache)
+    recipe = load_recipes(seed.recipe, seed.cache)
     model, states = seed.model().eval(), seed.states
     bundle = compile_program(
         model, seed.methods, recipe, states=states, max_length=seed.max_length

@@ -13,7 +13,7 @@ from opaque_backend import Opaque, OpaqueDelegate
 
 from kvc.compiler import pipeline
 from kvc.compiler.backends import Backend
-from kvc.recipes import Recipe, load_recipe
+from kvc.recipes import Recipe, Wanted, load_recipe, load_recipes
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.schema.model import Program
 from kvc.tools.reports.methods import describe_methods
@@ -49,15 +49,17 @@ def compiling_with(name: str) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
 
-        def other_recipe(recipe: str | Recipe) -> Recipe:
-            own = load_recipe(recipe)
+        def other_recipes(given: Wanted) -> tuple[Recipe, ...]:
+            return tuple(map(other_recipe, load_recipes(given)))
+
+        def other_recipe(own: Recipe) -> Recipe:
             return load_recipe(name, own.cache) if own.name == "fp32" else own
 
         def other_backends(recipe: Recipe) -> tuple[Backend, ...]:
             return _found(recipe) or (BACKENDS[name][0]({}),)
 
         if name in RECIPES:
-            patch.setattr(pipeline, "load_recipe", other_recipe)
+            patch.setattr(pipeline, "load_recipes", other_recipes)
             patch.setattr(pipeline, "emit_program", _emit_natively)
         elif name:
             patch.setattr(pipeline, "_backends_of", other_backends)

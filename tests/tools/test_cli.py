@@ -46,6 +46,7 @@ def test_help_lists_the_commands_in_the_order_of_use(kvc):
         "check",
         "split",
         "join",
+        "export",
         "gc",
         "recipes",
         "devices",

@@ -108,7 +108,9 @@ def _one_by_one(program: Program) -> Iterator[Result]:
 
 def _sizes(session: Session) -> dict[str, int]:
     return {
-        name: min(max(_SIZE, symbol.lower), symbol.upper)
+        name: symbol.sizes[0]
+        if symbol.sizes
+        else min(max(_SIZE, symbol.lower), symbol.upper)
         for name, symbol in session.symbols.items()
     }
 

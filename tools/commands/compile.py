@@ -29,7 +29,8 @@ _FOLDERS_RECIPE, _RECIPE = "cpu_q8", "fp32"
 @click.option(
     "--recipe",
     metavar="NAME|FILE",
-    help="How numbers are stored and computed; see kvc recipes.  "
+    help="How numbers are stored and computed; see kvc recipes. Several, with commas "
+    "between, make one bundle for several backends.  "
     f"[default: {_FOLDERS_RECIPE} for a Hugging Face folder, else {_RECIPE}]",
 )
 @click.option(
@@ -138,7 +139,7 @@ def compile_command(
 
     Example: kvc compile ./SmolLM2-135M --recipe cpu_q8 -o model.kvc
     """
-    from kvc.recipes import load_recipe
+    from kvc.recipes import load_recipes
     from kvc.tools.outputs import check_bundle_output
 
     if not model:
@@ -155,13 +156,14 @@ def compile_command(
     budgets = _budgets(max_file, max_ram, max_state, at)
     source = Path(model) if Path(model).is_dir() else None
     default = _RECIPE if source is None else _FOLDERS_RECIPE
-    loaded = load_recipe(recipe or default, cache_dtype)
+    recipes = load_recipes(recipe or default, cache_dtype)
     path = check_bundle_output(
         _default_output(model) if output is None else output, source
     )
     if reuse:
         _check_reuse(reuse, path)
-    packed_form = "" if pack is None else _check_pack(loaded.backend, pack)
+    backends = [one.backend for one in recipes]
+    packed_form = "" if pack is None else _check_pack(backends, pack)
 
     from kvc.tools.progress import Stages
 
@@ -171,10 +173,10 @@ def compile_command(
 
         stages.show("loading the model", 0, 0)
         if is_folder(model):
-            bundle = compile_folder(model, loaded, stages.show, allowed, options)
+            bundle = compile_folder(model, recipes, stages.show, allowed, options)
         else:
             refuse_options(options, model)
-            bundle = compile_model(model, loaded, stages.show, allowed)
+            bundle = compile_model(model, recipes, stages.show, allowed)
         if check:
             bundle = _with_results(bundle, stages)
         report = bundle.save(
@@ -307,7 +309,7 @@ def _check_reuse(reuse: Sequence[str], output: Path) -> None:
     check_reuse(reuse, output)
 
 
-def _check_pack(backend: str, wanted: str) -> str:
+def _check_pack(backends: Sequence[str], wanted: str) -> str:
     """Find out that weights cannot be packed before the work, not after it.
 
     Raises:
@@ -315,7 +317,7 @@ def _check_pack(backend: str, wanted: str) -> str:
     """
     from kvc.tools.packing import check_pack
 
-    return check_pack(backend, wanted)
+    return check_pack(backends, wanted)
 
 
 def _pack(

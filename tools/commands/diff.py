@@ -27,8 +27,19 @@ _TROUBLE: Final = 2  # as diff(1) has it
 @click.option("--code", is_flag=True, help="Show how the instructions differ.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @data_folders_option
+@click.option(
+    "--backend",
+    metavar="BACKEND",
+    help="Of bundles for several recipes, the backend of those to compare.  [default: "
+    "the first of each]",
+)
 def diff(
-    old: str, new: str, code: bool, as_json: bool, data_folders: Sequence[str]
+    old: str,
+    new: str,
+    code: bool,
+    as_json: bool,
+    data_folders: Sequence[str],
+    backend: str | None,
 ) -> None:
     """Say what differs between the bundles OLD and NEW.
 
@@ -48,7 +59,7 @@ def diff(
 
     try:
         (before, old_code), (after, new_code) = (
-            _read(path, data_folders) for path in (old, new)
+            _read(path, data_folders, backend) for path in (old, new)
         )
     except KvcError as error:
         click.ClickException(escape(str(error), keep="\n")).show()
@@ -63,13 +74,14 @@ def diff(
 
 
 def _read(
-    path: str, folders: Sequence[str]
+    path: str, folders: Sequence[str], backend: str | None
 ) -> tuple["DumpReport", list["ListingReport"]]:
     from kvc.schema.container import BundleFile
     from kvc.tools.reports.files import describe_file
     from kvc.tools.reports.listing import describe_listing
+    from kvc.tools.reports.recipes import body_of
 
     with BundleFile.open(path) as file:
-        program = file.program
+        program = body_of(file.program, backend)
         code = [describe_listing(program, method) for method in program.methods]
-        return describe_file(file, folders, by_method=False), code
+        return describe_file(file, folders, False, backend), code

@@ -81,6 +81,12 @@ if TYPE_CHECKING:
     help="Write one page that shows all of it, for a browser, without a network.",
 )
 @data_folders_option
+@click.option(
+    "--backend",
+    metavar="BACKEND",
+    help="Of a bundle for several recipes, the backend of the one to describe.  "
+    "[default: the first]",
+)
 def dump(
     bundle: str,
     as_json: bool,
@@ -91,6 +97,7 @@ def dump(
     what_if: bool,
     page: str | None,
     data_folders: Sequence[str],
+    backend: str | None,
     **sections: bool,
 ) -> None:
     """Describe BUNDLE: methods, states, weights, memory, size.
@@ -106,6 +113,7 @@ def dump(
     from kvc.schema.container import BundleFile, is_session
     from kvc.tools.executorch.opening import describe_executorch
     from kvc.tools.reports.files import describe_file
+    from kvc.tools.reports.recipes import body_of
     from kvc.tools.text import escape
 
     places = sizes_of(at)
@@ -113,7 +121,7 @@ def dump(
     footprint = at is not None or most is not None or what_if
     tables = ops or any(sections.values())
     if is_session(bundle):
-        if tables or footprint or page is not None:
+        if tables or footprint or page is not None or backend is not None:
             raise click.UsageError(
                 f"{escape(bundle)} is a saved session, which has no such tables"
             )
@@ -122,28 +130,28 @@ def dump(
     asked = [name for name, wanted in sections.items() if wanted]
     foreign = describe_executorch(bundle)
     if foreign is not None:
-        if footprint or page is not None:
+        if footprint or page is not None or backend is not None:
             raise click.UsageError(
-                "--at, --max-ram, --what-if and --html are of bundles alone"
+                "--at, --max-ram, --what-if, --html and --backend are of bundles alone"
             )
         _print_executorch(foreign, asked, ops, as_json)
         return
     if page is not None:
         if tables or footprint or as_json:
             raise click.UsageError("--html has everything; leave other options out")
-        _write_page(bundle, page, data_folders)
+        _write_page(bundle, page, data_folders, backend)
         return
     if footprint:
         if tables:
             raise click.UsageError(
                 "--at, --max-ram and --what-if print no other table beside"
             )
-        _print_footprint(bundle, places, most, what_if, as_json)
+        _print_footprint(bundle, places, most, what_if, as_json, backend)
         return
     with BundleFile.open(bundle) as file:
         by_method = as_json or sections["size"]
-        report = describe_file(file, data_folders, by_method=by_method)
-        listings = _listings(file.program, ops)
+        report = describe_file(file, data_folders, by_method, backend)
+        listings = _listings(body_of(file.program, backend), ops)
     if as_json:
         code = [asdict(one) for one in listings]
         click.echo(report_text("dump", _chosen(asdict(report), asked, code)))
@@ -179,22 +187,30 @@ def _print_executorch(
     show(lines or pte_lines(report))
 
 
-def _write_page(bundle: str, name: str, data_folders: Sequence[str]) -> None:
+def _write_page(
+    bundle: str, name: str, data_folders: Sequence[str], backend: str | None
+) -> None:
     from kvc.schema.container import BundleFile
     from kvc.tools.outputs import check_plain_output
     from kvc.tools.page.content import describe_page
     from kvc.tools.page.writing import write_page
     from kvc.tools.reports.files import describe_file
+    from kvc.tools.reports.recipes import body_of
 
     path = check_plain_output(name)
     with BundleFile.open(bundle) as file:
-        report = describe_file(file, data_folders, by_method=True)
-        content = describe_page(report, file.program)
+        report = describe_file(file, data_folders, by_method=True, backend=backend)
+        content = describe_page(report, body_of(file.program, backend))
     write_page(path, content)
 
 
 def _print_footprint(
-    bundle: str, sizes: dict[str, int], most: int | None, what_if: bool, as_json: bool
+    bundle: str,
+    sizes: dict[str, int],
+    most: int | None,
+    what_if: bool,
+    as_json: bool,
+    backend: str | None,
 ) -> None:
     from kvc.schema.container import BundleFile
     from kvc.tools.reports.footprint import (
@@ -202,11 +218,12 @@ def _print_footprint(
         footprint_lines,
         largest_footprint,
     )
+    from kvc.tools.reports.recipes import body_of
     from kvc.tools.reports.savings import describe_savings, saving_lines
     from kvc.tools.text import escape, size
 
     with BundleFile.open(bundle) as file:
-        program = file.program
+        program = body_of(file.program, backend)
         found = (
             describe_footprint(program, sizes)
             if most is None

@@ -11,7 +11,8 @@ def recipes(as_json: bool) -> None:
     """List the recipes.
 
     A recipe says how a model's numbers are stored and computed. `kvc compile
-    --recipe` takes one of these names, or the path of a .toml file of your own.
+    --recipe` takes one of these names, or the path of a .toml file of your own; or
+    several that differ in their backends, with commas between.
 
     Example: kvc compile demo --recipe cpu_q4
     """

@@ -39,15 +39,22 @@ def compiled_lines(
         program = file.program
     rows = [
         ("methods", ", ".join(escape(method.name) for method in program.methods)),
-        ("recipe", escape(program.provenance.recipe) + _WHY * chosen),
-        *_backend_rows(program),
+        *_recipe_rows(program, chosen),
         *_weight_rows(program, model_nbytes),
         *_file_rows(report),
         *_packed_rows(packed),
-        *_memory_rows(program),
+        *(row for body in program.bodies for row in _memory_rows(body)),
         ("time", f"{seconds:.1f} s"),
     ]
     return [escape(str(path)), *columns(rows)]
+
+
+def _recipe_rows(program: Program, chosen: bool) -> list[tuple[str, str]]:
+    rows = []
+    for body in program.bodies:
+        rows.append(("recipe", escape(body.provenance.recipe) + _WHY * chosen))
+        rows += _backend_rows(body)
+    return rows
 
 
 def _backend_rows(program: Program) -> list[tuple[str, str]]:

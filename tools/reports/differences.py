@@ -16,7 +16,7 @@ from kvc.schema.uses import FILE
 from kvc.tools.reports.blobs import BlobReport
 from kvc.tools.reports.families import families
 from kvc.tools.reports.listing import ListingReport, listing_lines
-from kvc.tools.reports.overview import DumpReport, FileReport
+from kvc.tools.reports.overview import DumpReport
 
 _OF: Final = " of "  # between a pass and the weight that it was given, in a provenance
 _TOLD_APART: Final = {"name", "left"}  # "left" is what PyTorch runs of the operators
@@ -126,7 +126,7 @@ def describe_differences(
     weights, same = _weights(old.blobs, new.blobs)
     return DifferenceReport(
         equal=old.file.digest == new.file.digest,
-        file=_changes(_file(old.file), _file(new.file)),
+        file=_changes(_file(old), _file(new)),
         methods=_items(
             {m.name: _flat(m) for m in old.methods},
             {m.name: _flat(m) for m in new.methods},
@@ -153,8 +153,14 @@ def _changes(
     )
 
 
-def _file(file: FileReport) -> dict[str, object]:
-    return {key: value for key, value in asdict(file).items() if key != "path"}
+def _file(report: DumpReport) -> dict[str, object]:
+    """Return what a bundle says of itself, and of its recipes if it has several."""
+    said = {key: value for key, value in asdict(report.file).items() if key != "path"}
+    if len(report.recipes) > 1:
+        for one in report.recipes:
+            told = f"{one.partitions} partitions, {one.left} instructions for PyTorch"
+            said[f"recipe for {one.backend}"] = f"{one.recipe}, {told}"
+    return said
 
 
 def _flat(report: object) -> dict[str, object]:

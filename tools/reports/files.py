@@ -16,11 +16,15 @@ from kvc.schema.container import (
 )
 from kvc.schema.errors import DataFileMissing, KvcError
 from kvc.tools.reports.overview import DumpReport, describe_bundle
+from kvc.tools.reports.recipes import body_of
 from kvc.tools.reports.sizes import FoundFile, describe_size
 
 
 def describe_file(
-    file: BundleFile, folders: Sequence[str], by_method: bool
+    file: BundleFile,
+    folders: Sequence[str],
+    by_method: bool,
+    backend: str | None = None,
 ) -> DumpReport:
     """Return every report on a bundle.
 
@@ -29,12 +33,17 @@ def describe_file(
         folders: where to look for data files, after the bundle's own folder.
         by_method: whether to tell what the code of each method takes in the file,
             which takes a while.
+        backend: which recipe's methods to describe; None for the first.
+
+    Raises:
+        BadSetting: the bundle has no recipe for this backend.
     """
     program = file.program
     found = [_find(file, number, folders) for number in range(1, len(program.files))]
     tail = file.header.tail_nbytes
     sizes = describe_size(program, file.size, HEADER_NBYTES, tail, by_method, found)
-    return describe_bundle(file.path, program, file.digest, sizes)
+    body = body_of(program, backend)
+    return describe_bundle(file.path, program, body, file.digest, sizes)
 
 
 def _find(bundle: BundleFile, number: int, folders: Sequence[str]) -> FoundFile | str:

@@ -166,17 +166,16 @@ def largest_footprint(
         sizes = _sizes(program, {**wanted, name: capacity})
         return position_limit(program, sizes) or 0
 
-    high = symbol.upper
-    capacities = range(symbol.lower, high)
-    first = bisect_left(capacities, wanted.get(TOKENS, 0), key=room)
-    low = symbol.lower + first
-    if counted(at(low)) > most:
+    capacities = symbol.sizes or range(symbol.lower, symbol.upper + 1)
+    high = len(capacities) - 1
+    low = bisect_left(capacities, wanted.get(TOKENS, 0), hi=high, key=room)
+    if counted(at(capacities[low])) > most:
         return None
     while low < high:
         middle = (low + high + 1) // 2
-        fits = counted(at(middle)) <= most
+        fits = counted(at(capacities[middle])) <= most
         low, high = (middle, high) if fits else (low, middle - 1)
-    return at(low)
+    return at(capacities[low])
 
 
 def chosen_capacity(program: Program) -> str:
@@ -187,7 +186,9 @@ def chosen_capacity(program: Program) -> str:
 
 def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
     symbols = {symbol.name: symbol for symbol in program.symbols}
-    sizes = {name: symbol.upper for name, symbol in symbols.items()}
+    sizes = {
+        name: (symbol.sizes or (symbol.upper,))[-1] for name, symbol in symbols.items()
+    }
     for name, found in wanted.items():
         if name == TOKENS:
             continue
@@ -197,7 +198,10 @@ def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
                 raise BadSetting(name=name, expected=expected, found=found)
             known = (*symbols, TOKENS) if program.position else tuple(symbols)
             raise UnknownName(kind="size", name=name, known=known)
-        _check_inside(name, found, symbols[name].lower, symbols[name].upper)
+        _check_inside(name, found, symbols[name].lower, sizes[name])
+        if not symbols[name].takes(found):
+            expected = symbols[name].allowed
+            raise BadSetting(name=name, expected=expected, found=found)
         sizes[name] = found
     return sizes
 

@@ -27,11 +27,16 @@ class TensorReport:
 
 @dataclass(frozen=True, slots=True)
 class SymbolReport:
-    """A size that is chosen at run time, with inclusive bounds."""
+    """A size that is chosen at run time, with inclusive bounds.
+
+    Attributes:
+        sizes: the only ones that it has; empty for all within the bounds.
+    """
 
     name: str
     lower: int
     upper: int
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,7 @@ def _symbols(program: Program, graph: Graph) -> tuple[SymbolReport, ...]:
         for name in dim.symbols
     }
     return tuple(
-        SymbolReport(symbol.name, symbol.lower, symbol.upper)
+        SymbolReport(symbol.name, symbol.lower, symbol.upper, symbol.sizes)
         for symbol in program.symbols
         if symbol.name in used
     )
@@ -146,14 +151,18 @@ def method_lines(methods: Sequence[MethodReport]) -> list[str]:
     return [line for method in methods for line in _lines(method)]
 
 
+def _bounds(symbol: SymbolReport) -> str:
+    if symbol.sizes:
+        return f"{escape(symbol.name)} in {', '.join(map(str, symbol.sizes))}"
+    return f"{symbol.lower} <= {escape(symbol.name)} <= {symbol.upper}"
+
+
 def _lines(method: MethodReport) -> list[str]:
     role = f"   role {escape(method.role)}" if method.role else ""
     inputs = ", ".join(f"{escape(i.name)}: {escape(i.type)}" for i in method.inputs)
     outputs = ", ".join(escape(o.type) for o in method.outputs) or "nothing"
     lines = [f"  {escape(method.name)}({inputs}) -> {outputs}{role}"]
-    lines += [
-        f"      {s.lower} <= {escape(s.name)} <= {s.upper}" for s in method.symbols
-    ]
+    lines += [f"      {_bounds(symbol)}" for symbol in method.symbols]
     if method.row_lengths:
         row_lengths, tokens = escape(method.row_lengths), escape(method.advance)
         said = f"of {tokens} tokens {row_lengths} says how many count in each row"

@@ -24,6 +24,11 @@ from kvc.tools.reports.delegates import (
 from kvc.tools.reports.memory import MemoryReport, MethodMemory, describe_memory
 from kvc.tools.reports.methods import MethodReport, describe_methods, method_lines
 from kvc.tools.reports.operators import OperatorReport, describe_operators
+from kvc.tools.reports.recipes import (
+    RecipeReport,
+    describe_recipes,
+    recipe_lines,
+)
 from kvc.tools.reports.sizes import SizeReport, data_file_title, size_summary_lines
 from kvc.tools.reports.states import (
     PositionReport,
@@ -51,7 +56,12 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class DumpReport:
-    """All that `kvc dump` knows about a bundle."""
+    """All that `kvc dump` knows about a bundle.
+
+    Attributes:
+        recipes: all that it has; methods, delegates, operators, writes and memory are
+            those of one, which the file names.
+    """
 
     file: FileReport
     cost: CostReport
@@ -66,13 +76,22 @@ class DumpReport:
     memory: MemoryReport
     size: SizeReport
     metadata: Mapping[str, str]
+    recipes: tuple[RecipeReport, ...]
 
 
 def describe_bundle(
-    path: str, program: Program, digest: str, sizes: SizeReport
+    path: str, program: Program, body: Program, digest: str, sizes: SizeReport
 ) -> DumpReport:
-    """Put the reports on a bundle together."""
-    origin = program.provenance
+    """Put the reports on a bundle together.
+
+    Args:
+        path: of the bundle.
+        program: all of it.
+        body: the program by the recipe whose methods are described.
+        digest: of the program.
+        sizes: of its files.
+    """
+    origin = body.provenance
     file = FileReport(
         path=path,
         nbytes=sizes.nbytes,
@@ -82,22 +101,23 @@ def describe_bundle(
         recipe=origin.recipe,
         source_digest=origin.source_digest,
     )
-    operators = describe_operators(program)
+    operators = describe_operators(body)
     disk = sizes.nbytes + sum(other.nbytes for other in sizes.data_files)
     return DumpReport(
         file=file,
-        cost=describe_cost(program, disk, operators),
-        methods=describe_methods(program),
-        states=describe_states(program),
-        position=describe_position(program),
-        updates=describe_copies(program),
+        cost=describe_cost(body, disk, operators),
+        methods=describe_methods(body),
+        states=describe_states(body),
+        position=describe_position(body),
+        updates=describe_copies(body),
         sharing=describe_sharing(program),
         blobs=describe_blobs(program),
-        delegates=describe_delegates(program),
+        delegates=describe_delegates(body),
         operators=operators,
-        memory=describe_memory(program),
+        memory=describe_memory(body),
         size=sizes,
         metadata=dict(sorted(program.metadata.items())),
+        recipes=describe_recipes(program),
     )
 
 
@@ -109,6 +129,7 @@ def overview_lines(report: DumpReport) -> list[str]:
         f"{escape(file.path)}: {_sizes(report.size)}, recipe {escape(file.recipe)}, "
         f"made by kvc {escape(file.kvc_version)} (torch {escape(file.torch_version)})",
         f"digest {file.digest[:16]}: bundles of equal content have equal digests",
+        *_recipes(report),
         *("", "METHODS", *method_lines(report.methods)),
         *("", _state_title(memory), *_states(report)),
         *("", "DATA, each blob stored once", *sharing_lines(report.sharing)),
@@ -131,6 +152,15 @@ def overview_lines(report: DumpReport) -> list[str]:
         rows = [(escape(k), escape(v)) for k, v in report.metadata.items()]
         lines += columns(rows)
     return lines
+
+
+def _recipes(report: DumpReport) -> list[str]:
+    """Say which recipes there are, where there is more than one."""
+    if len(report.recipes) < 2:
+        return []
+    title = "RECIPES, of which load takes the first that can run, or that asked for"
+    shown = f"  methods, delegates and memory below are those of {report.file.recipe}"
+    return ["", title, *recipe_lines(report.recipes), escape(shown)]
 
 
 def _sizes(sizes: SizeReport) -> str:

@@ -139,6 +139,8 @@ def recipe_saving(
     for blob, matrix in _matrices(program).items():
         now, then = matrix.nbytes, _nbytes(matrix, recipe)
         weights += sum(now) - sum(then)
+        if blob not in held:  # only the code of another recipe uses it
+            continue
         pages += sum(map(held[blob].pages, now)) - sum(map(held[blob].pages, then))
         packed += sum(map(held[blob].own, now)) - sum(map(held[blob].own, then))
     torch_then = not recipe.backend or not takes_the_rest(program, _KERNELS)
@@ -170,10 +172,13 @@ def _int4(matrix: _Matrix) -> tuple[int, int]:
 
 
 def _matrices(program: Program) -> dict[int, _Matrix]:
-    """Return the weights in linear layers, embeddings and experts, by their blobs."""
+    """Return the weights in linear layers, embeddings and experts, by their blobs.
+
+    Those that only one of several recipes uses are among them.
+    """
     found: dict[int, _Matrix] = {}
-    for method in program.methods:
-        for graph in method.graphs:
+    for body in program.bodies:
+        for graph in (graph for method in body.methods for graph in method.graphs):
             for blob, matrix in _in_graph(program, graph):
                 known = found.get(blob, matrix)
                 found[blob] = _Matrix(

@@ -3,7 +3,7 @@
 What is not a blob, the program or the header is padding. Inside the program, the part
 of a payload is its length. The part of a method, computed only on request since it
 takes a while, is what the program shrinks by without the method's code, including its
-delegates' code. The rest is the tables that all share.
+delegates' code, by all recipes. The rest is the tables that all share.
 """
 
 from collections.abc import Iterator, Sequence
@@ -169,7 +169,8 @@ def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartRep
             code = nbytes - len(encode(_without_code(program, index)))
             left -= code
             yield PartReport("program", f"{method.name}: code", 1, code)
-        own = (d.payload for d in program.delegates if d.method == index)
+        delegates = (one for body in program.bodies for one in body.delegates)
+        own = (d.payload for d in delegates if d.method == index)
         payloads = [payload for payload in own if payload]
         inside = sum(map(len, payloads))
         if payloads:
@@ -181,11 +182,19 @@ def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartRep
 
 
 def _without_code(program: Program, index: int) -> Program:
-    method = program.methods[index]
+    variants = tuple(
+        replace(one, methods=_one_empty(one.methods, index)) for one in program.variants
+    )
+    methods = _one_empty(program.methods, index)
+    return replace(program, methods=methods, variants=variants)
+
+
+def _one_empty(methods: Sequence[Method], index: int) -> tuple[Method, ...]:
+    """Return methods of which one has no code."""
+    method = methods[index]
     bare = replace(method.graph, values=(), inputs=(), outputs=(), instructions=())
     empty: Method = replace(method, graph=bare, blocks=())
-    methods = (*program.methods[:index], empty, *program.methods[index + 1 :])
-    return replace(program, methods=methods)
+    return (*methods[:index], empty, *methods[index + 1 :])
 
 
 def size_lines(report: SizeReport) -> list[str]:

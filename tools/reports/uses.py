@@ -14,13 +14,14 @@ from kvc.schema.uses import constants_of
 def users_of_names(program: Program) -> Mapping[int, tuple[str, ...]]:
     """Return for each id of named data who uses it, in the order of the methods."""
     found: dict[int, list[str]] = {i: [] for i in range(len(program.names))}
-    for index, method in enumerate(program.methods):
-        for name in sorted(set().union(*map(constants_of, method.graphs))):
-            found[name].append(method.name)
-        for delegate in program.delegates:
-            if delegate.method == index:
-                for name in delegate.names:
-                    found[name].append(f"{method.name}/{delegate.backend}")
+    for body in program.bodies:
+        for index, method in enumerate(body.methods):
+            for name in sorted(set().union(*map(constants_of, method.graphs))):
+                found[name].append(method.name)
+            for delegate in body.delegates:
+                if delegate.method == index:
+                    for name in delegate.names:
+                        found[name].append(f"{method.name}/{delegate.backend}")
     for state in program.states:
         if state.initial is not None:
             found[state.initial].append(f"state {state.name}")

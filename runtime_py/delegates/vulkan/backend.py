@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -30,16 +30,20 @@ from kvc.runtime.delegates.operands import check_taken
 from kvc.runtime.delegates.partition_memory import place_outputs
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.vulkan.binding import Binder, Bound, Places
-from kvc.runtime.delegates.vulkan.device import Device, Kind, find_devices, open_device
+from kvc.runtime.delegates.vulkan.device import Device, find_devices, open_device
+from kvc.runtime.delegates.vulkan.found import Kind
+from kvc.runtime.delegates.vulkan.host_pages import HostBuffer, pages_of
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
 from kvc.runtime.delegates.vulkan.states import DeviceOwner, DeviceState
 from kvc.runtime.delegates.vulkan.steps import Steps
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
 from kvc.schema.backends.vulkan import why_not
-from kvc.schema.errors import BadProgram
+from kvc.schema.errors import BadProgram, NativeCallFailed, OutOfMemory
 from kvc.schema.model import Block, Caller
 from kvc.schema.model import Delegate as Partition
+
+_CHUNK: Final = 1 << 30  # bytes of weights in one buffer
 
 
 class Vulkan(Delegate):
@@ -65,6 +69,8 @@ class Vulkan(Delegate):
         self._device = library_unless(reference, find, "vulkan")
         self._weights: dict[int, Array] = {}
         self._buffers: list[DeviceBuffer] = []
+        self._held: list[FreeableBuffer] = []
+        self._copied: set[int] = set()
         self._loading = threading.Lock()
         nbytes = max((block.graph.scratch_nbytes for block in blocks), default=0)
         self._scratch_nbytes = nbytes
@@ -82,7 +88,12 @@ class Vulkan(Delegate):
     def devices() -> Sequence[FoundDevice]:
         """Return what Vulkan finds; see `Delegate.devices`."""
         return [
-            FoundDevice(f"vulkan:{each.number}", each.what, each.why_not)
+            FoundDevice(
+                f"vulkan:{each.number}",
+                each.what,
+                each.why_not,
+                each.kind is Kind.SOFTWARE,
+            )
             for each in find_devices()
         ]
 
@@ -96,6 +107,7 @@ class Vulkan(Delegate):
         buffers = {
             number: data[program.names[number].name] for number in partition.names
         }
+        self._held += buffers.values()
         return VulkanHandle(method.name, block, buffers, self, self._device)
 
     def owner(
@@ -107,7 +119,10 @@ class Vulkan(Delegate):
         return DeviceOwner(self._device, groups, sizes, initial)
 
     def load(self, buffers: Mapping[int, FreeableBuffer]) -> None:
-        """Copy weights to the device, each once.
+        """Have weights where the device reads them, each once.
+
+        Where device and host share memory these are the host's own pages, if the driver
+        takes them; else copies.
 
         Raises:
             OutOfMemory: they do not fit.
@@ -123,19 +138,21 @@ class Vulkan(Delegate):
         self, device: Device, buffers: Mapping[int, FreeableBuffer]
     ) -> dict[int, Array]:
         arrays = {number: buffer.array() for number, buffer in buffers.items()}
+        imported = _imported(device, arrays)
+        if imported is not None:
+            self._buffers += imported
+            return arrays
         found: dict[int, Array] = {}
-        for numbers in _chunks(arrays, device.largest):
-            offsets, end = {}, 0
-            for number in numbers:
-                offsets[number] = end
-                end = align_up(end + arrays[number].nbytes)
-            memory = DeviceBuffer(
-                device, end, "weights on a Vulkan device", shared=not device.separate
-            )
-            for number, offset in offsets.items():
-                found[number] = _at(memory, offset, arrays[number])
-            upload(device, memory, [(found[n], arrays[n]) for n in numbers])
-            self._buffers.append(memory)
+        made: list[DeviceBuffer] = []
+        try:
+            for numbers in _chunks(arrays, device.largest):
+                found |= _load_chunk(device, {n: arrays[n] for n in numbers}, made)
+        except BaseException:
+            for memory in made:
+                memory.close()
+            raise
+        self._buffers += made
+        self._copied |= found.keys()
         for buffer in buffers.values():
             buffer.free()
         return found
@@ -153,16 +170,20 @@ class Vulkan(Delegate):
         return [workspace.own(self, make), *self._buffers]
 
     def packed(self) -> Mapping[str, int]:
-        """Return the weights' bytes on the device, by name."""
+        """Return the bytes of weights that were copied to the device, by name."""
         names = self._options.program.names
-        return {names[n].name: array.nbytes for n, array in self._weights.items()}
+        return {names[n].name: self._weights[n].nbytes for n in sorted(self._copied)}
 
     def close(self) -> None:
-        """Give the weights' memory back."""
+        """Give the weights' memory back, the device's before pages of the host."""
         self._weights.clear()
-        for buffer in self._buffers:
-            buffer.close()
+        self._copied.clear()
+        for memory in self._buffers:
+            memory.close()
+        for buffer in self._held:
+            buffer.free()
         self._buffers.clear()
+        self._held.clear()
 
 
 class VulkanHandle(Handle):
@@ -223,9 +244,7 @@ class VulkanHandle(Handle):
         self._backend.load(self._buffers)
 
     def close(self) -> None:
-        """Free the data."""
-        for buffer in self._buffers.values():
-            buffer.free()
+        """Nothing: the backend frees the data, once no buffer is over it."""
 
 
 def _open(number: int | None) -> Device:
@@ -265,13 +284,48 @@ def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:
     chunk: list[int] = []
     nbytes = 0
     for number, array in arrays.items():
-        if chunk and nbytes + array.nbytes > min(largest, 1 << 30):
+        if chunk and nbytes + array.nbytes > min(largest, _CHUNK):
             yield chunk
             chunk, nbytes = [], 0
         chunk.append(number)
         nbytes = align_up(nbytes + array.nbytes)
     if chunk:
         yield chunk
+
+
+def _imported(device: Device, arrays: Mapping[int, Array]) -> list[DeviceBuffer] | None:
+    """Return buffers over the pages that arrays lie in; None where they are copied."""
+    if device.separate or not device.imports:
+        return None
+    made: list[DeviceBuffer] = []
+    try:
+        for low, high in pages_of([*arrays.values()], min(device.largest, _CHUNK)):
+            made.append(HostBuffer(device, low, high))
+    except (NativeCallFailed, OutOfMemory):
+        for memory in made:
+            memory.close()
+        return None
+    return made
+
+
+def _load_chunk(
+    device: Device, arrays: Mapping[int, Array], made: list[DeviceBuffer]
+) -> dict[int, Array]:
+    """Copy weights to one new buffer, which is added to what was made.
+
+    Raises:
+        OutOfMemory: they do not fit.
+    """
+    offsets, end = dict[int, int](), 0
+    for number, array in arrays.items():
+        offsets[number] = end
+        end = align_up(end + array.nbytes)
+    what, shared = "weights on a Vulkan device", not device.separate
+    memory = DeviceBuffer(device, end, what, shared=shared)
+    made.append(memory)
+    found = {n: _at(memory, offset, arrays[n]) for n, offset in offsets.items()}
+    upload(device, memory, [(found[n], array) for n, array in arrays.items()])
+    return found
 
 
 def _at(memory: DeviceBuffer, offset: int, like: Array) -> Array:

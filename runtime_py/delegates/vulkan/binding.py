@@ -31,7 +31,7 @@ from kvc.schema.errors import (
     RowLengthOutOfRange,
 )
 from kvc.schema.model import Argument, Block, Instruction
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import DELEGATE, OPS, Aliasing
 from kvc.schema.verify.signatures import check_at, sized_together
 
 _CHECK_INDEX: Final = "kvc::check_index"
@@ -148,7 +148,22 @@ class Binder:
         for value, target in zip(self._graph.outputs, outputs, strict=True):
             made = self._values.array(value)
             if target.size and not lies_over(made, target):
-                self._steps.copy(target, made)
+                self._copy_out(value, target, made)
+
+    def _copy_out(self, value: int, target: Array, made: Array) -> None:
+        """Copy a result to where the caller wants it.
+
+        Raises:
+            KernelFailed: it has more elements than a shader can count.
+        """
+        steps = self._graph.instructions
+        makers = (i for i, step in enumerate(steps) if value in step.results)
+        self._steps.instruction = index = next(makers, max(len(steps) - 1, 0))
+        try:
+            self._steps.copy(target, made)
+        except ValueError as error:
+            step = steps[index] if steps else Instruction(DELEGATE, (), ())
+            fail(self._method, index, step, error)
 
     def fail_at(self, step: int, fault: int, facts: Sequence[int]) -> NoReturn:
         """Raise the error that the reference would.

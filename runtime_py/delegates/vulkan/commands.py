@@ -7,13 +7,13 @@ one submission, waited for.
 import ctypes
 import os
 import struct
-import weakref
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
 
 from kvc.runtime.delegates.vulkan import structs as s
 from kvc.runtime.delegates.vulkan.device import PUSH_NBYTES, Device
-from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
+from kvc.runtime.delegates.vulkan.memory import DeviceBuffer, when_gone
+from kvc.schema.errors import KvcError
 from kvc.schema.frozen import frozen
 
 _COMPUTE_STAGE, _TRANSFER_STAGE, _HOST_STAGE = 0x800, 0x1000, 0x4000
@@ -80,14 +80,14 @@ class Commands:
         self._device, functions = device, device.functions
         wanted = s.CommandPoolCreateInfo(queueFamilyIndex=device.family)
         pool = device.make("vkCreateCommandPool", wanted)
-        weakref.finalize(self, _destroy, os.getpid(), device, "CommandPool", pool)
+        when_gone(self, _destroy, os.getpid(), device, "CommandPool", pool)
         about = s.CommandBufferAllocateInfo(commandPool=pool, commandBufferCount=1)
         self._buffer = c_void_p()
         name = "vkAllocateCommandBuffers"
         functions.call(name, device.handle, byref(about), byref(self._buffer))
         self._fence = s.HANDLE(device.make("vkCreateFence", s.FenceCreateInfo()))
         fence = self._fence.value
-        weakref.finalize(self, _destroy, os.getpid(), device, "Fence", fence)
+        when_gone(self, _destroy, os.getpid(), device, "Fence", fence)
         begin = s.CommandBufferBeginInfo()
         functions.call("vkBeginCommandBuffer", self._buffer, byref(begin))
         for copy in before:
@@ -107,12 +107,20 @@ class Commands:
     def run(self) -> None:
         """Run the commands, and wait for their end.
 
+        After an interrupt, wherever it comes, nothing runs any more when this raises.
+
         Raises:
             DeviceLost: the device does not work any more.
             OutOfMemory: there is too little memory.
         """
-        self._device.submit(self._submission, self._fence.value)
-        self._device.wait(self._fence)
+        try:
+            self._device.submit(self._submission, self._fence.value)
+            self._device.wait(self._fence)
+        except KvcError:
+            raise
+        except BaseException:
+            self._device.settle(self._fence)
+            raise
 
     def _copy(self, copy: Copy) -> None:
         region = s.BufferCopy(copy.offset, copy.offset, copy.nbytes)

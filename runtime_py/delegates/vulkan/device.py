@@ -6,67 +6,28 @@ own shaders. Nothing here knows of programs.
 """
 
 import ctypes
+import mmap
 import os
 import threading
 from collections.abc import Sequence
-from ctypes import byref, c_float, c_uint32, c_void_p
-from enum import IntEnum
+from ctypes import byref, c_char_p, c_float, c_uint32, c_void_p
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
 from kvc.runtime.delegates.vulkan import structs as s
+from kvc.runtime.delegates.vulkan.blocks import Blocks
+from kvc.runtime.delegates.vulkan.found import Found, Kind
 from kvc.runtime.delegates.vulkan.functions import INSTALL, Functions
 from kvc.schema.errors import DeviceLost, KvcError, MissingLibrary
-from kvc.schema.frozen import frozen
 
 PUSH_NBYTES: Final = 32
 _API: Final = 1 << 22 | 2 << 12  # Vulkan 1.2
 _COMPUTE: Final = 2  # VK_QUEUE_COMPUTE_BIT, VK_PIPELINE_BIND_POINT has 1
 _STAGE: Final = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
 _DEVICE_LOCAL, _VISIBLE, _COHERENT = 1, 2, 4
+_HOST_PAGES: Final = b"VK_EXT_external_memory_host"
 _WIDEST_GROUP: Final = 256  # invocations of matmul.comp
-
-
-class Kind(IntEnum):
-    """VkPhysicalDeviceType."""
-
-    OTHER = 0
-    INTEGRATED = 1
-    DISCRETE = 2
-    VIRTUAL = 3
-    SOFTWARE = 4
-
-
-@frozen
-class Found:
-    """A device that Vulkan has found.
-
-    Attributes:
-        number: how `vulkan:N` names it, in the order of the loader.
-        name: what the driver calls it.
-        kind: what it is.
-        nbytes: of its own memory.
-        missing: what kvc needs and it does not have; nothing where kvc can use it.
-    """
-
-    number: int
-    name: str
-    kind: Kind
-    nbytes: int
-    missing: tuple[str, ...]
-
-    @property
-    def what(self) -> str:
-        """Say what it is."""
-        kinds = {Kind.SOFTWARE: "a program of the host", Kind.OTHER: "of another kind"}
-        kind = kinds.get(self.kind, self.kind.name.lower())
-        return f"{self.name} ({kind}, {self.nbytes / 1e9:.1f} GB)"
-
-    @property
-    def why_not(self) -> str:
-        """Say what it lacks, "" for nothing."""
-        return f"lacks {', '.join(self.missing)}" if self.missing else ""
 
 
 class Instance:
@@ -132,6 +93,15 @@ class Instance:
         }
         return tuple(name for name, value in has.items() if not value)
 
+    def extensions(self, number: int) -> frozenset[bytes]:
+        """Return the extensions that a device has."""
+        count, name = c_uint32(), "vkEnumerateDeviceExtensionProperties"
+        device = self.devices[number]
+        self.functions.call(name, device, None, byref(count), None)
+        found = (s.ExtensionProperties * count.value)()
+        self.functions.call(name, device, None, byref(count), found)
+        return frozenset(one.extensionName for one in found[: count.value])
+
     def family(self, number: int) -> int | None:
         """Return the family of queues that compute, of a device; None for none."""
         count, name = c_uint32(), "vkGetPhysicalDeviceQueueFamilyProperties"
@@ -154,6 +124,8 @@ class Device:
         layout: of all pipelines: no descriptors, some push constants.
         separate: whether its memory is apart from the host's.
         largest: bytes that it allocates at once.
+        blocks: what it has allocated.
+        imports: whether it can use pages of the host as they are.
     """
 
     def __init__(self, instance: Instance, number: int) -> None:
@@ -167,7 +139,8 @@ class Device:
         family = instance.family(number)
         assert family is not None, "the device lacks nothing"
         self.family = family
-        self._create(instance, number)
+        names = instance.extensions(number)
+        self._create(instance, number, [_HOST_PAGES] if _HOST_PAGES in names else [])
         queue = c_void_p()
         self.functions.tell(
             "vkGetDeviceQueue", self.handle, self.family, 0, byref(queue)
@@ -177,11 +150,17 @@ class Device:
         physical = instance.devices[number]
         tell = self.functions.tell
         tell("vkGetPhysicalDeviceMemoryProperties", physical, byref(self.memory))
+        pages = s.HostMemoryProperties()
         limits = s.MaintenanceProperties()
+        if _HOST_PAGES in names:
+            limits.pNext = s.address_of(pages)
         about = s.PhysicalDeviceProperties2(pNext=s.address_of(limits))
         tell("vkGetPhysicalDeviceProperties2", physical, byref(about))
         self.largest = limits.maxMemoryAllocationSize
         self.separate = self.found.kind in (Kind.DISCRETE, Kind.VIRTUAL)
+        align = pages.minImportedHostPointerAlignment
+        self.imports = 0 < align <= mmap.PAGESIZE
+        self.blocks = Blocks(self)
         self._pipelines: dict[str, s.HANDLE] = {}
         push = s.PushConstantRange(_STAGE, 0, PUSH_NBYTES)
         wanted = s.PipelineLayoutCreateInfo(
@@ -189,7 +168,9 @@ class Device:
         )
         self.layout = self._make("vkCreatePipelineLayout", wanted)
 
-    def _create(self, instance: Instance, number: int) -> None:
+    def _create(
+        self, instance: Instance, number: int, extensions: Sequence[bytes]
+    ) -> None:
         priority = c_float(1)
         queue = s.DeviceQueueCreateInfo(
             queueFamilyIndex=self.family,
@@ -209,6 +190,8 @@ class Device:
             pNext=s.address_of(both),
             queueCreateInfoCount=1,
             pQueueCreateInfos=ctypes.pointer(queue),
+            enabledExtensionCount=len(extensions),
+            ppEnabledExtensionNames=(c_char_p * len(extensions))(*extensions),
         )
         physical = instance.devices[number]
         self.functions.call(
@@ -307,6 +290,27 @@ class Device:
         self.functions.call("vkResetFences", self.handle, 1, byref(fence))
         if interrupt is not None:
             raise interrupt
+
+    def settle(self, fence: s.HANDLE) -> None:
+        """Wait for all that was submitted, and leave a fence as it is before a run.
+
+        For who does not know whether its commands were submitted. Another interrupt
+        changes nothing.
+
+        Raises:
+            DeviceLost: the device was lost meanwhile.
+        """
+        while True:
+            try:
+                with self._lock:
+                    self._watched("vkQueueWaitIdle", self._queue)
+                if self._watched("vkGetFenceStatus", self.handle, fence) == 0:
+                    self.functions.call("vkResetFences", self.handle, 1, byref(fence))
+            except KvcError:
+                raise
+            except BaseException:  # who waits raises the first one
+                continue
+            return
 
     def _watched(self, name: str, *arguments: object) -> int:
         try:

@@ -6,10 +6,10 @@ checked: what Vulkan returns is success, or an error of kvc.
 
 import ctypes
 import sys
-from ctypes import c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_int32, c_uint32, c_uint64, c_void_p
 from typing import Final
 
-from kvc.runtime.delegates.vulkan.structs import HANDLE
+from kvc.runtime.delegates.vulkan.structs import HANDLE, HostPointerProperties
 from kvc.schema.errors import (
     DeviceLost,
     MissingLibrary,
@@ -34,6 +34,7 @@ _REASONS: Final = {
 # Types of arguments: p a pointer, h a handle, u and q 32 and 64 bits, i int.
 _TYPES: Final = {"p": c_void_p, "h": HANDLE, "u": c_uint32, "q": c_uint64, "i": c_int32}
 _CHECKED: Final = {
+    "vkEnumerateDeviceExtensionProperties": "pppp",
     "vkCreateInstance": "ppp",
     "vkEnumeratePhysicalDevices": "ppp",
     "vkCreateDevice": "pppp",
@@ -51,6 +52,8 @@ _CHECKED: Final = {
     "vkCreateFence": "pppp",
     "vkResetFences": "pup",
     "vkQueueSubmit": "puph",
+    "vkQueueWaitIdle": "p",
+    "vkGetFenceStatus": "ph",
     "vkWaitForFences": "pupuq",
 }
 _PLAIN: Final = {
@@ -90,6 +93,8 @@ class Functions:
                     self._declare(function, types)
             address = self._library.vkGetBufferDeviceAddress
             address.argtypes, address.restype = (c_void_p, c_void_p), c_uint64
+            finder = self._library.vkGetDeviceProcAddr
+            finder.argtypes, finder.restype = (c_void_p, c_char_p), c_void_p
         except (OSError, AttributeError) as error:
             raise MissingLibrary(
                 library=name, reason=str(error), install=INSTALL
@@ -118,10 +123,33 @@ class Functions:
         """Call a function that cannot fail."""
         getattr(self._library, name)(*arguments)
 
+    def address_of_function(self, device: c_void_p, name: str) -> int:
+        """Return where a function of an extension that the device has begins."""
+        found: int = self._library.vkGetDeviceProcAddr(device, name.encode())
+        return found
+
     def address(self, device: c_void_p, about: object) -> int:
         """Return where a buffer lies for shaders."""
         found: int = self._library.vkGetBufferDeviceAddress(device, about)
         return found
+
+
+def host_pointer_types(
+    functions: Functions, device: c_void_p, kind: int, address: int
+) -> int:
+    """Return the types of memory that pages of the host can be, a bit each.
+
+    Raises:
+        NativeCallFailed: the driver does not take these pages.
+    """
+    name = "vkGetMemoryHostPointerPropertiesEXT"
+    found = functions.address_of_function(device, name)
+    call = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, c_void_p, c_void_p)(found)
+    told = HostPointerProperties()
+    result = call(device, kind, address, ctypes.byref(told))
+    if result < 0:
+        raise error_of(name, result)
+    return int(told.memoryTypeBits)
 
 
 def error_of(name: str, result: int) -> Exception:

@@ -11,19 +11,21 @@ import ctypes
 import mmap
 import os
 import weakref
-from ctypes import byref, c_void_p
+from collections.abc import Callable
+from ctypes import byref
+from typing import Final
 
 import numpy as np
 
 from kvc.runtime.arenas import NORESERVE, align_up
 from kvc.runtime.arrays import Array, address_of
 from kvc.runtime.delegates.vulkan import structs as s
+from kvc.runtime.delegates.vulkan.blocks import Piece
 from kvc.runtime.delegates.vulkan.device import Device
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import OutOfMemory
 
-_USAGE = 0x20000 | 0x20 | 3  # addresses of it, storage, copies from and to it
-_ADDRESSES = 2  # VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
+USAGE: Final = 0x20000 | 0x20 | 3  # addresses of it, storage, copies from and to it
 
 
 class DeviceBuffer:
@@ -65,9 +67,9 @@ class DeviceBuffer:
         length = align_up(max(nbytes, 1), 64)
         if length > device.largest:
             raise OutOfMemory(what=what, nbytes=nbytes)
-        wanted = s.BufferCreateInfo(size=length, usage=_USAGE)
+        wanted = s.BufferCreateInfo(size=length, usage=USAGE)
         self.handle = device.make("vkCreateBuffer", wanted)
-        memory = 0
+        piece: Piece | None = None
         try:
             needs = s.MemoryRequirements()
             device.functions.tell(
@@ -76,20 +78,19 @@ class DeviceBuffer:
                 self.handle,
                 byref(needs),
             )
-            memory = self._allocate(needs, what, shared=shared, local=local)
+            piece = self._allocate(needs, what, shared=shared, local=local)
             device.functions.call(
-                "vkBindBufferMemory", device.handle, self.handle, memory, 0
+                "vkBindBufferMemory",
+                *(device.handle, self.handle, piece.memory, piece.offset),
             )
-            self.bytes = self._map(memory, length) if shared else _reserve(length)
+            self.bytes = bytes_at(piece.mapped, length) if shared else _reserve(length)
         except BaseException:
-            _free(os.getpid(), device, self.handle, memory)
+            _free(os.getpid(), device, self.handle, piece)
             raise
         self.base = address_of(self.bytes)
         about = s.BufferDeviceAddressInfo(buffer=self.handle)
         self.address = device.functions.address(device.handle, byref(about))
-        self._free = weakref.finalize(
-            self, _free, os.getpid(), device, self.handle, memory
-        )
+        self._free = when_gone(self, _free, os.getpid(), device, self.handle, piece)
 
     def close(self) -> None:
         """Give the memory back; nothing uses it any more."""
@@ -97,7 +98,7 @@ class DeviceBuffer:
 
     def _allocate(
         self, needs: s.MemoryRequirements, what: str, *, shared: bool, local: bool
-    ) -> int:
+    ) -> Piece:
         allowed = needs.memoryTypeBits
         kinds = [(shared, local), (shared, False)]
         found = (
@@ -106,23 +107,12 @@ class DeviceBuffer:
         kind = next((number for number in found if number is not None), None)
         if kind is None or needs.size > self.device.heap_nbytes(kind):
             raise OutOfMemory(what=what, nbytes=self.nbytes)
-        flags = s.MemoryAllocateFlagsInfo(flags=_ADDRESSES)
-        wanted = s.MemoryAllocateInfo(
-            pNext=s.address_of(flags), allocationSize=needs.size, memoryTypeIndex=kind
-        )
         try:
-            return self.device.make("vkAllocateMemory", wanted)
+            return self.device.blocks.take(
+                needs.size, needs.alignment, kind, mapped=shared
+            )
         except OutOfMemory as error:
             raise OutOfMemory(what=what, nbytes=self.nbytes) from error
-
-    def _map(self, memory: int, length: int) -> Array:
-        pointer = c_void_p()
-        self.device.functions.call(
-            "vkMapMemory", self.device.handle, memory, 0, length, 0, byref(pointer)
-        )
-        assert pointer.value is not None, "Vulkan has mapped it"
-        mapped = memoryview((ctypes.c_uint8 * length).from_address(pointer.value))
-        return np.frombuffer(mapped, np.uint8)
 
     def array(self, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
         """Return the array of a dtype and shape at a byte offset."""
@@ -143,7 +133,26 @@ def _reserve(length: int) -> Array:
     return np.frombuffer(mmap.mmap(-1, length, flags=flags), np.uint8)
 
 
-def _free(process: int, device: Device, buffer: int, memory: int) -> None:
+def bytes_at(address: int, length: int) -> Array:
+    """Return memory that the host sees."""
+    mapped = memoryview((ctypes.c_uint8 * length).from_address(address))
+    return np.frombuffer(mapped, np.uint8)
+
+
+def when_gone(
+    owner: object, free: Callable[..., None], *arguments: object
+) -> "weakref.finalize[..., object]":
+    """Have something freed once its owner is gone, but not as the process ends.
+
+    A thread may still wait for the device then, and all of it goes with the process.
+    """
+    made = weakref.finalize(owner, free, *arguments)
+    made.atexit = False
+    return made
+
+
+def _free(process: int, device: Device, buffer: int, piece: Piece | None) -> None:
     if os.getpid() == process:  # a child of a fork has no device of its parent's
         device.functions.tell("vkDestroyBuffer", device.handle, buffer, None)
-        device.functions.tell("vkFreeMemory", device.handle, memory, None)
+        if piece is not None:
+            device.blocks.give(piece)

@@ -373,3 +373,37 @@ class SubmitInfo(_Typed):
 def address_of(structure: Structure) -> int:
     """Return where a structure lies, for `pNext`; it must outlive its use."""
     return ctypes.addressof(structure)
+
+
+class ExtensionProperties(Structure):
+    """VkExtensionProperties."""
+
+    _fields_ = [("extensionName", c_char * 256), ("specVersion", c_uint32)]
+
+
+class HostMemoryProperties(_Typed):
+    """VkPhysicalDeviceExternalMemoryHostPropertiesEXT."""
+
+    kind = 1000178002
+    _fields_ = _chained(("minImportedHostPointerAlignment", c_uint64))
+
+
+class ImportHostPointerInfo(_Typed):
+    """VkImportMemoryHostPointerInfoEXT."""
+
+    kind = 1000178000
+    _fields_ = _chained(("handleType", c_int32), ("pHostPointer", c_void_p))
+
+
+class HostPointerProperties(_Typed):
+    """VkMemoryHostPointerPropertiesEXT."""
+
+    kind = 1000178001
+    _fields_ = _chained(("memoryTypeBits", c_uint32))
+
+
+class ExternalBufferInfo(_Typed):
+    """VkExternalMemoryBufferCreateInfo."""
+
+    kind = 1000072000
+    _fields_ = _chained(("handleTypes", c_uint32))

@@ -3,7 +3,10 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+from kvc.schema.container import BundleFile
 
 PAGE = (Path(__file__).parents[3] / "compiler/backends/README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -18,17 +21,44 @@ def run(folder, *command):
 
 
 def write_example(folder):
-    for name, text in zip(("toy_compiler", "toy_runtime", "use"), PYTHON, strict=True):
+    for name, text in zip(("toy_runtime", "toy_compiler", "use"), PYTHON, strict=True):
         (folder / f"{name}.py").write_text(text)
     (folder / "toy.toml").write_text(TOML[0])
 
 
-def test_the_example_runs(tmp_path):
+def test_the_drill_runs(tmp_path):
     write_example(tmp_path)
     done = run(tmp_path, "use.py")
-    assert done.stdout == "[[1. 2. 3. 4.]\n [1. 2. 3. 4.]]\n16 bytes packed\n", (
-        done.stderr
-    )
+    assert done.stdout == "as the model has it\n", done.stderr
+    with BundleFile.open(tmp_path / "toy.kvc") as file:
+        (partition,) = file.program.delegates
+        (block,) = file.program.methods[0].blocks
+    assert partition.backend == "toy"
+    ops = [step.op for step in block.graph.instructions]
+    assert sorted(ops) == [*("aten::linear",) * 2, "aten::mul.Tensor", "aten::relu"]
+
+
+def test_the_drill_tells_of_a_broken_function(tmp_path):
+    write_example(tmp_path)
+    code = (tmp_path / "toy_runtime.py").read_text()
+    (tmp_path / "toy_runtime.py").write_text(code.replace("(x, 0, out", "(x, 1, out"))
+    assert run(tmp_path, "use.py").stdout.endswith(" off\n")
+
+
+def test_an_operator_that_is_added_joins_the_partition(tmp_path):
+    write_example(tmp_path)
+    code = (tmp_path / "use.py").read_text()
+    (tmp_path / "use.py").write_text(code.replace("torch.relu(", "torch.sigmoid("))
+    assert run(tmp_path, "use.py").stdout == "as the model has it\n"
+    with BundleFile.open(tmp_path / "toy.kvc") as file:
+        assert len(file.program.delegates) == 2
+    sigmoid = "lambda out, x: np.copyto(out, 1 / (1 + np.exp(-x)))"
+    taken = f"FUNCTIONS['aten::sigmoid'] = {sigmoid}"
+    with (tmp_path / "toy_runtime.py").open("a") as file:
+        file.write(f"{taken}\n")
+    assert run(tmp_path, "use.py").stdout == "as the model has it\n"
+    with BundleFile.open(tmp_path / "toy.kvc") as file:
+        assert len(file.program.delegates) == 1
 
 
 def test_the_run_time_half_needs_no_torch(tmp_path):
@@ -37,44 +67,16 @@ def test_the_run_time_half_needs_no_torch(tmp_path):
     assert run(tmp_path, "-c", code).returncode == 0
 
 
-HOSTILE = """
-from dataclasses import replace
-
-from kvc.schema.dtypes import DType
-from kvc.schema.model import Alias, Caller, Graph, Instruction, Ref, Scratch, Value
-from kvc.schema.types import TensorType
-from toy_runtime import check
-
-kind = TensorType(DType.FLOAT32, (4,))
-places = (Caller(), Scratch(0, 16), Scratch(64, 16))
-values = tuple(Value(kind, place) for place in places)
-double = Instruction("aten::add.Tensor", (Ref(0), Ref(0), 1), (1,))
-last = Instruction("aten::mul.Tensor", (Ref(1), Ref(0)), (2,))
-good = Graph(values, (0,), (2,), (double, last), 128, 128)
-check(good)
-whole = Value(TensorType(DType.INT64, (4,)), Caller())
-for bad in (
-    replace(good, instructions=(double, replace(last, op="aten::sub.Tensor"))),
-    replace(good, instructions=(replace(double, arguments=(Ref(0), Ref(0), 2)), last)),
-    replace(good, values=(whole, *values[1:])),
-    replace(good, outputs=(2, 0)),
-    replace(good, outputs=(2, 2)),
-    replace(good, values=(values[0], Value(kind, Alias(0)), values[2])),
-):
-    try:
-        check(bad)
-    except ValueError as error:
-        print(error)
-"""
+def test_the_entry_points_of_the_page_name_its_classes():
+    points = tomllib.loads(TOML[1])["project"]["entry-points"]
+    assert points == {
+        "kvc.backends": {"toy": "toy_compiler:ToyBackend"},
+        "kvc.delegates": {"toy": "toy_runtime:ToyDelegate"},
+    }
 
 
-def test_the_example_refuses_code_that_it_cannot_run(tmp_path):
-    write_example(tmp_path)
-    assert run(tmp_path, "-c", HOSTILE).stdout.splitlines() == [
-        "no op aten::sub.Tensor",
-        "a sum with a factor",
-        "what is not float32",
-        "an output that no step makes",
-        "the same output twice",
-        "a result over an input that is no output",
-    ]
+def test_files_that_the_page_names_are_there():
+    root = Path(__file__).parents[3]
+    named = re.findall(r"`((?:tests|runtime_py|schema|compiler)/[\w/.]*)`", PAGE)
+    assert len(named) > 8
+    assert [name for name in named if not (root / name).exists()] == []

@@ -93,3 +93,25 @@ def test_every_plan_covers_the_prompt_with_sizes_that_fit(count, drawn):
     if any(least == 1 and step == 1 for least, _, step in drawn):
         most = max(most for least, most, step in drawn if least == step == 1)
         assert len(chunks) <= -(-count // most)
+
+
+def test_buckets_are_the_only_sizes():
+    sizes = ChunkSizes("prefill", 1, 64, among=(1, 16, 64))
+    assert [count for _, count in plan(37, sizes)] == [16, 16, 1, 1, 1, 1, 1]
+    assert plan(64, sizes) == [("prefill", 64)]
+    assert [sizes.greatest(n) for n in (1, 15, 16, 63, 99)] == [1, 1, 16, 16, 64]
+    assert [sizes.smallest(n) for n in (1, 2, 16, 17, 64)] == [1, 16, 16, 64, 64]
+
+
+def test_what_fits_no_bucket_is_decoded():
+    sizes = ChunkSizes("prefill", 16, 64, among=(16, 64))
+    assert plan(18, sizes) == [("prefill", 16), *[("decode", 1)] * 2]
+
+
+def test_sizes_of_a_method_are_its_buckets_up_to_the_longest_call():
+    method = of_tokens(affine(0, {"seq": 2}))
+    symbols = {**SYMBOLS, "seq": Symbol("seq", 1, 8, (1, 4, 8))}
+    assert chunk_sizes(method, symbols) == ChunkSizes("run", 2, 16, among=(2, 8, 16))
+    assert chunk_sizes(method, symbols, 9) == ChunkSizes("run", 2, 8, among=(2, 8))
+    nothing = chunk_sizes(method, symbols, 1)
+    assert nothing.least > nothing.most

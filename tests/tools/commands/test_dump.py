@@ -183,6 +183,7 @@ def test_everything_as_json(kvc, sample):
         "memory",
         "size",
         "metadata",
+        "recipes",
     ]
 
 
@@ -246,7 +247,7 @@ def test_every_byte_of_every_data_file_has_a_place(kvc, tmp_path):
 def test_data_files_are_in_the_overview(kvc, tmp_path):
     saved = save_data(tmp_path / "m.kvc", SMALL, external=True)
     text = kvc("dump", tmp_path / "m.kvc").stdout
-    assert ": 1.22 kB and 8.81 kB in 1 data file, recipe none" in text
+    assert ": 1.24 kB and 8.81 kB in 1 data file, recipe none" in text
     name, digest = saved.program.files[1].name, saved.program.files[1].digest.hex()
     assert f"DATA FILE {name} (digest {digest[:16]}), 8.81 kB\n" in text
 

@@ -15,9 +15,9 @@ def test_in_place_the_bundle_becomes_small(kvc, path, tmp_path):
     result = kvc("split", path)
     assert result.exit_code == 0
     (data,) = (name for name in names(tmp_path) if name.endswith(".kvd"))
-    assert result.stdout == f"{path}: 1.22 kB; its data: {data}, 8.81 kB\n"
+    assert result.stdout == f"{path}: 1.24 kB; its data: {data}, 8.81 kB\n"
     verify_bundle(path)
-    assert kvc("split", path).stdout == f"{path}: 1.22 kB, no data to move\n"
+    assert kvc("split", path).stdout == f"{path}: 1.24 kB, no data to move\n"
 
 
 def test_an_output_leaves_the_bundle_alone(kvc, path, tmp_path):
@@ -33,7 +33,7 @@ def test_split_and_join_give_the_bundle_back(kvc, path, tmp_path):
     before = path.read_bytes()
     kvc("split", path)
     result = kvc("join", path, "-o", tmp_path / "whole.kvc")
-    assert result.stdout == f"{tmp_path}/whole.kvc: 9.52 kB, all in one file\n"
+    assert result.stdout == f"{tmp_path}/whole.kvc: 9.54 kB, all in one file\n"
     assert (tmp_path / "whole.kvc").read_bytes() == before
 
 

@@ -49,7 +49,7 @@ float log_of(float x) {
 
 float tanh_of(float x) {
   float size = abs(x);
-  if (is_nan(x)) return x;
+  if (is_nan(x) || x == 0.0) return x;  // which keeps the sign of a zero
   if (size > 9.0) return x > 0.0 ? 1.0 : -1.0;
   if (size < 0.625) {  // Cephes, tanhf
     float z = x * x, p = -5.70498872745e-3;
@@ -119,6 +119,7 @@ int whole_quarters(float x, out float angle) {
 // The sine of x + turns * pi / 2 (Cephes, sinf).
 float sine(float x, int turns) {
   if (is_nan(x) || abs(x) == INFINITY) return uintBitsToFloat(0x7fc00000u);
+  if (x == 0.0 && turns == 0) return x;  // with its sign
   precise float r;
   int quarter;
   if (abs(x) > 4096.0) {

@@ -104,11 +104,24 @@ void store_whole(Tensor t, int offset, int64_t value) {
 
 bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 
+// The bits of the nearest float16, of two the even one. Drivers may round in other ways.
+uint half_bits(float value) {
+  uint bits = floatBitsToUint(value), sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
+  if (size > 0x7f800000u) return sign | 0x7e00u;
+  if (size >= 0x477ff000u) return sign | 0x7c00u;  // from 65520 on
+  if (size >= 0x38800000u) return sign | ((size + 0xfffu + ((size >> 13) & 1u) - 0x38000000u) >> 13);
+  if (size <= 0x33000000u) return sign;  // half of the least subnormal, or less
+  uint shift = 126u - (size >> 23), whole = ((size & 0x007fffffu) | 0x00800000u);
+  uint rest = whole & ((1u << shift) - 1u), tie = 1u << (shift - 1u);
+  whole >>= shift;
+  return sign | (whole + (rest > tie || (rest == tie && (whole & 1u) != 0u) ? 1u : 0u));
+}
+
 // A float as an integer: towards zero; what does not fit is 0.
 void store(Tensor t, int offset, float value) {
   switch (t.dtype) {
     case FLOAT32: Floats(t.at).at[offset] = value; break;
-    case FLOAT16: Halves(t.at).at[offset] = float16_t(value); break;
+    case FLOAT16: Shorts(t.at).at[offset] = int16_t(int(half_bits(value))); break;
     case BOOL: Marks(t.at).at[offset] = uint8_t(value != 0.0 ? 1 : 0); break;
     case INT64: {
       bool fits = value >= -9223372036854775808.0 && value < 9223372036854775808.0;

@@ -1,6 +1,9 @@
 """Which device is used, and what is said of one that is lost or too small."""
 
 import ctypes
+import subprocess
+import sys
+import textwrap
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +12,9 @@ import vulkan_here
 
 from kvc.runtime.delegates.vulkan import device as devices
 from kvc.runtime.delegates.vulkan.binding import Bound, Places
-from kvc.runtime.delegates.vulkan.device import Device, Found, Kind, choose
+from kvc.runtime.delegates.vulkan.blocks import SMALL_NBYTES
+from kvc.runtime.delegates.vulkan.device import Device, choose
+from kvc.runtime.delegates.vulkan.found import Found, Kind
 from kvc.runtime.delegates.vulkan.functions import error_of
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
@@ -105,8 +110,9 @@ def test_a_driver_without_memory_is_an_error_of_its_kind(
 ) -> None:
     library = device.functions._library
     monkeypatch.setattr(library, "vkAllocateMemory", lambda *_: result)
-    with pytest.raises(OutOfMemory, match="64 bytes for a test"):
-        DeviceBuffer(device, 64, "a test", shared=True)
+    nbytes = 2 * SMALL_NBYTES
+    with pytest.raises(OutOfMemory, match=f"{nbytes} bytes for a test"):
+        DeviceBuffer(device, nbytes, "a test", shared=True)
 
 
 @pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitForFences"])
@@ -152,3 +158,101 @@ def test_what_a_signal_raises_waits_for_the_device(
     assert len(calls) > 1
     run()
     assert x.tolist() == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitForFences", "vkResetFences"])
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupt_leaves_nothing_running_wherever_it_comes(
+    device: Device, monkeypatch: pytest.MonkeyPatch, name: str, before: bool
+) -> None:
+    """Before a native call, or after it and before anybody knows of it."""
+    run, x = doubling(device)
+    library, calls = device.functions._library, []
+    call = getattr(library, name)
+    idle = library.vkQueueWaitIdle
+
+    def interrupted(*arguments: object) -> int:
+        calls.append(name)
+        if len(calls) > 1:
+            return int(call(*arguments))
+        if not before:
+            call(*arguments)
+        raise KeyboardInterrupt
+
+    def waited(*arguments: object) -> int:
+        calls.append("idle")
+        return int(idle(*arguments))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(library, name, interrupted)
+        patch.setattr(library, "vkQueueWaitIdle", waited)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    assert name == "vkWaitForFences" or "idle" in calls
+    run()
+    assert x.tolist() == [0, 2, 4, 6, 8]
+
+
+def test_an_interrupt_while_it_settles_changes_nothing(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, x = doubling(device)
+    library, calls = device.functions._library, []
+    submit, idle = library.vkQueueSubmit, library.vkQueueWaitIdle
+
+    def submitted(*arguments: object) -> int:
+        submit(*arguments)
+        raise KeyboardInterrupt
+
+    def interrupted(*arguments: object) -> int:
+        calls.append(arguments)
+        if len(calls) < 3:
+            raise TimeoutError
+        return int(idle(*arguments))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "vkQueueSubmit", submitted)
+        patch.setattr(library, "vkQueueWaitIdle", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    assert len(calls) == 3
+    run()
+    assert x.tolist() == [0, 2, 4, 6, 8]
+
+
+def test_a_process_may_end_while_a_thread_computes(device: Device) -> None:
+    code = """
+        import threading
+        import numpy as np
+        from kvc.runtime.delegates.vulkan.binding import Bound, Places
+        from kvc.runtime.delegates.vulkan.device import open_device
+        from kvc.runtime.delegates.vulkan.mirrors import Mirrors
+        from kvc.runtime.delegates.vulkan.steps import Steps
+
+        device, x = open_device(), np.ones(1 << 15, np.float32)
+        mirrors = Mirrors(device, [x], [x])
+        places = Places([mirrors.buffer])
+        steps = Steps(places.find, None)
+        on_device = mirrors.array(x)
+        for _ in range(20):
+            steps.each(1, [on_device, on_device, on_device], numbers={3: 0.0})
+        run = Bound(device, mirrors, steps, places, print)
+        ran = threading.Event()
+
+        def work():
+            while True:
+                run()
+                ran.set()
+
+        threading.Thread(target=work, daemon=True).start()
+        ran.wait()
+        del mirrors, places, steps, run
+        print("ends")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 import vulkan_here
@@ -86,3 +87,33 @@ ELSEWHERE = {
 def test_every_operator_that_is_taken_has_a_kernel_and_a_case() -> None:
     assert {*FRESH, *UPDATES, *CHECKS, "kvc::check_size"} == TAKEN
     assert TAKEN - {case.op for case in HERE} == ELSEWHERE
+
+
+@pytest.mark.parametrize("op", ["aten::sin", "aten::tanh"])
+def test_a_zero_keeps_its_sign(device: Device, op: str) -> None:
+    x = torch.tensor([0.0, -0.0])
+    built = native_graph(Case(op, (x,)), [x])
+    assert built is not None
+    (found,) = run_on_device(device, *built, [x])
+    assert found.signbit().tolist() == [False, True]
+
+
+def test_a_float16_is_the_nearest_and_of_two_the_even_one(device: Device) -> None:
+    """All float16, what lies in their middles, and what is next to these."""
+    whole = np.arange(0x7C01, dtype=np.uint16).view(np.float16).astype(np.float64)
+    whole[-1] = 65536  # what would come next, instead of infinity
+    middles = ((whole[1:] + whole[:-1]) / 2).astype(np.float32)
+    around = [np.nextafter(middles, np.float32(end)) for end in (0, np.inf)]
+    sizes = np.concatenate([whole.astype(np.float32), middles, *around])
+    odd = np.array([np.inf, np.nan, 3e38, 1e-45, 1e-30], np.float32)
+    values = np.concatenate([sizes, -sizes, odd, -odd])
+    update = torch.from_numpy(values).reshape(1, 1, -1)
+    cache = torch.zeros(update.shape, dtype=torch.float16)
+    arguments = (cache, update, torch.tensor([0]), 1, "linear", None, 0)
+    built = native_graph(Case("kvc::cache_update", arguments), [cache])
+    assert built is not None
+    (found,) = run_on_device(device, *built, [cache])
+    wanted = update.to(torch.float16)
+    assert torch.equal(found.isnan(), wanted.isnan())
+    bits = [t[~t.isnan()].view(torch.int16) for t in (found, wanted)]
+    assert torch.equal(*bits)

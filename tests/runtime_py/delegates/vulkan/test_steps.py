@@ -1,13 +1,21 @@
 """Operands that a shader cannot count are refused: its offsets have 32 bits."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import vulkan_calls
+import vulkan_here
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.vulkan import steps as steps_module
 from kvc.runtime.delegates.vulkan.indexing import FRESH, UPDATES
 from kvc.runtime.delegates.vulkan.steps import Steps
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import KernelFailed
+from kvc.schema.model import Alias, Caller, Graph, Instruction, Ref, Value
+from kvc.schema.types import TensorType
 
 INDEX = np.zeros(3, np.int64)
 
@@ -60,3 +68,26 @@ def test_sums_of_more_than_a_shader_counts_are_refused() -> None:
         FRESH["aten::sum.dim_IntList"](
             steps(), [np.zeros(2, np.float32)], x, (1, 2), False
         )
+
+
+def test_a_result_that_is_too_large_to_copy_names_what_made_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind = TensorType(DType.FLOAT32, (8,))
+    graph = Graph(
+        values=(Value(kind, Caller()), Value(kind, Alias(0))),
+        inputs=(0,),
+        outputs=(1,),
+        instructions=(Instruction("aten::view", (Ref(0), (8,)), (1,), "m:7"),),
+        scratch_nbytes=0,
+        peak_nbytes=0,
+    )
+    x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    vulkan_calls.run(vulkan_here.device(), graph, [x], [y])
+    assert y.tolist() == x.tolist()
+    monkeypatch.setattr(steps_module, "_MOST", 4)
+    with pytest.raises(KernelFailed, match="instruction 0, aten::view at m:7"):
+        vulkan_calls.run(vulkan_here.device(), graph, [x], [y])
+    bare = replace(graph, values=graph.values[:1], outputs=(0,), instructions=())
+    with pytest.raises(KernelFailed, match="kvc::delegate"):
+        vulkan_calls.run(vulkan_here.device(), bare, [x], [y])

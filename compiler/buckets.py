@@ -1,0 +1,61 @@
+"""Give the sizes of a program the buckets of a recipe, and backends those they need.
+
+In: a program with symbols, a recipe, the partitions of a backend. Out: the program
+whose symbols say their only sizes; or an error that names the size.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from kvc.compiler.ir import Method, Program, Value
+from kvc.recipes import Recipe
+from kvc.schema.errors import BadBuckets, listing, meant
+from kvc.schema.types import Symbol, symbols_in
+
+
+def with_buckets(program: Program, recipe: Recipe) -> Program:
+    """Return a program whose sizes are those that a recipe allows.
+
+    Raises:
+        BadBuckets: the program has no such size, or it has other bounds.
+    """
+    known = {symbol.name: symbol for symbol in program.symbols}
+    for name in recipe.buckets:
+        if name not in known:
+            there = listing(tuple(known)) if known else "none"
+            what = f"the model has no such size{meant(name, known)}; it has: {there}"
+            raise BadBuckets(recipe=recipe.name, size=name, what=what)
+    symbols = tuple(_with_sizes(symbol, recipe) for symbol in program.symbols)
+    return replace(program, symbols=symbols)
+
+
+def _with_sizes(symbol: Symbol, recipe: Recipe) -> Symbol:
+    sizes = recipe.buckets.get(symbol.name, ())
+    if sizes and not symbol.lower <= sizes[0] <= sizes[-1] <= symbol.upper:
+        what = f"{list(sizes)} reach out of {symbol.lower}..{symbol.upper}"
+        raise BadBuckets(recipe=recipe.name, size=symbol.name, what=what)
+    return replace(symbol, sizes=sizes)
+
+
+def check_fixed(
+    backend: str, graphs: Iterable[Method], symbols: Sequence[Symbol], recipe: Recipe
+) -> None:
+    """Check that partitions of a backend with fixed shapes have no other sizes.
+
+    Raises:
+        BadBuckets: a size of one may be any within its bounds.
+    """
+    used = symbols_in(value.type for graph in graphs for value in values_of(graph))
+    for symbol in symbols:
+        if symbol.name in used and not symbol.sizes:
+            what = (
+                f"the backend {backend} takes fixed shapes; list the sizes of "
+                f"{symbol.lower}..{symbol.upper} that it is to be made for"
+            )
+            raise BadBuckets(recipe=recipe.name, size=symbol.name, what=what)
+
+
+def values_of(graph: Method) -> tuple[Value, ...]:
+    """Return all values of a graph."""
+    made = (value for node in graph.nodes for value in node.outputs)
+    return (*graph.inputs, *graph.bound, *made)

@@ -1,0 +1,56 @@
+"""Choose which of a bundle's recipes is run here.
+
+In: the program of a bundle, and what the caller asks for. Out: the program by one of
+its recipes. A bundle of a single recipe leaves no choice, and nothing is looked for.
+"""
+
+from kvc.runtime.delegates.table import Ready, how_ready
+from kvc.schema.errors import BadSetting, listing
+from kvc.schema.model import Program
+
+
+def choose_body(
+    program: Program, backend: str | None, device: str | None, reference: bool | None
+) -> Program:
+    """Return the program by one recipe: what is asked for, or the first that can run.
+
+    A recipe can run where the libraries and devices of its backends are here. Those
+    whose only device is a program of the host come after all others that can run, then
+    those that need their reference. With `reference`, it is the first of all.
+
+    Args:
+        program: verified.
+        backend: the first backend of the recipe; None for any.
+        device: `BACKEND:NUMBER`, which asks for its backend, too; None for any.
+        reference: as of `load`.
+
+    Raises:
+        BadSetting: there is no recipe for this backend.
+    """
+    bodies = program.bodies if backend is None else bodies_for(program, backend)
+    if device is not None:
+        asked = str(device).partition(":")[0]
+        bodies = tuple(one for one in bodies if asked in one.backends) or bodies
+    if len(bodies) == 1 or reference:
+        return bodies[0]
+    found: list[tuple[Ready, int]] = []
+    for number, body in enumerate(bodies):
+        ready = max(map(how_ready, body.backends), default=Ready.YES)
+        if ready is Ready.YES:
+            return body
+        found.append((ready, number))
+    return bodies[min(found)[1]]
+
+
+def bodies_for(program: Program, backend: str) -> tuple[Program, ...]:
+    """Return the program by the recipe for a backend.
+
+    Raises:
+        BadSetting: there is none.
+    """
+    found = tuple(one for one in program.bodies if one.backends[:1] == (backend,))
+    if not found:
+        known = [name for one in program.bodies for name in one.backends[:1]]
+        expected = f"a backend that the bundle has a recipe for, here {listing(known)}"
+        raise BadSetting(name="backend", expected=expected, found=repr(backend))
+    return found

@@ -1,0 +1,149 @@
+"""`FunctionHandle`: a partition whose operators are functions over numpy arrays.
+
+In: a block of what a backend takes, a function for each operator. Out: a handle that
+binds the block to a list of calls. Views are numpy views, values lie where the plan has
+them, results are written where the caller wants them. What a backend begins with, and
+what it may keep for what its library lacks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from kvc.runtime.arrays import Array, copy_into, lies_over
+from kvc.runtime.binding.array_views import bind_view
+from kvc.runtime.binding.executor import Unbegun, fail
+from kvc.runtime.binding.values import Values
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import (
+    Handle,
+    Options,
+    Workspace,
+    first_write,
+    on_host,
+)
+from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.partition_memory import partition_memory
+from kvc.runtime.states.owner import Buffer
+from kvc.schema.backends.operands import WhyNot
+from kvc.schema.errors import KvcError
+from kvc.schema.model import Delegate as Partition
+from kvc.schema.model import Graph, Instruction
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.verify.signatures import check_at, sized_together
+
+# Called with the result, then the operator's arguments: arrays, numbers, texts, None.
+Function = Callable[..., object]
+_Call = tuple[int, Callable[[], object]]  # with the index of its instruction
+
+
+class FunctionHandle(Handle):
+    """A partition, run operator by operator."""
+
+    def __init__(
+        self,
+        options: Options,
+        partition: Partition,
+        data: Mapping[str, FreeableBuffer],
+        functions: Mapping[str, Function],
+        why_not: WhyNot,
+    ) -> None:
+        """Check the code.
+
+        Args:
+            options: of the delegate.
+            partition: of its backend.
+            data: the program's.
+            functions: one for each operator that the backend takes, but views. It
+                writes all of its result, which may lie over an operand where the
+                operator table says that it is pointwise or an update.
+            why_not: the list by which the ahead-of-time half takes nodes.
+
+        Raises:
+            BadProgram: the backend does not take an operator.
+        """
+        program = options.program
+        method = program.methods[partition.method]
+        self._method, self._block = method.name, method.blocks[partition.block]
+        where = f"{options.path}: a delegate of method {method.name!r}"
+        check_taken(self._block.graph, partition.backend, why_not, where)
+        self._functions = functions
+        self._buffers = {i: data[program.names[i].name] for i in partition.names}
+
+    def prepare(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Callable[[], None]:
+        """Bind the code; see `Handle.prepare`."""
+        graph, targets = self._block.graph, on_host(outputs)
+        memory = partition_memory(
+            graph,
+            sizes,
+            on_host(inputs),
+            targets,
+            workspace.arena,
+            lambda name: self._buffers[name].array(),
+        )
+        values, calls = Values(graph, sizes, memory), list[_Call]()
+        together, types = sized_together(graph), [v.type for v in graph.values]
+        for index, instruction in enumerate(graph.instructions):
+            try:
+                if index in together:
+                    check_at(instruction, types, sizes)
+                calls += [(index, c) for c in self._bind(instruction, values)]
+            except Exception as error:
+                fail(self._method, index, instruction, error)
+        last = max(len(graph.instructions) - 1, 0)
+        calls += [(last, copy) for copy in _copies(graph, values, targets)]
+        return partial(self._run, calls)
+
+    def _bind(
+        self, instruction: Instruction, values: Values
+    ) -> Sequence[Callable[[], object]]:
+        aliasing = OPS[instruction.op].aliasing
+        if aliasing is Aliasing.VIEW:
+            bind_view(instruction, values)
+            return ()
+        function = self._functions[instruction.op]
+        arguments = [values.argument(a, values.array) for a in instruction.arguments]
+        if aliasing is Aliasing.CHECK:
+            return [partial(function, *arguments)]
+        if aliasing is Aliasing.UPDATE:
+            target, copy = values.updated(instruction)
+            before = [] if copy is None else [partial(copy_into, *copy)]
+            return [*before, partial(function, target, *arguments[1:])]
+        results = [values.written(value) for value in instruction.results]
+        return [partial(function, *results, *arguments)]
+
+    def _run(self, calls: Sequence[_Call]) -> None:
+        graph, index = self._block.graph, 0
+        try:
+            for index, call in calls:  # noqa: B007  # it tells which one has failed
+                call()
+        except Exception as error:
+            try:
+                fail(self._method, index, graph.instructions[index], error)
+            except KvcError as told:
+                if index < first_write(self._block):
+                    raise Unbegun from told
+                raise
+
+    def close(self) -> None:
+        """Free the data."""
+        for buffer in self._buffers.values():
+            buffer.free()
+
+
+def _copies(
+    graph: Graph, values: Values, targets: Sequence[Array]
+) -> Sequence[Callable[[], object]]:
+    """Return what copies results to where they are wanted and do not lie."""
+    made = [values.array(value) for value in graph.outputs]
+    pairs = zip(targets, made, strict=True)
+    return [
+        partial(copy_into, target, array)
+        for target, array in pairs
+        if not lies_over(array, target)
+    ]

@@ -1,0 +1,174 @@
+"""Memory of a device in large allocations: drivers allow a process 4096 of them.
+
+In: how many bytes, aligned how, of which type of memory. Out: a `Piece` of an
+allocation. Small ones are parts of *blocks*, which go back to the driver once nothing
+lies in them; a large one is an allocation of its own.
+"""
+
+import ctypes
+import threading
+from bisect import insort
+from collections import deque
+from ctypes import byref, c_void_p
+from typing import Final, Protocol
+
+from kvc.runtime.arenas import align_up
+from kvc.runtime.delegates.vulkan import structs as s
+from kvc.runtime.delegates.vulkan.functions import Functions
+
+BLOCK_NBYTES: Final = 16 << 20
+SMALL_NBYTES: Final = BLOCK_NBYTES >> 4
+ADDRESSES: Final = 2  # VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
+
+
+class Allocating(Protocol):
+    """What a device has that allocates memory."""
+
+    functions: Functions
+    handle: c_void_p
+
+    def make(self, name: str, wanted: ctypes.Structure) -> int:
+        """Create an object, and return its handle."""
+
+
+class Allocation:
+    """Memory of the driver, with the runs of it that are free: (offset, nbytes).
+
+    Attributes:
+        handle: of the memory.
+        mapped: where the host sees it, 0 where it does not.
+    """
+
+    def __init__(
+        self, device: Allocating, nbytes: int, kind: int, *, mapped: bool
+    ) -> None:
+        """Allocate.
+
+        Raises:
+            OutOfMemory, DeviceLost, NativeCallFailed: the driver refuses.
+        """
+        flags = s.MemoryAllocateFlagsInfo(flags=ADDRESSES)
+        wanted = s.MemoryAllocateInfo(
+            pNext=s.address_of(flags), allocationSize=nbytes, memoryTypeIndex=kind
+        )
+        self.nbytes, self.free, self.mapped = nbytes, [(0, nbytes)], 0
+        self.handle = device.make("vkAllocateMemory", wanted)
+        if not mapped:
+            return
+        pointer = c_void_p()
+        arguments = (device.handle, self.handle, 0, nbytes, 0, byref(pointer))
+        try:
+            device.functions.call("vkMapMemory", *arguments)
+        except BaseException:
+            device.functions.tell("vkFreeMemory", device.handle, self.handle, None)
+            raise
+        assert pointer.value is not None, "Vulkan has mapped it"
+        self.mapped = pointer.value
+
+    def take(self, nbytes: int, align: int) -> int | None:
+        """Return where a run of this length begins, None where none is free."""
+        for number, (start, length) in enumerate(self.free):
+            offset = align_up(start, align)
+            rest = start + length - offset - nbytes
+            if rest < 0:
+                continue
+            parts = [(start, offset - start), (offset + nbytes, rest)]
+            self.free[number : number + 1] = [part for part in parts if part[1]]
+            return offset
+        return None
+
+    def give(self, offset: int, nbytes: int) -> None:
+        """Take a run back, and join it with those beside it."""
+        insort(self.free, (offset, nbytes))
+        joined: list[tuple[int, int]] = []
+        for start, length in self.free:
+            if joined and sum(joined[-1]) == start:
+                joined[-1] = joined[-1][0], joined[-1][1] + length
+            else:
+                joined.append((start, length))
+        self.free = joined
+
+    @property
+    def is_free(self) -> bool:
+        """Tell whether nothing lies in it."""
+        return self.free == [(0, self.nbytes)]
+
+
+class Piece:
+    """A run of an allocation.
+
+    Attributes:
+        memory: handle of the allocation.
+        offset: in it.
+        mapped: where the host sees the run, 0 where it does not.
+    """
+
+    def __init__(self, allocation: Allocation, offset: int, nbytes: int) -> None:
+        self.allocation, self.nbytes = allocation, nbytes
+        self.memory, self.offset = allocation.handle, offset
+        self.mapped = allocation.mapped and allocation.mapped + offset
+
+
+class Blocks:
+    """The allocations of a device; used from many threads."""
+
+    def __init__(self, device: Allocating) -> None:
+        self._device, self._lock = device, threading.Lock()
+        self._blocks: dict[tuple[int, bool], list[Allocation]] = {}
+        # What finalizers give back; they may run while this thread holds the lock.
+        self._given: deque[Piece] = deque()
+        self.allocations = 0
+
+    def take(self, nbytes: int, align: int, kind: int, *, mapped: bool) -> Piece:
+        """Return memory.
+
+        Args:
+            nbytes: how much.
+            align: of its offset in what the driver gives.
+            kind: type of memory.
+            mapped: whether the host must see it.
+
+        Raises:
+            OutOfMemory, DeviceLost, NativeCallFailed: the driver refuses.
+        """
+        with self._lock:
+            self._take_back()
+            small = nbytes <= SMALL_NBYTES
+            blocks = self._blocks.setdefault((kind, mapped), [])
+            for block in blocks if small else ():
+                offset = block.take(nbytes, align)
+                if offset is not None:
+                    return Piece(block, offset, nbytes)
+            made = self._allocate(BLOCK_NBYTES if small else nbytes, kind, mapped)
+            if small:
+                blocks.append(made)
+            offset = made.take(nbytes, align)
+            assert offset is not None, "it is empty, and large enough"
+            return Piece(made, offset, nbytes)
+
+    def give(self, piece: Piece) -> None:
+        """Give memory back, from wherever; the driver gets it at once if it can be."""
+        self._given.append(piece)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._take_back()
+            finally:
+                self._lock.release()
+
+    def _allocate(self, nbytes: int, kind: int, mapped: bool) -> Allocation:
+        made = Allocation(self._device, nbytes, kind, mapped=mapped)
+        self.allocations += 1
+        return made
+
+    def _take_back(self) -> None:
+        while self._given:
+            piece = self._given.popleft()
+            piece.allocation.give(piece.offset, piece.nbytes)
+            if not piece.allocation.is_free:
+                continue
+            for blocks in self._blocks.values():
+                if piece.allocation in blocks:
+                    blocks.remove(piece.allocation)
+            arguments = (self._device.handle, piece.allocation.handle, None)
+            self._device.functions.tell("vkFreeMemory", *arguments)
+            self.allocations -= 1

@@ -1,0 +1,97 @@
+"""Pages of the host that a device uses as they are, without a copy.
+
+In: arrays of the host, such as weights in a mapped file. Out: buffers over the pages
+that they lie in, from which shaders read. Where a driver does not take the pages, as of
+a file that is mapped to be read alone, the caller copies.
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+from ctypes import byref
+from typing import Final
+
+from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.delegates.vulkan import structs as s
+from kvc.runtime.delegates.vulkan.blocks import ADDRESSES
+from kvc.runtime.delegates.vulkan.device import Device
+from kvc.runtime.delegates.vulkan.functions import host_pointer_types
+from kvc.runtime.delegates.vulkan.memory import (
+    USAGE,
+    DeviceBuffer,
+    bytes_at,
+    when_gone,
+)
+from kvc.schema.errors import NativeCallFailed
+
+_ALLOCATION: Final = 0x80  # VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
+_PAGE: Final = mmap.PAGESIZE
+
+
+class HostBuffer(DeviceBuffer):
+    """Whole pages of the host; they must stay until it is closed."""
+
+    def __init__(self, device: Device, low: int, high: int) -> None:
+        """Let a device see the pages from one address to another.
+
+        Raises:
+            NativeCallFailed, OutOfMemory: the driver does not take them.
+            DeviceLost: the device does not work any more.
+        """
+        device.check()
+        self.device, self.nbytes, self.shared = device, high - low, True
+        kinds = host_pointer_types(device.functions, device.handle, _ALLOCATION, low)
+        chain = s.ExternalBufferInfo(handleTypes=_ALLOCATION)
+        wanted = s.BufferCreateInfo(
+            pNext=s.address_of(chain), size=self.nbytes, usage=USAGE
+        )
+        self.handle = device.make("vkCreateBuffer", wanted)
+        memory = 0
+        try:
+            memory = self._import(kinds, low)
+            arguments = (device.handle, self.handle, memory, 0)
+            device.functions.call("vkBindBufferMemory", *arguments)
+        except BaseException:
+            _free(os.getpid(), device, self.handle, memory)
+            raise
+        self.bytes, self.base = bytes_at(low, self.nbytes), low
+        about = s.BufferDeviceAddressInfo(buffer=self.handle)
+        self.address = device.functions.address(device.handle, byref(about))
+        self._free = when_gone(self, _free, os.getpid(), device, self.handle, memory)
+
+    def _import(self, kinds: int, low: int) -> int:
+        needs = s.MemoryRequirements()
+        device, tell = self.device, self.device.functions.tell
+        tell("vkGetBufferMemoryRequirements", device.handle, self.handle, byref(needs))
+        allowed = needs.memoryTypeBits & kinds
+        kind = device.memory_type(allowed, visible=False, device=False)
+        if kind is None or needs.size > self.nbytes:
+            reason = "no type of memory is for these pages"
+            raise NativeCallFailed(library="Vulkan", what="an import", reason=reason)
+        pages = s.ImportHostPointerInfo(handleType=_ALLOCATION, pHostPointer=low)
+        flags = s.MemoryAllocateFlagsInfo(pNext=s.address_of(pages), flags=ADDRESSES)
+        wanted = s.MemoryAllocateInfo(
+            pNext=s.address_of(flags), allocationSize=self.nbytes, memoryTypeIndex=kind
+        )
+        return device.make("vkAllocateMemory", wanted)
+
+
+def pages_of(arrays: Sequence[Array], largest: int) -> list[tuple[int, int]]:
+    """Return runs of pages that arrays lie in, each array in one, ascending.
+
+    Runs that touch are one, up to `largest` bytes; then they may share a page.
+    """
+    runs = sorted((address_of(a), address_of(a) + a.nbytes) for a in arrays if a.size)
+    found: list[tuple[int, int]] = []
+    for start, end in runs:
+        low, high = start - start % _PAGE, end + -end % _PAGE
+        if found and low <= found[-1][1] and high - found[-1][0] <= largest:
+            low, high = found[-1][0], max(found.pop()[1], high)
+        found.append((low, high))
+    return found
+
+
+def _free(process: int, device: Device, buffer: int, memory: int) -> None:
+    if os.getpid() == process:  # a child of a fork has no device of its parent's
+        device.functions.tell("vkDestroyBuffer", device.handle, buffer, None)
+        device.functions.tell("vkFreeMemory", device.handle, memory, None)

@@ -1,0 +1,27 @@
+"""Sizes of a target of fixed shapes: each combination that calls may have.
+
+In: the symbols of a program, some of which have buckets, and the types that are to be
+of fixed shape. Out: sizes of the symbols in these types.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+
+from kvc.schema.types import Symbol, TensorType, symbols_in
+
+
+def fixed_sizes(
+    symbols: Sequence[Symbol], types: Iterable[TensorType]
+) -> tuple[Mapping[str, int], ...] | None:
+    """Return all sizes that types can have together, each by the names of symbols.
+
+    Returns:
+        None where a symbol may have any size within its bounds.
+    """
+    used = symbols_in(types)
+    found = [symbol for symbol in symbols if symbol.name in used]
+    if any(not symbol.sizes for symbol in found):
+        return None
+    names = [symbol.name for symbol in found]
+    chosen = product(*(symbol.sizes for symbol in found))
+    return tuple(dict(zip(names, sizes, strict=True)) for sizes in chosen)

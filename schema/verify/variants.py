@@ -1,0 +1,86 @@
+"""Check that the variants of a program are one program to whoever calls it.
+
+In: a program whose variants may say anything. Out: nothing, or the first difference.
+Their code is checked as that of the program is; states, cursors, symbols and data are
+the program's, since a variant has none of its own.
+"""
+
+from dataclasses import replace
+
+from kvc.schema.frozen import frozen
+from kvc.schema.model import Advance, Caller, Method, Program
+from kvc.schema.types import TensorType
+from kvc.schema.verify import limits
+from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.limits import Reporter
+
+
+@frozen
+class Signature:
+    """What a caller and a session see of a method.
+
+    Attributes:
+        name, role, input_names, input_tree, output_tree: as of the method.
+        inputs: their types, and whether each lies in the caller's array.
+        outputs: their types.
+        reads, writes: ids of states.
+        advances: of cursors.
+    """
+
+    name: str
+    role: str
+    input_names: tuple[str, ...]
+    input_tree: str
+    output_tree: str
+    inputs: tuple[tuple[TensorType, bool], ...]
+    outputs: tuple[TensorType, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    advances: tuple[Advance, ...]
+
+
+def signature_of(method: Method) -> Signature:
+    """Return what a caller and a session see of a method."""
+    values = method.graph.values
+    inputs = [values[number] for number in method.graph.inputs]
+    return Signature(
+        name=method.name,
+        role=method.role,
+        input_names=method.input_names,
+        input_tree=method.input_tree,
+        output_tree=method.output_tree,
+        inputs=tuple((v.type, isinstance(v.storage, Caller)) for v in inputs),
+        outputs=tuple(values[number].type for number in method.graph.outputs),
+        reads=method.reads,
+        writes=method.writes,
+        advances=method.advances,
+    )
+
+
+def check_variants(program: Program, report: Reporter) -> None:
+    """Check that methods by all recipes have the same signatures, and who runs them.
+
+    A backend is how one of them is asked for, so each begins with another one.
+    """
+    variants = program.variants
+    report.limit("the number of variants", len(variants), limits.MAX_VARIANTS)
+    own = [signature_of(method) for method in program.methods]
+    bounds = [replace(symbol, sizes=()) for symbol in program.symbols]
+    for variant in variants:
+        where = f"variant {variant.recipe!r}"
+        report.name(variant.recipe, where)
+        same = [replace(symbol, sizes=()) for symbol in variant.symbols] == bounds
+        report.require(same, where, "its symbols are not the program's")
+        Sizes(variant.symbols, Reporter(report.path, f"{where}, ")).check_symbols(
+            variant.symbols
+        )
+        for wanted, method in zip(own, variant.methods, strict=False):
+            what = f"method {method.name!r} is not what {wanted.name!r} is to a caller"
+            report.require(signature_of(method) == wanted, where, what)
+        count, wanted_count = len(variant.methods), len(own)
+        what = f"{count} methods, the program has {wanted_count}"
+        report.require(count == wanted_count, where, what)
+    first = [body.backends[:1] for body in program.bodies]
+    what = f"their first backends are {first}: each needs one of its own"
+    fits = all(first) and len(set(first)) == len(first)
+    report.require(fits or not variants, "variants", what)

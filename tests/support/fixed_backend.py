@@ -1,0 +1,178 @@
+"""A target of fixed shapes, as NPUs are: nothing runs that was not compiled before.
+
+Ahead of time it takes everything. Its own file is JSON: for each partition and each
+combination of buckets the operators with the shapes of their results. At run time a
+partition runs only at sizes that such an *image* is there for, whose shapes are those
+of the call. Images are made when a partition is first needed, or come from the bundle.
+`MADE` counts those that were made here.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from greedy_backends import ByReference, Greedy
+
+from kvc.compiler import register_backend
+from kvc.compiler.backends import BACKENDS
+from kvc.runtime import register_delegate
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import Handle, Options, Packing, Workspace
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.states.owner import Buffer
+from kvc.schema.buckets import fixed_sizes
+from kvc.schema.errors import BadProgram, DataFileMissing
+from kvc.schema.model import Delegate, Graph, Program
+
+TARGET = "npu-1"
+MADE: list[Mapping[str, int]] = []
+Image = list[list[object]]
+Sizes = tuple[tuple[str, int], ...]
+
+
+class Fixed(Greedy):
+    """Takes everything, at sizes that it knows. `seen` is what it was told of these."""
+
+    name: ClassVar[str] = "fixed"
+    fixed_shapes = True
+    seen: ClassVar[list[tuple[Mapping[str, int], ...] | None]] = []
+
+    def lower(self, partitions, constants, symbols):
+        self.seen.extend(one.sizes for some in partitions.values() for one in some)
+        return super().lower(partitions, constants, symbols)
+
+
+class FixedDelegate(ByReference):
+    """The run-time half."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._path = options.path
+
+    @staticmethod
+    def targets() -> Sequence[str]:
+        return (TARGET,)
+
+    def init(self, partition: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
+        program = self._program
+        number = program.delegates.index(partition)
+        stored = [
+            program.names[name].name
+            for name in partition.names
+            if program.names[name].format == f"fixed:{TARGET}"
+        ]
+        raw = _stored(data, stored)
+        if not raw:
+            images = make_images(program, partition)
+            return FixedHandle(program, partition, data, images)
+        try:
+            images = read_images(raw, number)
+        except (ValueError, KeyError, TypeError) as error:
+            what = f"the file for {TARGET} is damaged: {error!r}"
+            raise BadProgram(path=self._path, where=stored[0], what=what) from error
+        return FixedHandle(program, partition, data, images)
+
+    def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
+        partitions = {
+            str(number): [
+                [dict(sizes), image] for sizes, image in handle.images.items()
+            ]
+            for number, handle in sorted(handles.items())
+            if isinstance(handle, FixedHandle)
+        }
+        whole = {"target": target, "partitions": partitions}
+        raw = json.dumps(whole, sort_keys=True).encode()
+        numbers = tuple(sorted(handles))
+        return Packing(f"fixed {target}", "", numbers, len(raw), lambda: raw)
+
+
+def _stored(data: Mapping[str, FreeableBuffer], names: Sequence[str]) -> bytes:
+    """Return the target's file, nothing where there is none."""
+    try:
+        for name in names:
+            with data[name] as buffer:
+                return buffer.array().tobytes()
+    except DataFileMissing:
+        pass
+    return b""
+
+
+def make_images(program: Program, partition: Delegate) -> dict[Sizes, Image]:
+    graph = program.methods[partition.method].blocks[partition.block].graph
+    types = [value.type for value in graph.values]
+    every = fixed_sizes(program.symbols, types)
+    assert every is not None, "a backend of fixed shapes is compiled with buckets"
+    MADE.extend(every)
+    return {tuple(sorted(sizes.items())): image_of(graph, sizes) for sizes in every}
+
+
+def image_of(graph: Graph, sizes: Mapping[str, int]) -> Image:
+    inputs = [list(graph.values[v].type.shape(sizes)) for v in graph.inputs]
+    steps: Image = [
+        [step.op, [list(graph.values[v].type.shape(sizes)) for v in step.results]]
+        for step in graph.instructions
+    ]
+    return [["inputs", inputs], *steps]
+
+
+def read_images(raw: bytes, number: int) -> dict[Sizes, Image]:
+    whole = json.loads(raw)
+    if whole["target"] != TARGET:
+        raise ValueError(f"it is for {whole['target']}")
+    found: dict[Sizes, Image] = {}
+    for sizes, image in whole["partitions"][str(number)]:
+        if any(type(size) is not int for size in sizes.values()):
+            raise ValueError(f"sizes {sizes}")
+        found[tuple(sorted(sizes.items()))] = image
+    return found
+
+
+class FixedHandle(ReferenceHandle):
+    """Runs at the sizes that it has images for."""
+
+    def __init__(
+        self,
+        program: Program,
+        partition: Delegate,
+        data: Mapping[str, FreeableBuffer],
+        images: dict[Sizes, Image],
+    ) -> None:
+        super().__init__(program, partition, data)
+        types = [value.type for value in self._graph.values]
+        symbols = fixed_sizes(program.symbols, types) or ({},)
+        self._names, self.images = sorted(symbols[0]), images
+
+    def prepare(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Callable[[], None]:
+        key = tuple((name, sizes[name]) for name in self._names)
+        if self.images.get(key) != image_of(self._graph, sizes):
+            raise RuntimeError(f"no image for {dict(key)}")
+        return super().prepare(inputs, outputs, workspace, sizes)
+
+
+def register_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the backend known for one test."""
+    for table in (BACKENDS, DELEGATES):
+        monkeypatch.setitem(table, "fixed", None)
+        del table["fixed"]
+    register_backend(Fixed)
+    register_delegate("fixed", FixedDelegate)
+    MADE.clear()
+    Fixed.seen.clear()
+
+
+def recipe(folder: Path, backend: str = "fixed", **buckets: tuple[int, ...]) -> str:
+    """Write a recipe for a backend with some buckets; return its path."""
+    lines = [f"{name} = {list(sizes)}" for name, sizes in buckets.items()]
+    path = folder / f"{backend}_{len(buckets)}.toml"
+    table = "\n".join(["[buckets]", *lines]) if lines else ""
+    path.write_text(f'[backend]\nname = "{backend}"\n{table}\n')
+    return str(path)

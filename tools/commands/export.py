@@ -1,0 +1,47 @@
+"""`kvc export`: write a bundle as the own file of a target."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kvc.tools.data_folders import data_folders_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.command()
+@click.argument("bundle", metavar="BUNDLE")
+@click.option(
+    "--target",
+    required=True,
+    metavar="BACKEND:TARGET",
+    help="Whose file to write; the error for a wrong name lists those that are here.",
+)
+@click.option(
+    "-o", "--output", required=True, metavar="FILE", help="The file to write."
+)
+@data_folders_option
+def export(
+    bundle: str, target: str, output: str, data_folders: "Sequence[str]"
+) -> None:
+    """Write BUNDLE as the own file of a target, such as an NPU.
+
+    The file holds what the target's backend runs of the bundle, at all sizes of its
+    buckets. `kvc compile --pack TARGET` stores the same in a bundle.
+
+    Example: kvc export model.kvc --target npu:v2 -o model.npu
+    """
+    from kvc.runtime import load
+    from kvc.schema.container import AtomicFile
+    from kvc.tools.outputs import check_plain_output
+    from kvc.tools.text import escape, size
+
+    path = check_plain_output(output)
+    backend = target.partition(":")[0]
+    with load(bundle, data_folders=data_folders, backend=backend) as program:
+        (made,) = program.pack(target)
+        with AtomicFile(path) as file:
+            file.write(made.content())
+            file.commit()
+    click.echo(f"{escape(output)}: {size(made.nbytes)} for {escape(target)}", err=True)
