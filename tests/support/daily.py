@@ -51,7 +51,7 @@ def only(**wanted: Container[object]) -> pytest.MarkDecorator:
 def some_of_each(
     number: int, cases: Iterable[Case], kind: Callable[[Case], Hashable]
 ) -> list[ParameterSet]:
-    """Return cases as parameters: the first of each kind runs daily, and one of so many.
+    """Return cases as parameters; each kind's first runs daily, and one of so many.
 
     Args:
         number: One of how many.
