@@ -1,13 +1,21 @@
 """Which cases of a test run every day: a sample, the same each day.
 
 The others run with `pytest -m exhaustive`, which has all that is left out here. Marks
-are put on functions, and name their parameters; ids and cases stay as they are. Where
-tests run in the ways of `state_backends`, a sample is one of the plain way: the others
-have a choice of their own, but where a mark names the parameter `backend`.
+are put on functions, and name their parameters; ids and cases stay as they are. A mark
+of a whole module is for those of its tests that have these parameters. Where tests run
+in the ways of `state_backends`, a sample is one of the plain way: the others have a
+choice of their own, but where a mark names the parameter `backend`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Hashable,
+    Iterable,
+    Sequence,
+)
 from typing import TypeVar
 
 import pytest
@@ -69,18 +77,19 @@ def some_of_each(
 
 def leave_to_the_exhaustive_run(item: pytest.Item) -> None:
     """Mark a test that one of the marks above has not chosen."""
+    callspec = getattr(item, "callspec", None)
     for mark in item.iter_markers("daily"):
-        (chosen,) = mark.args
-        if not chosen(item):
+        names, chosen = mark.args
+        if callspec and callspec.params.keys() >= set(names) and not chosen(item):
             item.add_marker(RARELY)
 
 
-def _daily(chosen: Chosen, names: Container[str]) -> pytest.MarkDecorator:
+def _daily(chosen: Chosen, names: Collection[str]) -> pytest.MarkDecorator:
     def of_the_plain_way(item: pytest.Function) -> bool:
         other = item.callspec.params.get("backend") and "backend" not in names
         return bool(other) or chosen(item)
 
-    return pytest.mark.daily.with_args(of_the_plain_way)
+    return pytest.mark.daily.with_args(names, of_the_plain_way)
 
 
 def _place(item: pytest.Function, name: str) -> int:
