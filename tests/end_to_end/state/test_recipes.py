@@ -59,7 +59,7 @@ def _daily(number: int, name: str, recipe: str) -> object:
 CASES = [(name, recipe) for name in _KINDS for recipe in RECIPES]
 
 
-@pytest.mark.parametrize(("name", "recipe"), [_daily(48, *case) for case in CASES])
+@pytest.mark.parametrize(("name", "recipe"), [_daily(24, *case) for case in CASES])
 def test_a_session_is_as_by_the_reference(
     name: str, recipe: str, path_of: object, tmp_path: Path
 ) -> None:

@@ -122,7 +122,7 @@ def test_a_ring_of_the_window_alone_would_be_wrong_for_two_tokens() -> None:
 
 
 def test_a_lost_token_is_noticed() -> None:
-    name = "window 6, slots 11"
+    (name,) = QUICK
     with program_of(name).session() as session:
         session.prefill(TEXT[:, :20])
         assert not near(session.decode(TEXT[:, 21:22]), expected_of(name)[:, 21])
