@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 
 import numpy as np
 import pytest
+from daily import leave_to_the_exhaustive_run
 from hypothesis import HealthCheck, settings
 
 # A change of these changes what is printed, warned about or compiled.
@@ -97,6 +98,12 @@ def _tracing(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with captured_once():
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the exhaustive run what is no part of a daily sample."""
+    for item in items:
+        leave_to_the_exhaustive_run(item)
 
 
 def _collect() -> None:

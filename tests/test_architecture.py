@@ -147,8 +147,13 @@ def test_only_the_kinds_of_states_ask_what_kind_a_state_is():
     assert breaks(rule) == []
 
 
+@cache
 def names_and_texts(path):
     """Identifiers, attributes, imports and texts of a file, docstrings left out."""
+    return frozenset(_names_and_texts(path))
+
+
+def _names_and_texts(path):
     tree = tree_of(path)
     docstrings = {
         id(node.body[0].value)

@@ -3,11 +3,13 @@
 from collections import Counter
 
 import pytest
+from daily import RARELY, only
 from random_aliases import Differs, check
 
 SHARE = 4  # modules a test
 
 
+@only(block=range(4))
 @pytest.mark.parametrize("block", range(12))
 def test_random_aliases_are_the_state(block, tmp_path):
     found = Counter()
@@ -26,7 +28,7 @@ def test_one_changed_element_is_noticed(tmp_path):
     assert noticed >= 6  # others write it anew before they show it
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("block", range(200))
 def test_many_random_aliases_are_the_state(block, tmp_path):
     found = Counter()

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_decoder
+from daily import only
 
 from kvc.compiler import compile_program
 from kvc.runtime import DigestMismatch, load
@@ -76,6 +77,7 @@ def is_near(found: np.ndarray, expected: np.ndarray, path: Path) -> bool:
     return bool(np.abs(found - expected).max() <= near * np.abs(expected).max())
 
 
+@only(path=["cpu_fp32", "cpu_q8"])
 def test_the_number_of_threads_changes_no_bit(path: Path):
     code = textwrap.dedent("""
         import sys
@@ -98,6 +100,7 @@ def test_the_number_of_threads_changes_no_bit(path: Path):
     assert len(found) == 1
 
 
+@only(path=["cpu_bf16", "cpu_q4"])
 def test_the_portable_kernels_give_the_same(path: Path):
     code = textwrap.dedent("""
         import sys
@@ -118,6 +121,7 @@ def test_the_portable_kernels_give_the_same(path: Path):
     assert is_near(np.load(target), expected, path)
 
 
+@only(path=["cpu_q8"])
 def test_a_fork_of_the_process_computes_too(path: Path):
     code = textwrap.dedent("""
         import os, sys

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from daily import only
 from quantized_decoder import quantized_decoder
 from xnnpack_graphs import library_or_skip
 
@@ -128,6 +129,7 @@ def test_xnnpack_fp32_on_the_reference_equals_eager(
         assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
+@only(recipe=["xnnpack_q4"])
 @pytest.mark.parametrize("recipe", ["xnnpack_q8", "xnnpack_q4"])
 def test_a_quantized_recipe_equals_its_slow_reference(
     demo: ModelSpec, bundle_of: Callable[..., Path], recipe: str
@@ -151,6 +153,7 @@ def test_a_quantized_recipe_equals_its_slow_reference(
 XNNPACK = [recipe for recipe in known_recipes() if recipe.startswith("xnnpack")]
 
 
+@only(recipe=["xnnpack_fp32", "xnnpack_q8"])
 @pytest.mark.parametrize("recipe", XNNPACK)
 def test_the_library_and_the_reference_give_nearly_the_same(
     bundle_of: Callable[..., Path], recipe: str

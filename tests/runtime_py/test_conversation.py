@@ -5,6 +5,7 @@ from itertools import islice
 
 import pytest
 from adding_model import CAPACITY, END, TEMPLATE, Totaling, write_chat
+from daily import every
 from hand_built import affine_program, write_bundle
 
 from kvc.runtime import CacheOverflow, generate, load
@@ -82,6 +83,7 @@ def test_what_is_no_session_holds_no_conversation(programs):
         Conversation(programs["adding"], tokenizer_of(programs["adding"]), None)
 
 
+@every(2, "template", "name")
 @pytest.mark.parametrize("template", [TEMPLATE, FORGETFUL])
 @pytest.mark.parametrize("name", ["adding", "totaling"])
 def test_each_answer_is_that_of_a_fresh_session(talk, programs, name, template):
@@ -125,6 +127,7 @@ def test_without_a_position_all_runs_again_where_it_differs(talk):
     assert conversation.answer.prefill.tokens == whole
 
 
+@every(2, "name", "end")
 @pytest.mark.parametrize("name", ["adding", "totaling"])
 @pytest.mark.parametrize("end", ["close", "throw"])
 def test_an_answer_that_is_stopped_belongs_to_what_was_said(talk, programs, name, end):
@@ -275,6 +278,7 @@ def test_an_answer_does_not_begin_with_the_space_behind_the_prompt(
     assert len(made.split()) == 3
 
 
+@every(2, "name", "template")
 @pytest.mark.parametrize("name", ["adding", "totaling"])
 @pytest.mark.parametrize("template", [TEMPLATE, None])
 def test_an_answer_that_is_left_open_ends_where_the_next_begins(

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from daily import only
 from hand_built import cache_program, write_bundle
 
 SCRIPT = """
@@ -79,6 +80,7 @@ LOCKS = (HELD, "done.set(); holder.join()")
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="no fork here")
+@only(held=[HELD])
 @pytest.mark.parametrize(("held", "released"), [("", ""), LOCKS])
 def test_a_child_is_refused_and_leaves_its_parent_alone(tmp_path, held, released):
     path = write_bundle(tmp_path / "c.kvc", cache_program())

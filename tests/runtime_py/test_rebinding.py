@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from daily import only
 from grown_model import MOST, WIDTH, Grown, grown_methods
 from hand_built import write_bundle
 from made_once import MadeOnce
@@ -99,6 +100,7 @@ def twin(program, recipe):
         yield Twin(session, TOLERANCE[recipe])
 
 
+@only(recipe=["xnnpack_q8"])
 def test_many_calls_give_what_concatenation_gives(twin):
     for seed in range(40):
         twin.call("step", tokens(1, seed))

@@ -39,7 +39,7 @@ from kvc.schema.errors import BadSnapshot, KvcError, Poisoned
 from kvc.schema.model import StateKind
 
 SETTINGS = settings(
-    max_examples=8,
+    max_examples=4,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from daily import every
 from state_runs import opened
 from torch import Tensor, nn
 
@@ -118,6 +119,7 @@ def run(write: Write, folder: Path, told: bool) -> object:
         return state.kind, state.cursor
 
 
+@every(2, "told", "name")
 @pytest.mark.parametrize("told", [False, True], ids=["counted", "told"])
 @pytest.mark.parametrize("name", AT_CURSOR)
 def test_a_write_at_the_cursor_is_told(name: str, told: bool, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from daily import only
 from module_outcomes import Applied, outcome
 from torch import Tensor
 
@@ -53,6 +54,28 @@ CASES = {
 }  # fmt: skip
 
 
+# Each transform, and each way to cut, fill up and centre.
+DAILY = [
+    "rfft, cut, along another axis",
+    "rfft of one number",
+    "fft",
+    "irfft of an odd length",
+    "hfft",
+    "ihfft",
+    "integers",
+    "planes",
+    "all axes, back",
+    "a spectrogram",
+    "windows shorter than the transform",
+    "all bins, not centred",
+    "centred by zeros",
+    "back, normalized, of one row",
+    "back, not centred, all bins",
+    "back, cut and filled up",
+]
+
+
+@only(name=DAILY)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:.*window was not provided")
 @pytest.mark.filterwarnings("ignore:The length of signal is shorter")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from daily import every
 from torch import nn
 
 from kvc.compiler import Method, compile_program
@@ -75,6 +76,7 @@ def total() -> int:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@every(2, "share", "again")
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9])
 @pytest.mark.parametrize("again", [sys.maxsize, 40])
 def test_an_interrupted_compilation_leaves_the_model_as_it_was(share, again, total):

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from daily import RARELY
 from hf_folders import eager, random_tokens, tiny_llama
 
 from kvc.compiler import CacheConfig, export_hf
@@ -44,6 +45,7 @@ def assert_close(got, expected):
     np.testing.assert_allclose(got, expected, atol=ATOL, rtol=0)
 
 
+@RARELY
 def test_prefill_and_decode_agree_with_the_model_without_a_cache(llama, program):
     tokens = random_tokens(20)
     expected = eager(llama, tokens)
@@ -55,6 +57,7 @@ def test_prefill_and_decode_agree_with_the_model_without_a_cache(llama, program)
         assert (chat.position.tolist(), chat.capacity) == ([20], 24)
 
 
+@RARELY
 def test_a_session_rewinds_and_is_restored(llama, program, tmp_path):
     tokens = random_tokens(12)
     expected = eager(llama, tokens)
@@ -97,6 +100,7 @@ def test_prefills_of_all_kinds_write_one_cache(llama, tmp_path):
         assert_close(chat.decode(tokens[:, [start]]), expected[:, start])
 
 
+@RARELY
 def test_rows_of_a_batch_are_apart(llama, program):
     tokens = np.concatenate([random_tokens(9), random_tokens(9, seed=1)])
     expected = eager(llama, tokens)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from daily import RARELY, only
 from hf_folders import tiny_llama
 from hf_models import RUNNING, build
 from transformers import GPT2LMHeadModel, LlamaForCausalLM
@@ -23,6 +24,7 @@ ROBERTA = ["roberta", "camembert", "data2vec-text", "roberta-prelayernorm",
            "xlm-roberta", "xlm-roberta-xl"]  # fmt: skip
 
 
+@only(name=["roberta", "data2vec-text"])
 @pytest.mark.parametrize("name", ROBERTA)
 def test_a_model_that_counts_from_behind_its_padding_is_given_these_numbers(name):
     assert first(build(name, shallow=True)) == 2
@@ -34,7 +36,7 @@ def test_a_model_that_counts_from_0_is_given_that(name):
     assert first(build(name, shallow=True)) == 0
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("name", RUNNING)
 def test_every_architecture_counts_from_where_it_is_said_to(name):
     assert first(build(name)) == (2 if name in ROBERTA else 0)
@@ -90,7 +92,7 @@ def gpt2(kind):
     return kind(GPT2Config(vocab_size=16, n_embd=8, n_layer=1, n_head=2)).eval()
 
 
-@pytest.mark.exhaustive
+@RARELY
 def test_any_constant_is_found():
     assert first(gpt2(Later)) == 5
 
@@ -118,7 +120,7 @@ def test_rotations_by_other_positions_are_refused():
 WITHOUT = ["bloom", "bloom, 4 heads", "falcon, ALiBi", "mpt"]
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("name", RUNNING)
 def test_wrong_positions_would_be_noticed_in_every_architecture(name, monkeypatch):
     right = inputs._positions

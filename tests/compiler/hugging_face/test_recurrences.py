@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from daily import RARELY, only
 from hf_models import build
 from transformers.models.mamba import modeling_mamba as mamba
 from transformers.models.mamba2 import modeling_mamba2 as mamba2
@@ -148,6 +149,7 @@ def test_only_functions_that_a_module_has_are_replaced_and_come_back():
     assert mamba2.mamba2_chunk_scan is original
 
 
+@only(name=["mamba"])
 @pytest.mark.parametrize(
     ("name", "function"),
     [("lfm2", "causal_conv1d_fn"), ("mamba", "mamba_selective_scan")],
@@ -192,7 +194,7 @@ def test_half_precision_is_computed_in_float32(inputs):
     assert torch.equal(state, other)
 
 
-@pytest.mark.exhaustive
+@RARELY
 def test_a_batch_of_two_rows_at_the_most_compiles(tmp_path):
     model = build("mamba2", shallow=True)
     cache = CacheConfig(32, batch=2)

@@ -1,5 +1,7 @@
 """Numbers read from tensors, `.item()`: what a method that uses them is imported as."""
 
+from functools import cache
+
 import pytest
 import torch
 from interpreter import interpret
@@ -26,6 +28,7 @@ class Calls(nn.Module):
         return self.function(k, i)
 
 
+@cache
 def imported(function):
     model = Calls(function)
     captured = capture(model, Method("step", args=(K, AT)))

@@ -12,6 +12,7 @@ import torch
 from branching_caches import Merged, merged_method
 from broken_steps import broken_step
 from cached_models import VOCAB
+from daily import every
 from state_runs import opened, snapshot
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
@@ -149,6 +150,7 @@ ROLLED_BACK = {StateKind.LINEAR, StateKind.APPEND, StateKind.COUNTER}
 WRITTEN = {StateKind.LINEAR, StateKind.RING}  # which go back where they are at a cursor
 
 
+@every(2, "kind", "op")
 @pytest.mark.parametrize("after", [False, True], ids=["instead", "after"])
 @pytest.mark.parametrize(("kind", "op"), EVERY)
 def test_a_failure_inside_goes_back_or_poisons(
@@ -180,6 +182,7 @@ def test_a_failure_inside_goes_back_or_poisons(
         assert poisoned, "a plain state that was written cannot go back"
 
 
+@every(2, "kind", "op")
 @pytest.mark.parametrize("after", [False, True], ids=["instead", "after"])
 @pytest.mark.parametrize(("kind", "op"), EVERY)
 def test_a_transactional_session_always_goes_back(

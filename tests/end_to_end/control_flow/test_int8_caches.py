@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cached_models import SLOTS, VOCAB
+from daily import every
 from int8_branching import (
     Branching,
     Looped,
@@ -43,6 +44,7 @@ KINDS = {
 YES, NO = np.array(True), np.array(False)
 
 
+@every(2, "kind", "dtype")
 @pytest.mark.parametrize("dtype", ROUNDED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_branches_write_them_in_place_as_the_model_that_rounds(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from branching_models import NO, YES, Branches, Kept, Loops, N
+from daily import RARELY
 from state_runs import agree, opened
 from torch import Tensor, nn
 
@@ -78,13 +79,12 @@ def methods(calls: Mapping[str, Calls]) -> list[Method]:
 
 
 # torch traces a body several times, which takes a second or two each.
-QUICK = {"consecutive", "nested", "captured", "until", "twice", "scanned", "one"}
-QUICK |= {"chain", "reshaped", "both", "looped"}
+QUICK = {"nested", "captured", "until", "scanned", "one", "chain", "looped"}
 
 
 MODELS = {Branches: BRANCHES, Loops: LOOPS, Kept: KEPT}
 EACH = [
-    pytest.param(model, name, marks=[] if name in QUICK else pytest.mark.exhaustive)
+    pytest.param(model, name, marks=[] if name in QUICK else RARELY)
     for model, calls in MODELS.items()
     for name in calls
 ]
@@ -109,9 +109,7 @@ def test_a_method_does_as_eager_does(
     check(model, {name: MODELS[model][name]}, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "quick", [True, pytest.param(False, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=RARELY)])
 @pytest.mark.parametrize("model", MODELS)
 def test_methods_of_one_program_do_as_eager_does(
     model: type[nn.Module], quick: bool, tmp_path: Path

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from daily import only
 from random_branches import PLAIN, arguments, random_module
 from state_runs import agree, opened
 
@@ -17,19 +18,14 @@ from kvc.compiler import Method
 from kvc.schema.errors import CaptureError
 
 # In 235 a branch undoes the view of a state that it is passed.
-QUICK = (*range(5), 235)
+QUICK = (0, 1, 235)
 # What kvc can do nothing about: such a module cannot be captured.
 TORCH_REFUSES = "torch cannot tell its results and states apart"
 MANY = int(os.environ.get("KVC_RANDOM_BRANCHES", "1000"))
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        i if i in QUICK else pytest.param(i, marks=pytest.mark.exhaustive)
-        for i in range(max(MANY, QUICK[-1] + 1))
-    ],
-)
+@only(seed=QUICK)
+@pytest.mark.parametrize("seed", range(max(MANY, QUICK[-1] + 1)))
 def test_a_random_module_does_what_eager_does(seed: int, tmp_path: Path) -> None:
     """Results and buffers after each of four calls, and again in another order."""
     model, calls = random_module(seed), [("step", *arguments(i)) for i in (0, 3, 1, 2)]

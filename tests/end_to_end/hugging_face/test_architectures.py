@@ -7,6 +7,7 @@ a control: one row of one layer's cache is made wrong, and logits must show it.
 from pathlib import Path
 
 import pytest
+from daily import RARELY, only
 from hf_models import NAMED, REFUSED, RUNNING, build
 from hf_parity import CAPACITY, NOTICED, TOLERANCE, compare
 
@@ -23,16 +24,17 @@ def check(name: str, folder: Path, **settings: object) -> None:
 
 
 # One for each thing that the front end does. The others come with the exhaustive run,
-# and some every day in tests of rows, rings, text, and of the backend cpu.
-DAILY = ["gemma3_text", "deepseek_v2", "doge", "llama4_text"]
+# and some every day in tests of rows, rings, latents, text, and of the backend cpu.
+DAILY = ["gemma3_text"]
 
 
-@pytest.mark.parametrize("name", DAILY)
+@only(name=DAILY)
+@pytest.mark.parametrize("name", [*DAILY, "deepseek_v2", "doge", "llama4_text"])
 def test_prefill_and_decode_equal_the_model_without_a_cache(name, tmp_path):
     check(name, tmp_path, shallow=True)
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("name", RUNNING)
 def test_a_prefill_of_every_length_equals_the_model(name, tmp_path):
     check(name, tmp_path, lengths=range(1, 25))
@@ -40,14 +42,14 @@ def test_a_prefill_of_every_length_equals_the_model(name, tmp_path):
 
 # Rounded weights change logits themselves, and at times which expert a token goes to:
 # only most of the best tokens are asked to be the same.
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize("recipe", ["bf16", "xnnpack_q8"])
 def test_recipes_stay_near_the_model(name, recipe, tmp_path):
     assert compare(name, tmp_path, recipe=recipe).agreement > 0.75
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("name", NAMED)
 def test_an_int8_cache_stays_near_the_model(name, tmp_path):
     recipe = load_recipe("fp32", cache="int8")
@@ -75,13 +77,10 @@ DAILY_REFUSED = [
     "openai-gpt",
     "phi3, longrope, long texts",
 ]
-RARELY = pytest.mark.exhaustive
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n if n in DAILY_REFUSED else pytest.param(n, marks=RARELY) for n in REFUSED],
-)
+@only(name=DAILY_REFUSED)
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_is_told_why(name):
     with pytest.raises(CompileError, match=REASONS[name]):
         export_hf(build(name), cache=CacheConfig(CAPACITY))

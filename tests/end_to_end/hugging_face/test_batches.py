@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from daily import RARELY, only
 from hf_models import RUNNING, VOCAB, build
 from hf_parity import NOTICED, TOLERANCE, compare_rows, zero_row
 from transformers import PreTrainedModel
@@ -22,16 +23,15 @@ from kvc.schema.errors import UnsupportedModel
 
 Exported = tuple[PreTrainedModel, Program]
 
-# Rotary positions and windows; learned ones, not from 0.
-DAILY = ["mistral", "roberta"]
 
-
-@pytest.mark.parametrize("name", DAILY)
+# Rotary positions and windows; every day learned ones, not from 0.
+@only(name=["roberta"])
+@pytest.mark.parametrize("name", ["mistral", "roberta"])
 def test_rows_of_different_lengths_equal_the_model(name, tmp_path):
     assert compare_rows(name, tmp_path, shallow=True) < TOLERANCE
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("name", [name for name in RUNNING if name != "llama4_text"])
 def test_rows_of_every_architecture_equal_the_model(name, tmp_path):
     assert compare_rows(name, tmp_path) < TOLERANCE
@@ -93,13 +93,20 @@ def exported(
         yield export
 
 
-RARELY = [
-    pytest.param(name, marks=pytest.mark.exhaustive)
-    for name in ("mistral", "opt", "gpt2", "bloom", "gpt_oss", "falcon", "gemma2")
-]
+LEFT_PADDED = (
+    "llama",
+    "mistral",
+    "opt",
+    "gpt2",
+    "bloom",
+    "gpt_oss",
+    "falcon",
+    "gemma2",
+)
 
 
-@pytest.mark.parametrize("name", ["llama", *RARELY])
+@only(name=["llama"])
+@pytest.mark.parametrize("name", LEFT_PADDED)
 def test_tokens_are_those_of_a_left_padded_batch_of_transformers(name, exported):
     model, program = exported(name)
     tokens, mask = padded_prompts()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from daily import RARELY, only
 from encoder_models import SIDE, build, say_pooling, write
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -185,6 +186,7 @@ def test_a_model_of_another_task_is_refused(program):
         embed_images(program, ["a.png"])
 
 
+@RARELY
 def test_labels_are_named_as_in_the_folder(tmp_path):
     labels = {0: "bad", 1: "good", 2: "odd"}
     model = build("bert", "classify", vocab_size=VOCABULARY, id2label=labels)
@@ -210,6 +212,7 @@ def test_labels_are_named_as_in_the_folder(tmp_path):
         ("regression", lambda logits: logits),
     ],
 )
+@only(kind=["multi_label_classification"])
 def test_scores_are_made_as_the_configuration_says(tmp_path, kind, scored):
     model = build("bert", "classify", vocab_size=VOCABULARY, problem_type=kind)
     folder = save(tmp_path / "bert", model)
@@ -223,7 +226,7 @@ def test_scores_are_made_as_the_configuration_says(tmp_path, kind, scored):
     assert [label.score for label in found] == pytest.approx(wanted, abs=1e-5)
 
 
-@pytest.mark.exhaustive
+@RARELY
 def test_a_model_with_a_head_can_embed_by_the_states_below_it(tmp_path):
     whole = build("bert", "fill_mask", vocab_size=VOCABULARY)
     folder = save(tmp_path / "bert", whole)
@@ -544,6 +547,7 @@ def test_a_bundle_without_a_processor_says_so(tmp_path):
         embed_images(program, [picture(70, 40)])
 
 
+@RARELY
 def test_rows_are_as_many_as_was_asked_for(folder):
     export_hf(folder, cache=CacheConfig(batch=3)).save(folder / "bert.kvc")
     with load(folder / "bert.kvc") as program:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from daily import RARELY
 from seq2seq_models import (
     CAPACITY,
     NOTICED,
@@ -87,6 +88,7 @@ def test_texts_of_rows_are_what_transformers_generates_of_each(model, session):
         assert made == [token for token in one.tolist()[1:] if token != 1]
 
 
+@RARELY
 def test_padding_needs_no_places_after_the_last(tmp_path):
     """One row is almost at the end of its table of positions, the other is not."""
     model = build("bart", encoder_layers=1, decoder_layers=1)
@@ -145,7 +147,7 @@ def test_several_prompts_need_a_program_with_rows(model, program):
         generate(session, [[3], [4], [5]])
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("name", SEQ2SEQ)
 def test_rows_of_each_architecture_are_as_alone(name, tmp_path):
     model = build(name)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from daily import RARELY, only
 from encoder_models import (
     NOTICED,
     TEXTS,
@@ -21,7 +22,6 @@ from kvc.tools.reports.methods import describe_methods
 
 # Every day one of each kind of positions; all come with the exhaustive run.
 QUICK = ("bert", "modernbert")
-RARELY = pytest.mark.exhaustive
 
 
 def check(found):
@@ -29,6 +29,7 @@ def check(found):
     assert min(found.padded, found.changed) > NOTICED
 
 
+@only(name=["modernbert"])
 @pytest.mark.parametrize("name", QUICK)
 def test_embeddings_are_those_of_the_model(name, tmp_path):
     check(compare(name, tmp_path))
@@ -47,7 +48,7 @@ def test_embeddings_of_every_architecture_are_those_of_the_model(name, tmp_path)
 @pytest.mark.parametrize(
     ("name", "task"),
     [
-        ("bert", "classify"),
+        pytest.param("bert", "classify", marks=RARELY),
         ("roberta", "fill_mask"),
         pytest.param("distilbert", "classify_tokens", marks=RARELY),
     ],
@@ -58,7 +59,7 @@ def test_logits_are_those_of_the_model(name, task, tmp_path):
     assert found.changed > NOTICED
 
 
-@pytest.mark.exhaustive
+@RARELY
 def test_a_models_own_mean_is_of_tokens_alone(tmp_path):
     check(compare("modernbert", tmp_path, "classify", classifier_pooling="mean"))
 
@@ -66,7 +67,7 @@ def test_a_models_own_mean_is_of_tokens_alone(tmp_path):
 @pytest.mark.parametrize(
     ("name", "task"),
     [
-        ("vit", "classify"),
+        pytest.param("vit", "classify", marks=RARELY),
         ("clip", "embed"),
         pytest.param("siglip", "embed", marks=RARELY),
         pytest.param("dinov2", "embed", marks=RARELY),
@@ -85,6 +86,7 @@ def test_pictures_give_what_the_model_does(name, task, tmp_path):
     assert np.abs(found - wanted[[1, 2, 0]]).max() > NOTICED * wanted.std()
 
 
+@RARELY
 def test_a_picture_without_a_class_token_is_pooled_as_the_model_does(tmp_path):
     model, given = build("siglip_vision_model"), pixels(3)
     export_hf(model, recipe="cpu_fp32").save(tmp_path / "model.kvc")
@@ -120,7 +122,7 @@ def test_both_towers_lie_in_one_bundle_and_texts_end_at_their_last_token(tmp_pat
     assert np.abs(found - wanted[[1, 2, 0]]).max() > NOTICED * wanted.std()
 
 
-@pytest.mark.exhaustive
+@RARELY
 def test_all_positions_of_a_siglip_text_count_padding_too(tmp_path):
     model = build("siglip")
     export_hf(model).save(tmp_path / "siglip.kvc")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from daily import RARELY, only
 from hf_models import RUNNING, build
 
 from kvc.compiler import CacheConfig, export_hf
@@ -25,7 +26,7 @@ def program(model, tmp_path_factory):
         yield opened
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_the_likeliest_tokens_are_those_of_transformers(model, program, penalty):
     settings = {"max_new_tokens": 40, "repetition_penalty": penalty}
@@ -40,6 +41,7 @@ def test_the_likeliest_tokens_are_those_of_transformers(model, program, penalty)
         assert len(tokens) >= 5
 
 
+@RARELY
 def test_a_prompt_goes_to_the_prefill_made_for_its_length(program, monkeypatch):
     with program.session() as session:
         calls, call = [], session.call
@@ -57,13 +59,8 @@ def test_a_prompt_goes_to_the_prefill_made_for_its_length(program, monkeypatch):
 DAILY = {"lfm2"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in DAILY else pytest.param(name, marks=pytest.mark.exhaustive)
-        for name in RUNNING
-    ],
-)
+@only(name=DAILY)
+@pytest.mark.parametrize("name", RUNNING)
 def test_the_text_of_a_folder_is_that_of_transformers(name, tmp_path):
     model = build(name)
     model.generation_config.eos_token_id = None

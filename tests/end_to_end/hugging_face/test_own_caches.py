@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from daily import RARELY
 from hf_models import build
 from hf_parity import NOTICED, TOLERANCE, text, zero_row
 from own_caches import (
@@ -44,8 +45,7 @@ MODULES: dict[str, tuple[str, Callable[..., nn.Module]]] = {
 
 
 # Each takes seconds to compile: the others come with the exhaustive run.
-DAILY = ["static, rotary", "static, as exported", "hybrid"]
-RARELY = pytest.mark.exhaustive
+DAILY = ["hybrid"]
 COMPILED = [n if n in DAILY else pytest.param(n, marks=RARELY) for n in MODULES]
 
 

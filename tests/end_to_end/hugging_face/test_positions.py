@@ -7,6 +7,7 @@ and a text 128 tokens at the most.
 import numpy as np
 import pytest
 import torch
+from daily import RARELY
 from hf_models import build
 from hf_parity import NOTICED, TOLERANCE, text
 
@@ -25,8 +26,7 @@ def model():
 @pytest.fixture(scope="module")
 def program(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("roberta") / "roberta.kvc"
-    settings = {"all_logits": True, "inputs_embeds": True}
-    export_hf(model, prefill_chunk=LONGEST, **settings).save(path)
+    export_hf(model, prefill_chunk=LONGEST, all_logits=True).save(path)
     with load(path) as program:
         yield program
 
@@ -56,10 +56,12 @@ def test_a_text_fills_all_positions_that_the_model_has(model, program):
     assert control > NOTICED
 
 
-def test_embeddings_stand_where_tokens_do(model, program):
-    tokens = text(12)
+@RARELY
+def test_embeddings_stand_where_tokens_do(model, tmp_path):
+    tokens, path = text(12), tmp_path / "roberta.kvc"
     embeds = model.get_input_embeddings()(torch.from_numpy(tokens)).detach().numpy()
-    with program.session() as session:
+    export_hf(model, prefill_chunk=LONGEST, inputs_embeds=True).save(path)
+    with load(path) as program, program.session() as session:
         session.prefill(tokens[:, :5])
         logits = session.prefill_embeds(embeds[:, 5:])
         assert difference(logits, tokens, model) < TOLERANCE

@@ -6,6 +6,7 @@ Beside a model in float32, what is a little wrong hides among what rounding chan
 from pathlib import Path
 
 import pytest
+from daily import RARELY, only
 from hf_models import LATENT, NAMED, RECURRENT
 from hf_quality import EQUAL, WAYS, Way, qualities
 
@@ -21,24 +22,26 @@ def check(name: str, folder: Path, *ways: Way, shallow: bool = False) -> None:
             assert quality.control > NOTICED, way
 
 
-# Of experts and of latents; the exhaustive run has all.
+# Of experts and, every day, of latents; the exhaustive run has all.
+@only(name=["deepseek_v3"])
 @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
 def test_int8_weights_and_caches_equal_a_model_that_rounds(name, tmp_path):
     check(name, tmp_path, INT8, shallow=True)
 
 
+@only(recipe=["cpu_q4"])
 @pytest.mark.parametrize("recipe", ["xnnpack_q4", "cpu_q4"])
 def test_a_recipe_equals_a_model_that_rounds(recipe, tmp_path):
     check("qwen3", tmp_path, Way(recipe), shallow=True)
 
 
 # Its body carries a state that XNNPACK would have to write while it reads it.
-@pytest.mark.exhaustive
+@RARELY
 def test_a_scan_whose_body_xnnpack_runs_keeps_the_state_that_it_reads(tmp_path):
     check("olmo_hybrid", tmp_path, Way("xnnpack_q8"), shallow=True)
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("name", NAMED | RECURRENT | LATENT)
 def test_every_recipe_equals_a_model_that_rounds(name, tmp_path):
     check(name, tmp_path, *WAYS, INT8)

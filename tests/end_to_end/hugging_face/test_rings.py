@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from daily import RARELY, only
 from hf_models import WINDOW, build
 from hf_parity import NOTICED, TOLERANCE, eager_logits, text, zero_row
 from resident_memory import LINUX
@@ -40,9 +41,6 @@ MODELS = {
     "gpt_neo": ([1], [0]),
 }
 DAILY = ("gemma2",)
-SOME = [
-    n if n in DAILY else pytest.param(n, marks=pytest.mark.exhaustive) for n in MODELS
-]
 
 
 def compiled(
@@ -77,8 +75,8 @@ def mistral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         yield program
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", SOME)
+@RARELY
+@pytest.mark.parametrize("name", MODELS)
 def test_a_text_of_many_windows_gives_the_model_s_logits(name, program_of):
     tokens = text(LENGTH)
     wanted = eager_logits(build(name), tokens)
@@ -101,7 +99,8 @@ def test_a_text_of_many_windows_gives_the_model_s_logits(name, program_of):
             assert np.abs(found - wanted[place]).max() < TOLERANCE * spread
 
 
-@pytest.mark.parametrize("name", SOME)
+@only(name=DAILY)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_text_goes_back_as_far_as_the_slack_and_on(name, program_of):
     tokens = text(LENGTH)
     wanted = eager_logits(build(name), tokens)
@@ -123,6 +122,7 @@ def test_a_text_goes_back_as_far_as_the_slack_and_on(name, program_of):
         assert np.abs(found - wanted[place]).max() > NOTICED * spread
 
 
+@RARELY
 def test_a_slot_behind_the_window_changes_nothing(mistral):
     tokens, found = text(LENGTH), []
     for back in (None, WINDOW, WINDOW - 1):
@@ -137,6 +137,7 @@ def test_a_slot_behind_the_window_changes_nothing(mistral):
     assert np.abs(found[0] - found[2]).max() > NOTICED * found[0].std()
 
 
+@RARELY
 def test_a_window_as_long_as_the_text_is_kept_whole(tmp_path):
     slack = LENGTH - WINDOW - (CHUNK - 1)
     with compiled(build("mistral", shallow=True), tmp_path, slack) as program:
@@ -147,7 +148,7 @@ def test_a_window_as_long_as_the_text_is_kept_whole(tmp_path):
         assert shape.ring_slots(Sizes(LENGTH, 1, CHUNK, spare)) == slots
 
 
-@pytest.mark.exhaustive
+@RARELY
 def test_a_prefill_of_its_own_size_counts_for_the_longest_call(tmp_path):
     model = build("mistral", shallow=True)
     with compiled(model, tmp_path, prefill_sizes=[20]) as program:
@@ -171,7 +172,7 @@ def test_a_generation_goes_past_the_window(program_of):
     assert wanted[39:-1].argmax(1).tolist() == whole[0, 40:].tolist()
 
 
-@pytest.mark.exhaustive
+@RARELY
 def test_rings_of_several_rows_and_of_int8(tmp_path):
     tokens = np.concatenate([text(LENGTH), text(LENGTH)[:, ::-1]])
     model, int8 = build("mistral", shallow=True), load_recipe("fp32", cache="int8")
@@ -191,6 +192,7 @@ def test_rings_of_several_rows_and_of_int8(tmp_path):
             assert agreed > 45
 
 
+@RARELY
 @LINUX
 def test_memory_is_that_of_the_window(mistral):
     with mistral.session() as session:

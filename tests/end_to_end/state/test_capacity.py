@@ -19,6 +19,7 @@ from cached_models import (
     placed_methods,
     simple_methods,
 )
+from daily import every
 from resident_memory import LINUX, resident_nbytes
 from state_runs import opened
 
@@ -86,6 +87,7 @@ def test_a_capacity_out_of_its_bounds_is_refused(
         sized.session(capacity=capacity)
 
 
+@every(2, "bounds")
 @pytest.mark.parametrize("bounds", [(1, 48), (2, 64), (1, 32768), (3, 60)])
 def test_a_capacity_may_be_less_than_the_longest_prefill(
     tmp_path: Path, bounds: tuple[int, int]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cached_models import BATCH, SLOTS, VOCAB, Linear, row_methods, simple_methods
+from daily import every
 from int8_models import (
     HalfIndexCopied,
     HalfKeptRing,
@@ -45,6 +46,7 @@ def methods_of(kind: str) -> list[Method]:
     return [Method("prefill", args=prefill.args, dynamic=seq), decode]
 
 
+@every(2, "kind")
 @pytest.mark.parametrize("kind", KINDS)
 def test_prefill_then_decode_equals_the_model_that_rounds(
     kind: str, tmp_path: Path, backend: str
@@ -123,6 +125,7 @@ def test_rows_of_different_lengths_are_as_if_alone(
     assert not held[1][:, 4:].any()
 
 
+@every(2, "name")
 @pytest.mark.parametrize("name", known_recipes())
 def test_it_goes_with_every_recipe(tmp_path: Path, name: str) -> None:
     results, keys = [], []

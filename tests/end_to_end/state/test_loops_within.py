@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from broken_steps import Broken, broken_step
+from daily import only
 from made_once import MadeOnce
 from state_runs import opened, snapshot
 from torch import Tensor, nn
@@ -128,6 +129,7 @@ class Within(nn.Module):
 
 
 NAMES = ("in_loop", "in_scan", "in_branch", "branches", "branch_in_loop")
+pytestmark = only(case=["in_scan", "branches", "branch_in_loop"])
 # For how much each leaves behind, and then.
 COUNTS = {
     "in_loop": ((4, 6), (0, 0), (5, 10)),

@@ -26,7 +26,7 @@ from kvc.runtime import CacheOverflow, InputMismatch, NotRewindable, Program, Se
 ROWS = 3
 KINDS = ("state", "told", "rings", "kept rings")
 SETTINGS = settings(
-    max_examples=6,
+    max_examples=3,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

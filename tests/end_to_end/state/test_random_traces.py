@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from daily import RARELY, only
 from random_functions import RandomFunction
 from state_runs import agree, opened
 
@@ -53,12 +54,13 @@ def _unless_torch_refuses() -> Iterator[None]:
         pytest.skip("torch.export has no form for it")
 
 
+@only(seed=range(6))
 @pytest.mark.parametrize("seed", range(QUICK))
 def test_a_random_function_does_what_eager_does(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path, "step")
 
 
-@pytest.mark.exhaustive
+@RARELY
 @pytest.mark.parametrize("seed", range(QUICK, QUICK + MANY))
 def test_two_functions_over_the_same_buffers(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path, "step", "other")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from broken_steps import broken_run
+from daily import every
 from made_once import MadeOnce
 from resident_memory import LINUX
 from ring_models import RingDecoder, Shape, ring_methods, ring_states, text
@@ -86,6 +87,7 @@ def near(found: np.ndarray, expected: np.ndarray) -> bool:
     return np.abs(found - expected).max() < 1e-5 * expected.std()
 
 
+@every(2, "kind", "start")
 @pytest.mark.parametrize("start", [0, 3, 8, 11, 12, 13, 30, 41])
 def test_rows_go_back_as_far_as_they_say_and_no_further(made, kind, start):
     here = made[kind]
@@ -188,6 +190,7 @@ def test_rows_go_back_by_different_counts(made):
             assert near(session.decode(tokens), wanted), step
 
 
+@every(4, "kind", "start", "transactional")
 @pytest.mark.parametrize("start", [0, 3, 10, 31])
 @pytest.mark.parametrize("transactional", [False, True])
 def test_a_failure_anywhere_leaves_a_session_that_goes_on(
@@ -222,6 +225,7 @@ def test_what_a_failed_call_wrote_round_the_end_counts_as_written(made, kind):
         here.check(session)
 
 
+@every(3, "kind", "start", "piece")
 @pytest.mark.parametrize("start", [0, 3, 31])
 @pytest.mark.parametrize("piece", [0, 1, 2])
 def test_a_prefill_in_pieces_is_all_or_nothing(made, kind, start, piece):
@@ -291,6 +295,7 @@ def test_forks_go_their_own_ways(made, kind):
             one.close()
 
 
+@every(2, "kind", "start", always=[7])
 @pytest.mark.parametrize("start", [0, 7, 12, 30])
 def test_a_file_holds_all_that_is_needed_and_no_more(made, kind, start, tmp_path):
     here, path = made[kind], tmp_path / "session.kvcs"

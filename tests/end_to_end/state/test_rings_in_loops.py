@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from broken_steps import Broken, broken_step
+from daily import only
 from made_once import MadeOnce
 from state_runs import opened, snapshot
 from torch import Tensor, nn
@@ -133,6 +134,7 @@ METHODS = {
     "branch": Method("by_branch", (torch.tensor(1),)),
     "both": Method("by_both", (torch.tensor(2),)),
 }
+pytestmark = only(case=["scan", "both", "while kept"])
 # Of each, what calls are given, and how many tokens they add.
 CALLS = {
     "while": ((3, 3), (17, 17), (1, 1), (4, 4)),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from daily import every
 from state_models import Write, Written
 from state_runs import agree, opened
 from torch import Tensor, nn
@@ -247,6 +248,7 @@ def _title(write: Write) -> str:
     return write.__name__.strip("_")
 
 
+@every(2, "write")
 @pytest.mark.parametrize("write", IN_PLACE + COPIES, ids=_title)
 def test_a_spelling_does_in_each_call_what_eager_does(
     tmp_path: Path, write: Write

@@ -32,6 +32,7 @@ from cached_models import (
     simple_methods,
     told_methods,
 )
+from daily import only
 from state_runs import opened
 
 from kvc.compiler import Method
@@ -134,6 +135,17 @@ KINDS: dict[str, tuple[type[OneLayer], list[Method], type]] = {
     "growing arrays of the caller": (Append, append_methods(False), OfCaller),
     "plain arrays of the caller": (Append, append_methods(False), OfPlainArrays),
 }
+# The others spell the same kinds of states in other ways.
+DAILY = (
+    "linear",
+    "index_copy",
+    "slices where told",
+    "append begun without past",
+    "shifting",
+    "recurrent",
+    "growing arrays of the caller",
+)
+pytestmark = only(kind=DAILY)
 KEPT_OPEN = ExitStack()
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from daily import every
 from session_behaviour import behaviour
 from session_kinds import KINDS as FORGETTING_NOTHING
 from session_kinds import RINGS
@@ -30,6 +31,7 @@ def facts(program: Program) -> dict[str, object]:
     }
 
 
+@every(2, "name", "backend", always=["partitions", "xnnpack_fp32"])
 @pytest.mark.parametrize("name", NAMES)
 def test_states_are_what_they_are(name: str, backend: str, tmp_path: Path) -> None:
     kind = KINDS[name]

@@ -37,7 +37,7 @@ from kvc.runtime import KernelFailed, NotRewindable, load
 
 MOST_SESSIONS = 6
 SETTINGS = settings(
-    max_examples=12,
+    max_examples=5,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -209,7 +209,7 @@ def test_a_fork_holds_what_its_tokens_are_at_length(
 def test_so_does_one_of_caches_smaller_than_a_page(
     programs, monkeypatch, tmp_path, way
 ):
-    less = settings(SETTINGS, max_examples=6)
+    less = settings(SETTINGS, max_examples=3)
     run(programs, monkeypatch, tmp_path, "linear", way, less, small=True)
 
 

@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+from daily import RARELY, every
 from drafting_models import VOCAB, write_decoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,7 +93,7 @@ def in_every_way():
         for column, (title, options) in enumerate(OPTIONS.items()):
             for number, count in enumerate((1, 3, 7)):
                 daily = (row + column + number) % 3 == 0
-                marks = () if daily else pytest.mark.exhaustive
+                marks = () if daily else RARELY
                 label = f"{name}-{title}-{count}"
                 yield pytest.param(name, options, count, marks=marks, id=label)
 
@@ -200,6 +201,7 @@ def test_turns_go_on_with_the_same_two(programs, target, draft):
         pending, other = one.pending, two.pending
 
 
+@every(3, "count", "way", "draft")
 @pytest.mark.parametrize("count", range(1, 8))
 @pytest.mark.parametrize("way", ["close", "break", "drop", "look"])
 def test_leaving_early_leaves_both_as_without_a_draft(
@@ -235,6 +237,7 @@ def test_leaving_early_leaves_both_as_without_a_draft(
     assert list(one) == list(two)
 
 
+@every(2, "at", "which")
 @pytest.mark.parametrize("at", range(1, 9))
 @pytest.mark.parametrize("which", ["target", "draft"])
 def test_an_interrupted_call_leaves_both_in_line(programs, target, similar, which, at):

@@ -6,6 +6,7 @@ Both sides compute in float64 where sums decide, so that rounding cannot.
 import numpy as np
 import pytest
 import torch
+from daily import every
 
 from kvc.runtime.generation import GenerationSettings
 from kvc.runtime.generation.choosing import keep_tokens, penalize
@@ -31,6 +32,7 @@ def theirs(logits, settings):
     return ids.numpy(), scores[0, ids].numpy()
 
 
+@every(3, "temperature", "top_k", "top_p", "min_p")
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
 @pytest.mark.parametrize("top_k", [0, 1, 12, 40, 5000])
 @pytest.mark.parametrize("top_p", [0.05, 0.9, 0.999, 1.0])

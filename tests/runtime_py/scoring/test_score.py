@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from counting_model import VOCAB, counting_program
+from daily import every
 from hand_built import write_bundle
 from made_once import MadeOnce
 from scored_model import CONFIG, scored_model, write_scored
@@ -51,6 +52,7 @@ def eager_bits(tokens, window, stride, start=()):
     return total
 
 
+@every(3, "start", "window", "kind")
 @pytest.mark.parametrize("start", [(), (7,), (7, 3)])
 @pytest.mark.parametrize(("window", "stride"), [(38, 19), (20, 19), (9, 1), (12, 8)])
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,7 @@ import json
 import jinja2
 import pytest
 from chat_templates import CHATML, GEMMA, TEMPLATES
+from daily import every
 from small_tokenizers import byte_level
 from transformers import PreTrainedTokenizerFast
 
@@ -48,6 +49,7 @@ def peer():
     return PreTrainedTokenizerFast(tokenizer_object=library, **SPECIAL)
 
 
+@every(2, "prompt", "conversation", "name")
 @pytest.mark.parametrize("prompt", [True, False])
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("name", TEMPLATES)

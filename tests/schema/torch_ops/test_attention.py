@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from attention_calls import Call, some_call
+from daily import every
 from torch import Tensor, nn
 
 from kvc.schema.torch_ops import attention, cache_update, rows, visibility
@@ -212,6 +213,7 @@ TRACED = [
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch's own
+@every(2, "options", "extras")
 @pytest.mark.parametrize("options", TRACED, ids=str)
 @pytest.mark.parametrize("extras", [True, False])
 def test_traced_equals_eager_bit_for_bit(options, extras):

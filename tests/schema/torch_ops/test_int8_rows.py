@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from daily import only
 
 from kvc.schema.torch_ops import int8_rows, multiply_int8
 
@@ -50,6 +51,7 @@ assert (multiply_int8(x, x.t()) == 64 * 127 * 127).all()
 """
 
 
+@only(instructions=["AVX2"])
 @pytest.mark.parametrize("instructions", ["AVX2", "AVX512_CORE"])
 def test_and_where_onednn_is_kept_from_the_instructions(instructions: str) -> None:
     limited = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}

@@ -9,7 +9,7 @@ from op_cases import (
     reducing,
     spatial,
 )
-from op_cases.case import Case, mapped, type_of
+from op_cases.case import Case, kind_of, mapped, type_of
 
 CASES = (
     *elementwise.CASES,
@@ -21,4 +21,4 @@ CASES = (
     *spatial.CASES,
 )
 
-__all__ = ["CASES", "Case", "mapped", "type_of"]
+__all__ = ["CASES", "Case", "kind_of", "mapped", "type_of"]

@@ -110,3 +110,16 @@ def _rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         a, b = x.chunk(2, -1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
     return x * cos + torch.cat([-x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1) * sin
+
+
+def kind_of(case: Case) -> tuple[object, ...]:
+    """Return the op that a case calls, and the types of the elements of its tensors."""
+    dtypes: list[torch.dtype] = []
+
+    def seen(argument: Argument) -> Argument:
+        if isinstance(argument, Tensor):
+            dtypes.append(argument.dtype)
+        return argument
+
+    mapped(case.arguments, seen)
+    return case.op, tuple(dtypes), case.dtype

@@ -9,6 +9,7 @@ import pytest
 import tiny_decoder
 from click.testing import CliRunner
 from counting_model import counting_program
+from daily import RARELY, only
 from drafting_models import write_decoder
 from hand_built import write_bundle
 from ring_models import RingDecoder, Shape, ring_methods, text
@@ -212,6 +213,7 @@ def test_a_closed_pipe_ends_it_without_a_word(counting):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@only(keep=[3])
 @pytest.mark.parametrize("keep", [0, 3])
 def test_a_text_goes_on_past_the_window_of_a_ring(kvc, tmp_path, keep):
     path, model = tmp_path / "rings.kvc", RingDecoder(Shape((5, 4), 12, keep=keep))
@@ -237,7 +239,7 @@ def pair(tmp_path_factory):
     return write_decoder(folder / "t.kvc"), draft
 
 
-@pytest.mark.exhaustive
+@RARELY
 def test_a_draft_gives_the_same_text_and_its_figures(kvc, pair):
     target, draft = pair
     options = ("generate", target, "\x03\x01\x04", "-n", 40)
