@@ -83,6 +83,13 @@ class CachedDecoder(nn.Module):
         """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
         return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
 
+    def prefill_picture(self, inputs_embeds: Tensor) -> Tensor:
+        """Append embeddings [batch, places, hidden] of a picture, which see each other.
+
+        Returns the last ones' logits.
+        """
+        return self._append(1, together=True, inputs_embeds=inputs_embeds)[:, -1]
+
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """Return embeddings [1, seq, hidden] of tokens int64 [1, seq]."""
         (decoder,) = self._decoder
@@ -99,12 +106,16 @@ class CachedDecoder(nn.Module):
         return picture_features(decoder, call_of(None), pixels)
 
     def _append(
-        self, keep: int, row_lengths: Tensor | None = None, **inputs: Tensor
+        self,
+        keep: int,
+        row_lengths: Tensor | None = None,
+        together: bool = False,
+        **inputs: Tensor,
     ) -> Tensor:
         """Run the model; return the logits of the last `keep` positions, 0: of all.
 
         Of each row as many tokens count as `row_lengths` says, int64 [batch];
-        None: all.
+        None: all. Those of a call that are `together` see each other.
         """
         (given,) = inputs.values()
         seq = given.shape[1]
@@ -113,7 +124,7 @@ class CachedDecoder(nn.Module):
             seq if row_lengths is None else row_lengths,
         )
         call = Call(start, start + more, row_lengths, self._first)
-        call.apart = self._apart
+        call.apart, call.together = self._apart, together
         cache = KvCache(self.kvc_cache, call, single=type(seq) is int and seq == 1)
         logits = self._run(call, seq, cache, keep, inputs)
         cache.check_taken()
@@ -181,16 +192,29 @@ def methods_of(
     return tuple(methods)
 
 
-def picture_methods(given: PictureInput, sizes: Sizes) -> tuple[Method, ...]:
+def picture_methods(
+    given: PictureInput, sizes: Sizes, embeds: Tensor
+) -> tuple[Method, ...]:
     """Return the methods that make embeddings: of a picture, and of tokens beside it.
 
-    They have no state.
+    They have no state. The places of a picture that see each other have a prefill of
+    their own.
+
+    Args:
+        given: what the model takes of a picture.
+        sizes: of the program.
+        embeds: an example [1, 1, hidden].
     """
     tokens, dims = torch.zeros(1, 2, dtype=torch.int64), {1: Dim("seq", 1, sizes.chunk)}
-    return (
+    methods = [
         Method("embed_image", args=(given.pixels(),)),
         Method("embed_tokens", args=(tokens,), dynamic={"tokens": dims}),
-    )
+    ]
+    if given.joined:
+        places = embeds.expand(1, given.positions, -1).contiguous()
+        name = "prefill_picture"
+        methods.append(_method(name, "inputs_embeds", places, sizes, seq=False))
+    return tuple(methods)
 
 
 def _method(
@@ -284,10 +308,17 @@ class BatchedDecoder(CachedDecoder):
         given = filled(inputs_embeds, lengths)
         return self._append_last(lengths, inputs_embeds=given)
 
-    def _append_last(self, row_lengths: Tensor, **inputs: Tensor) -> Tensor:
+    def prefill_picture(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Append embeddings [batch, places, hidden] of pictures; return last logits."""
+        given = filled(inputs_embeds, lengths)
+        return self._append_last(lengths, together=True, inputs_embeds=given)
+
+    def _append_last(
+        self, row_lengths: Tensor, together: bool = False, **inputs: Tensor
+    ) -> Tensor:
         (decoder,) = self._decoder
         with _last_alone(decoder, row_lengths) as head:
-            logits = self._append(0, row_lengths, **inputs)
+            logits = self._append(0, row_lengths, together, **inputs)
         last = logits if head.reached else _last_of(logits, row_lengths)
         return last[:, 0]
 

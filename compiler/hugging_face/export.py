@@ -167,16 +167,18 @@ def export_hf(
         if given is not None and (asked.batch or 1) > 1:
             together.enter_context(rows_apart(decoder))
             check_apart(decoder, given)
-        seen = _seen(opened, first) if pictures else None
+        seen = _seen(opened, layers.own, first) if pictures else None
+        together = seen.positions if seen is not None and seen.joined else 0
         sizes = find_sizes(
-            asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
-        )
+            asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first,
+            together,
+        )  # fmt: skip
         check_keys(decoder, sizes.length)
         sizes = replace(sizes, heard=heard)
         embeds = _example_embeds(decoder) if inputs_embeds or seen else None
         methods = methods_of(sizes, prefill_sizes, all_logits, embeds)
-        if seen is not None:
-            methods += picture_methods(seen, sizes)
+        if seen is not None and embeds is not None:
+            methods += picture_methods(seen, sizes, embeds)
         if given is None:
             whole = _decoder(decoder, layers.own, sizes, prefill_sizes, first)
             states = states_of(layers.own, sizes)
@@ -213,7 +215,9 @@ def _probed(
         return cached_layers(decoder, given), first_position(decoder, given)
 
 
-def _seen(opened: Opened, first: int) -> PictureInput | None:
+def _seen(
+    opened: Opened, layers: Mapping[int, CachedLayer], first: int
+) -> PictureInput | None:
     """Return what a model takes of a picture, None for one without pictures.
 
     Raises:
@@ -221,7 +225,7 @@ def _seen(opened: Opened, first: int) -> PictureInput | None:
             makes other prompts than the model reads.
     """
     with held_still(opened.model, READ):
-        seen = picture_input(opened.model, size_of(opened.pictures), first)
+        seen = picture_input(opened.model, size_of(opened.pictures), first, layers)
     if seen is None or opened.places is None:
         return seen
     for grid, expansion in opened.places.expansions.items():

@@ -4,14 +4,15 @@ In: a model of transformers that makes text, how it counts positions. Out: a
 `PictureInput`, None for a model without pictures. kvc makes embeddings of a picture
 first and feeds them in the places of its tokens. So the model runs once on a text with
 a picture in it, and once on embeddings alone, both on tensors without values: wherever
-the second meets a known value (positions, rotations, windows), so must the first. A
-model that reads pictures in another way is refused.
+the second meets a known value (positions, rotations, windows), so must the first. The
+places of a picture may see each other, as the first shows (Gemma 3); they are then fed
+in a call of their own. A model that reads pictures in another way is refused.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -28,6 +29,7 @@ from kvc.compiler.hugging_face.encoding_methods import (
     picture_features,
 )
 from kvc.compiler.hugging_face.inputs import cache_name, has_encoder, inputs_of
+from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.observing import Meeting, observed
 from kvc.compiler.hugging_face.picture_settings import (
     OTHERWISE,
@@ -52,12 +54,14 @@ class PictureInput:
         positions: how many it takes.
         size: its height and width.
         channels: of its pixels.
+        joined: whether its places see each other, later ones too.
     """
 
     token: int
     positions: int
     size: tuple[int, int]
     channels: int
+    joined: bool = False
 
     def pixels(self) -> Tensor:
         """Return an example of a picture, float32 [1, channels, height, width]."""
@@ -65,7 +69,10 @@ class PictureInput:
 
 
 def picture_input(
-    model: PreTrainedModel, prepared: tuple[int, int] | None, first: int
+    model: PreTrainedModel,
+    prepared: tuple[int, int] | None,
+    first: int,
+    layers: Mapping[int, CachedLayer],
 ) -> PictureInput | None:
     """Return what a model takes of a picture, None for one without pictures.
 
@@ -73,6 +80,7 @@ def picture_input(
         model: that makes text.
         prepared: height and width of all pictures; None: as its configuration says.
         first: the number of the first position.
+        layers: what they cache.
 
     Raises:
         UnsupportedModel: it reads pictures in a way that kvc does not.
@@ -100,8 +108,7 @@ def picture_input(
     channels = getattr(vision, "num_channels", 3)
     given = PictureInput(token, 0, size, channels)
     given = PictureInput(token, _positions(model, given), size, channels)
-    _check_reading(model, given, first)
-    return given
+    return replace(given, joined=_read_joined(model, given, first, _widest(layers)))
 
 
 def _asked_beside(model: PreTrainedModel) -> list[str]:
@@ -157,29 +164,34 @@ def _of_parts(model: PreTrainedModel, given: PictureInput) -> str:
     )
 
 
-def _check_reading(model: PreTrainedModel, given: PictureInput, first: int) -> None:
+def _widest(layers: Mapping[int, CachedLayer]) -> int:
+    """Return how many keys a window has at most, 0 where there is none."""
+    found = [layer.attention for layer in layers.values() if layer.attention]
+    return max((shape.window or 0 for shape in found), default=0)
+
+
+def _read_joined(
+    model: PreTrainedModel, given: PictureInput, first: int, window: int
+) -> bool:
     """Check that a text with a picture is one of embeddings.
+
+    Where the model is told which tokens are of a picture, its masks are asked about a
+    text that is longer than any window.
+
+    Returns:
+        Whether the places of the picture see each other.
 
     Raises:
         UnsupportedModel: it is more.
     """
-    tokens = torch.full(
-        (1, _AROUND * 2 + given.positions), plain_token(model.config.get_text_config())
-    )
+    length = _AROUND * 2 + given.positions + (window if _types(model) else 0)
+    tokens = torch.full((1, length), plain_token(model.config.get_text_config()))
     tokens[:, _AROUND : _AROUND + given.positions] = given.token
     try:
-        read, fed = _read(model, given, tokens), _fed(model, tokens, first)
+        (read, joined), fed = _read(model, given, tokens), _fed(model, tokens, first)
     except UnsupportedModel as error:
         what, *_ = error.reason.partition(" (")  # without an error of Python's
-        reason = f"in a text with a picture, {what}"
-        if _types(model):
-            reason = (
-                "the places of a picture see each other, later ones too: which tokens "
-                f"are of a picture ({', '.join(_types(model))}) is in its attention "
-                "mask, and in a prompt kvc's attention sees by positions alone, up to "
-                "a token's own"
-            )
-        raise _refused(model, reason) from error
+        raise _refused(model, f"in a text with a picture, {what}") from error
     except KvcError:
         raise
     except Exception as error:
@@ -199,21 +211,30 @@ def _check_reading(model: PreTrainedModel, given: PictureInput, first: int) -> N
             f"embeddings without one: {what}"
         )
         raise _refused(model, reason)
+    if len(set(joined)) > 1:
+        reason = "the places of a picture see each other in some of its layers alone"
+        raise _refused(model, reason)
+    return any(joined)
 
 
 def _read(
     model: PreTrainedModel, given: PictureInput, tokens: Tensor
-) -> Sequence[Meeting]:
-    """Return what a model computes of tokens and a picture by itself."""
+) -> tuple[Sequence[Meeting], Sequence[bool]]:
+    """Return what a model computes of tokens and a picture by itself.
+
+    Beside it, for each attention whether the places of the picture see each other.
+    """
     types = (tokens == given.token).to(torch.int64)
     beside = dict.fromkeys(_types(model), types)
     with stand_ins(model), observed(model) as meetings:
         call = _call(tokens, 0)
+        if beside:
+            call.picture = range(_AROUND, _AROUND + given.positions)
         cached = {cache_name(model): NotingCache(call)}
         pixels = given.pixels()
         with attending(call), _pictures_apart(model):
             model(input_ids=tokens, pixel_values=pixels, **beside, **cached)
-    return [*meetings, *map(seen, call.windows)]
+    return [*meetings, *map(seen, call.windows)], call.joined
 
 
 def _types(model: PreTrainedModel) -> list[str]:

@@ -22,6 +22,8 @@ OTHERWISE: Final = (
 _STEPS: Final = (
     "_preprocess", "resize", "rescale", "normalize", "center_crop", "process_image",
 )  # fmt: skip
+# Processors whose steps are these, too, once a picture is not cut into pieces first.
+_PANNING: Final = frozenset({"Gemma3ImageProcessorPil"})
 # Processors that make parts of a picture, which the runtime does as they do.
 _SPLITTING: Final = frozenset({"Idefics3ImageProcessorPil", "SmolVLMImageProcessorPil"})
 _MOST_LONGEST: Final = 4096  # to which these make a picture smaller once more
@@ -73,12 +75,35 @@ def read_pictures(folder: Path) -> dict[str, object] | None:
     kind, found = type(processor), processor.to_dict()
     if kind.__name__ in _SPLITTING:
         return _in_parts(folder, found)
+    if kind.__name__ in _PANNING:
+        return _without_panning(folder, found)
     own = [s for s in _STEPS if getattr(kind, s, None) is not getattr(PilBackend, s)]
     if own or found.get("do_pad"):
         reason = f"its {kind.__name__} prepares pictures in steps of its own: "
         steps = ", ".join(own) or "do_pad"
         raise UnsupportedModel(model=str(folder), reason=reason + steps)
     settings = _settings(folder, found)
+    _check_settings(folder, settings)
+    return settings
+
+
+def _without_panning(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
+    """Return settings of a processor that may make pieces of a picture, and does not.
+
+    It crops none.
+
+    Raises:
+        BadModelFolder: no pictures can be made with them.
+        UnsupportedModel: it makes pieces.
+    """
+    if found.get("do_pan_and_scan"):
+        reason = (
+            "its processor cuts pieces out of a wide or tall picture "
+            "(do_pan_and_scan), of which kvc makes none; without them, set it to false "
+            f"in {_FILES[0]}"
+        )
+        raise UnsupportedModel(model=str(folder), reason=reason)
+    settings = _settings(folder, {**found, "do_center_crop": False})
     _check_settings(folder, settings)
     return settings
 

@@ -91,6 +91,7 @@ def find_sizes(
     generation: Mapping[str, object],
     prefill_sizes: Sequence[int] = (),
     first: int = 0,
+    together: int = 0,
 ) -> Sizes:
     """Return the sizes to compile for.
 
@@ -101,6 +102,7 @@ def find_sizes(
         generation: its generation settings, as generation_config.json has them.
         prefill_sizes: lengths that are to have a method of their own.
         first: the number of the first position; those below it hold no token.
+        together: positions of a picture that one call takes, 0 for none.
 
     Raises:
         BadModelSetting: one is no sensible number, or more than the model can.
@@ -114,11 +116,14 @@ def find_sizes(
             "in its config.json)"
         )
         raise _bad(place, "max_length", expected, length)
+    if length < together:
+        expected = f"{together} or more, which one picture takes"
+        raise _bad(place, "max_length", expected, length)
     _check("export_hf", "prefill_chunk", chunk, 1, MAX_DIM)
     _check_prefill_sizes(prefill_sizes, length)
     chunk = min(chunk, length)
     # The first token of the longest call sees its window when the last one is written.
-    spare = max((chunk, *prefill_sizes)) - 1 + cache.slack
+    spare = max((chunk, together, *prefill_sizes)) - 1 + cache.slack
     return Sizes(length, cache.batch or 1, chunk, spare)
 
 

@@ -111,7 +111,10 @@ class Feeder:
         Raises:
             InputMismatch: the model does not have a token.
             PromptTooLong: there is no room for a prompt.
+            BadSetting: pictures do not lie in a prompt as the model reads them.
         """
+        if self._picturing is not None:
+            self._picturing.plan(prompts[0])
         for number, (row, prompt) in enumerate(zip(self.rows, prompts, strict=True)):
             if self._token_input is not None:
                 self._token_input.check(np.array(prompt, np.int64))
@@ -147,7 +150,7 @@ class Feeder:
         self._encode()
         last, at = np.zeros((0, 0), np.float32), 0
         longest = max(map(len, prompts))
-        for chunk in self._plan(longest):
+        for chunk in self._plan(longest, prompts):
             parts = [prompt[at : at + chunk.count] for prompt in prompts]
             began = time.perf_counter()
             given = None
@@ -163,10 +166,11 @@ class Feeder:
             last, at = logits, at + chunk.count
         return last
 
-    def _plan(self, count: int) -> list[Chunk]:
+    def _plan(self, count: int, prompts: Sequence[Sequence[int]]) -> list[Chunk]:
         """Return the calls for prompts of which the longest has so many tokens."""
         if self._picturing is not None:
-            return plan_chunks(count, (), self._picturing.sizes)
+            (prompt,) = prompts
+            return self._picturing.plan(prompt)
         return plan_chunks(count, self._prefills, self._decode)
 
     def _encode(self) -> None:

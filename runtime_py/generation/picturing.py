@@ -7,14 +7,14 @@ picture at a time, or of one of the parts that a picture is read in.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
+from kvc.runtime.calls.chunks import Chunk, ChunkSizes, chunk_sizes, plan_chunks
 from kvc.runtime.embedding.parts import InParts, parts_preparation_of
 from kvc.runtime.embedding.pictures import (
     check_pictures,
@@ -36,6 +36,7 @@ Floats = npt.NDArray[np.float32]
 _EMBED_PICTURE: Final = "embed_image"
 _EMBED_TOKENS: Final = "embed_tokens"
 _PREFILL: Final = "prefill_embeds"
+_PREFILL_PICTURE: Final = "prefill_picture"
 PICTURES: Final = "pictures"
 _PLACES: Final = "picture_places"
 _GRIDS: Final = "grids"
@@ -134,22 +135,51 @@ class Picturing:
     """Gives the embeddings of a prompt with pictures, part by part.
 
     Attributes:
-        sizes: what the method takes that appends embeddings.
         grids: of each picture in how many parts it is, as `Places` names it.
     """
 
     def __init__(
         self, session: Session, places: Places, pictures: Sequence[InParts]
     ) -> None:
-        self.sizes: ChunkSizes = chunk_sizes(
-            session.methods[_PREFILL], session.symbols, session.longest_call
-        )
+        self._sizes = _chunk_sizes(session, _PREFILL)
+        self._joined: ChunkSizes | None = None
+        if _PREFILL_PICTURE in session.methods:
+            self._joined = _chunk_sizes(session, _PREFILL_PICTURE)
+            _check_joined(self._joined, places)
         self.grids = [picture.grid for picture in pictures]
         self._session, self._places = session, places
         self._pixels = [part for picture in pictures for part in picture.pixels]
         graph = session.methods[_PREFILL].graph
         self._width = graph.values[graph.inputs[0]].type.dims[-1:]
         self._shown: tuple[int, Floats] | None = None
+
+    def plan(self, prompt: Sequence[int]) -> list[Chunk]:
+        """Return the calls for a prompt, in their order.
+
+        Where the places of a picture see each other, each picture is a call.
+
+        Raises:
+            BadSetting: such pictures have places that do not lie side by side, or with
+                nothing between them: they would be others, or one.
+        """
+        if self._joined is None:
+            return plan_chunks(len(prompt), (), self._sizes)
+        planned, token = list[Chunk](), self._places.token
+        for shown, part in groupby(prompt, lambda one: one == token):
+            count = len(list(part))
+            if not shown:
+                planned += plan_chunks(count, (), self._sizes)
+            elif count == self._joined.most:
+                planned.append(Chunk(self._joined.method, count))
+            else:
+                expected = (
+                    f"the token {token} {self._joined.most} times in a row for each "
+                    "picture, whose places see each other, and another token between "
+                    "two pictures"
+                )
+                found = f"{count} times in a row"
+                raise BadSetting(name="prompt", expected=expected, found=found)
+        return planned
 
     def embeddings(self, prompt: Sequence[int], begin: int, end: int) -> Floats:
         """Return embeddings float32 [1, end - begin, hidden] of a part of a prompt.
@@ -195,6 +225,22 @@ class Picturing:
             found = f"{getattr(made, 'shape', type(made).__name__)}"
             raise BadSetting(name="the bundle", expected=what, found=found)
         return made
+
+
+def _chunk_sizes(session: Session, method: str) -> ChunkSizes:
+    return chunk_sizes(session.methods[method], session.symbols, session.longest_call)
+
+
+def _check_joined(sizes: ChunkSizes, places: Places) -> None:
+    """Check that the method of pictures that are one call takes one of them.
+
+    Raises:
+        BadSetting: it does not.
+    """
+    if not sizes.least == sizes.most == places.positions:
+        expected = f"a method {sizes.method} of {places.positions} embeddings"
+        found = f"{sizes.least} to {sizes.most}"
+        raise BadSetting(name="the bundle", expected=expected, found=found)
 
 
 def places_of(session: Session) -> Places | None:

@@ -92,7 +92,7 @@ embeddings with the recipe `cpu_fp32`, and compared with the model itself, which
 given the whole text and both pictures at once (`tests/support/seeing_models.py`).
 
 - *prefill*: the largest difference after chunks of {chunks} positions, whose ends are
-  within pictures.
+  within pictures; those of Gemma 3 begin and end with pictures, too.
 - *decode*: the largest difference in {steps} steps after them.
 - *control*: the same with one row of a picture's embeddings replaced. It must be above
   {noticed:g}.

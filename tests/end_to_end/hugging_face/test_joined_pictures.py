@@ -1,0 +1,292 @@
+"""Models in whose prompts the places of a picture see each other (Gemma 3)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from hf_parity import zero_row
+from PIL import Image
+from seeing_models import (
+    JOINED,
+    MODELS,
+    NOTICED,
+    PATCH,
+    SIDE,
+    TOKEN,
+    TOLERANCE,
+    WORDS,
+    build,
+    eager,
+    picture,
+)
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import Gemma3Processor, PreTrainedTokenizerFast
+from transformers.models.gemma3.image_processing_pil_gemma3 import (
+    Gemma3ImageProcessorPil,
+)
+
+from kvc.compiler import CacheConfig, export_hf
+from kvc.compiler.hugging_face.picture_settings import read_pictures
+from kvc.runtime import Session, generate, load
+from kvc.runtime.embedding.pictures import pixels_of, preparation_of
+from kvc.runtime.generation.picturing import picturing_of, places_of
+from kvc.schema.container import BundleFile
+from kvc.schema.errors import (
+    BadModelSetting,
+    BadSetting,
+    PromptTooLong,
+    UnsupportedModel,
+)
+from kvc.tools.cli import main
+from kvc.tools.reports.methods import describe_methods
+
+BEGIN, END = 88, 89  # tokens around a picture
+CHUNK = 5
+CAPACITY = 100
+STEPS = 40
+SPECIAL = {"<pad>": 0, "</s>": 2, "<boi>": BEGIN, "<eoi>": END, "<soft>": TOKEN}
+PROMPTS = {"3 4 <boi> 5 6 7 8 9 10 11": 1, "<boi> 5 6 <boi> 7": 2, "5 6 7": 0}
+
+
+def processor(**settings) -> Gemma3Processor:
+    """What prepares texts and pictures."""
+    words = {str(n): n for n in range(WORDS) if n not in SPECIAL.values()}
+    made = Tokenizer(models.WordLevel(words | SPECIAL, unk_token="<pad>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens([AddedToken(one, normalized=False) for one in SPECIAL])
+    named = {"boi_token": "<boi>", "eoi_token": "<eoi>", "image_token": "<soft>"}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="</s>",
+        extra_special_tokens=named,
+    )  # fmt: skip
+    sides = {"height": SIDE, "width": SIDE}
+    pictures = Gemma3ImageProcessorPil(size=sides, **settings)
+    return Gemma3Processor(pictures, tokenizer, image_seq_length=JOINED)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build(*MODELS["gemma3"])
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("gemma3")
+    model.save_pretrained(path)
+    processor().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def bundle(folder, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "gemma3.kvc"
+    settings = ["--recipe", "cpu_fp32", "--max-length", str(CAPACITY)]
+    settings += ["--prefill-chunk", str(CHUNK), "--output", str(path)]
+    done = CliRunner().invoke(main, ["compile", str(folder), *settings])
+    assert done.exit_code == 0, done.output
+    return path
+
+
+@pytest.fixture
+def session(bundle):
+    with load(bundle) as program, program.session() as opened:
+        yield opened
+
+
+def tokens_of(prompt: str) -> list[int]:
+    """Return what the processor of transformers makes of a prompt."""
+    images = [picture(i) for i in range(PROMPTS[prompt])]
+    return processor()(images=images or None, text=prompt)["input_ids"][0]
+
+
+def wanted_of(model, tokens: list[int], images: int) -> np.ndarray:
+    """Return logits of the model itself, in eager mode and without a cache."""
+    made = processor().image_processor([picture(i) for i in range(images)])
+    given = np.stack(made["pixel_values"])
+    return eager(model, np.array([tokens]), given)
+
+
+def fed(session: Session, tokens: list[int], images: int, held: int) -> np.ndarray:
+    """Return the logits after each chunk of a prompt, then of decode steps."""
+    given = [picture(i) for i in range(images)]
+    picturing = picturing_of(session, places_of(session), given)
+    made, at = [], 0
+    for chunk in picturing.plan(tokens[:held]):
+        part = picturing.embeddings(tokens, at, at + chunk.count)
+        made.append(session.call(chunk.method, part)[0].copy())
+        at += chunk.count
+    made += [session.decode(np.array([[one]]))[0].copy() for one in tokens[held:]]
+    return np.stack(made)
+
+
+def ends_of(session: Session, tokens: list[int], images: int, held: int) -> list[int]:
+    """Return the last place of each chunk, then of each decode step."""
+    given = [picture(i) for i in range(images)]
+    picturing = picturing_of(session, places_of(session), given)
+    chunks = [chunk.count for chunk in picturing.plan(tokens[:held])]
+    return [*(np.cumsum(chunks) - 1), *range(held, len(tokens))]
+
+
+def test_logits_are_those_of_the_model_after_chunks_and_40_steps(model, session):
+    prompt = tokens_of("<boi> 5 6 <boi> 7")
+    more = np.random.default_rng(7).integers(3, BEGIN, STEPS).tolist()
+    whole, held = [*prompt, *more], len(prompt)
+    wanted = wanted_of(model, whole, 2)[ends_of(session, whole, 2, held)]
+    assert (
+        np.abs(fed(session, whole, 2, held) - wanted).max() < TOLERANCE * wanted.std()
+    )
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_wrong_row_of_a_cache_is_noticed(model, session, layer):
+    prompt = tokens_of("3 4 <boi> 5 6 7 8 9 10 11")
+    held = prompt.index(END)
+    fed(session, prompt[:held], 1, held)
+    for name in ("keys", "values"):
+        zero_row(session.state[f"kvc_cache.{layer}.{name}"], held - 2)
+    found = session.decode(np.array([[END]]))[0]
+    wanted = wanted_of(model, prompt, 1)[held]
+    assert np.abs(found - wanted).max() > NOTICED * wanted.std()
+
+
+def test_places_that_did_not_see_later_ones_would_be_noticed(model, session):
+    prompt = tokens_of("<boi> 5 6 <boi> 7")
+    given = [picture(i) for i in range(2)]
+    embeddings = picturing_of(session, places_of(session), given).embeddings
+    for i in range(len(prompt)):
+        found = session.prefill_embeds(embeddings(prompt, i, i + 1))[0].copy()
+    wanted = wanted_of(model, prompt, 2)[-1]
+    assert np.abs(found - wanted).max() > NOTICED * wanted.std()
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_answers_are_those_of_transformers(model, session, prompt):
+    images = [picture(i) for i in range(PROMPTS[prompt])]
+    given = processor()(images=images or None, text=prompt, return_tensors="pt")
+    given.pop("num_crops", None)
+    limit = {"max_new_tokens": STEPS, "do_sample": False, "eos_token_id": [95]}
+    with torch.no_grad():
+        wanted = model.generate(**given, **limit)[0, given["input_ids"].shape[1] :]
+    run = generate(session, prompt, images=images, max_tokens=STEPS, stop_tokens=95)
+    assert list(run) == [token for token in wanted.tolist() if token != 95]
+
+
+def test_the_command_reads_pictures(bundle, session, tmp_path):
+    picture(0).save(tmp_path / "0.png")
+    prompt = "3 4 <boi> 5 6 7 8 9 10 11"
+    arguments = ["generate", str(bundle), prompt, "--max-tokens", "9"]
+    found = CliRunner().invoke(main, [*arguments, "--image", str(tmp_path / "0.png")])
+    assert found.exit_code == 0, found.stderr
+    run = generate(session, prompt, images=[picture(0)], max_tokens=9)
+    assert found.stdout == "".join(run.text())
+
+
+def test_a_later_turn_brings_another_picture(bundle, session):
+    first, then = "3 <boi> 4 5", "6 <boi> 7"
+    limit = {"stop_tokens": 95}
+    said = list(generate(session, first, images=[picture(0)], max_tokens=4, **limit))
+    more = f"{said[-1]} {then}"
+    turns = list(generate(session, more, images=[picture(1)], max_tokens=9, **limit))
+    with load(bundle) as program, program.session() as other:
+        text = " ".join([first, *map(str, said), then])
+        images = [picture(0), picture(1)]
+        whole = list(generate(other, text, images=images, max_tokens=9, **limit))
+    assert len(turns) == 9
+    assert turns == whole
+
+
+@pytest.mark.parametrize(
+    ("tokens", "images", "says"),
+    [
+        ([5, *[TOKEN] * (2 * JOINED), 6], 2, "got 8 times in a row"),
+        ([TOKEN, 5, *[TOKEN] * (JOINED - 1), 6], 1, "got 1 times in a row"),
+        ([5, 6], 1, "once, for the picture, got 0"),
+        ([5, TOKEN, 6], 0, "none of the token"),
+    ],
+)
+def test_a_picture_lies_in_a_prompt_as_the_model_reads_it(
+    session, tokens, images, says
+):
+    given = [picture(i) for i in range(images)]
+    with pytest.raises(BadSetting, match=says):
+        generate(session, tokens, images=given)
+    assert session.position == 0
+
+
+def test_a_picture_past_the_capacity_is_refused_before_anything_runs(bundle):
+    with load(bundle) as program, program.session(capacity=16) as session:
+        with pytest.raises(PromptTooLong):
+            generate(session, "<boi> 5 <boi> 6 7 8 9", images=[picture(0), picture(1)])
+        assert session.position == 0
+
+
+def test_a_method_of_pictures_of_another_size_is_refused(session, monkeypatch):
+    metadata = dict(session.metadata)
+    told = json.loads(metadata["picture_places"]) | {"positions": 3}
+    metadata["picture_places"] = json.dumps(told)
+    monkeypatch.setattr(Session, "metadata", metadata)
+    with pytest.raises(BadSetting, match="the bundle"):
+        generate(session, [5, TOKEN, 6], images=[picture(0)])
+
+
+def test_no_operator_is_left_to_pytorch_and_no_mask_is_stored(bundle):
+    with BundleFile.open(bundle) as file:
+        program = file.program
+    assert not any(method.left for method in describe_methods(program))
+    assert {state.name for state in program.states} == {
+        "kvc_position",
+        *(f"kvc_cache.{i}.{n}" for i in (0, 1) for n in ("keys", "values")),
+    }
+
+
+def test_a_picture_longer_than_the_cache_is_refused(model):
+    settings = {"cache": CacheConfig(16), "prefill_chunk": CHUNK}
+    large = build(*_of_pictures(64))
+    with pytest.raises(BadModelSetting, match="64 or more, which one picture takes"):
+        export_hf(large, **settings)
+
+
+def _of_pictures(places: int):
+    kind, settings = MODELS["gemma3"]
+    vision = settings["vision_config"] | {"image_size": 8 * PATCH}
+    more = {"vision_config": vision, "mm_tokens_per_image": places}
+    return kind, settings | more
+
+
+@pytest.mark.exhaustive
+def test_rings_have_room_for_a_picture_that_is_longer_than_a_chunk(tmp_path):
+    made = export_hf(
+        build(*_of_pictures(16)),
+        recipe="cpu_fp32", cache=CacheConfig(CAPACITY), prefill_chunk=CHUNK,
+    )  # fmt: skip
+    made.save(tmp_path / "model.kvc")
+    with load(tmp_path / "model.kvc") as program, program.session() as session:
+        assert session.longest_call == 16
+        assert session.state["kvc_cache.0.keys"].shape[2] == 6 + 16 - 1
+
+
+SIZES = [(45, 33), (20, 61), (300, 7), (1, 1)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_pixels_are_those_of_transformers(folder, size):
+    shown = picture(3, *size)
+    preparation = preparation_of(read_pictures(folder))
+    found = pixels_of(preparation, shown, (SIDE, SIDE))
+    wanted = processor().image_processor(shown)["pixel_values"][0]
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_pan_and_scan_is_refused(tmp_path):
+    processor(do_pan_and_scan=True).image_processor.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match="do_pan_and_scan"):
+        read_pictures(tmp_path)
+
+
+def test_an_empty_picture_is_refused(session):
+    with pytest.raises(Exception, match="0 x 4 pixels"):
+        generate(session, "5 <boi> 6", images=[Image.new("RGB", (0, 4))])
+    assert session.position == 0
