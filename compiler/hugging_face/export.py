@@ -168,10 +168,10 @@ def export_hf(
             together.enter_context(rows_apart(decoder))
             check_apart(decoder, given)
         seen = _seen(opened, layers.own, first) if pictures else None
-        together = seen.positions if seen is not None and seen.joined else 0
+        picture = seen.positions if seen is not None and seen.joined else 0
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first,
-            together,
+            picture,
         )  # fmt: skip
         check_keys(decoder, sizes.length)
         sizes = replace(sizes, heard=heard)

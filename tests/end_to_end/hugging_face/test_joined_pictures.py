@@ -32,7 +32,9 @@ from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face.picture_settings import read_pictures
 from kvc.runtime import Session, generate, load
 from kvc.runtime.embedding.pictures import pixels_of, preparation_of
-from kvc.runtime.generation.picturing import picturing_of, places_of
+from kvc.runtime.generation.picture_places import places_of
+from kvc.runtime.generation.picturing import Picturing
+from kvc.runtime.generation.preparing import prepared
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import (
     BadModelSetting,
@@ -47,6 +49,7 @@ BEGIN, END = 88, 89  # tokens around a picture
 CHUNK = 5
 CAPACITY = 100
 STEPS = 40
+ROWS = 4
 SPECIAL = {"<pad>": 0, "</s>": 2, "<boi>": BEGIN, "<eoi>": END, "<soft>": TOKEN}
 PROMPTS = {"3 4 <boi> 5 6 7 8 9 10 11": 1, "<boi> 5 6 <boi> 7": 2, "5 6 7": 0}
 
@@ -84,7 +87,8 @@ def folder(model, tmp_path_factory) -> Path:
 def bundle(folder, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "gemma3.kvc"
     settings = ["--recipe", "cpu_fp32", "--max-length", str(CAPACITY)]
-    settings += ["--prefill-chunk", str(CHUNK), "--output", str(path)]
+    settings += ["--prefill-chunk", str(CHUNK), "--max-batch", str(ROWS)]
+    settings += ["--output", str(path)]
     done = CliRunner().invoke(main, ["compile", str(folder), *settings])
     assert done.exit_code == 0, done.output
     return path
@@ -109,15 +113,21 @@ def wanted_of(model, tokens: list[int], images: int) -> np.ndarray:
     return eager(model, np.array([tokens]), given)
 
 
+def picturing_on(session: Session, images) -> Picturing:
+    """Return what gives the embeddings of one prompt with pictures."""
+    places = places_of(session)
+    return Picturing(session, places, [prepared(session, places, images)])
+
+
 def fed(session: Session, tokens: list[int], images: int, held: int) -> np.ndarray:
     """Return the logits after each chunk of a prompt, then of decode steps."""
     given = [picture(i) for i in range(images)]
-    picturing = picturing_of(session, places_of(session), given)
+    picturing = picturing_on(session, given)
     made, at = [], 0
-    for chunk in picturing.plan(tokens[:held]):
-        part = picturing.embeddings(tokens, at, at + chunk.count)
-        made.append(session.call(chunk.method, part)[0].copy())
-        at += chunk.count
+    for feed in picturing.plan([tokens[:held]]):
+        part = picturing.embeddings([tokens], [at], feed.counts)
+        made.append(session.call(feed.method, part)[0].copy())
+        at += feed.counts[0]
     made += [session.decode(np.array([[one]]))[0].copy() for one in tokens[held:]]
     return np.stack(made)
 
@@ -125,8 +135,8 @@ def fed(session: Session, tokens: list[int], images: int, held: int) -> np.ndarr
 def ends_of(session: Session, tokens: list[int], images: int, held: int) -> list[int]:
     """Return the last place of each chunk, then of each decode step."""
     given = [picture(i) for i in range(images)]
-    picturing = picturing_of(session, places_of(session), given)
-    chunks = [chunk.count for chunk in picturing.plan(tokens[:held])]
+    picturing = picturing_on(session, given)
+    chunks = [feed.counts[0] for feed in picturing.plan([tokens[:held]])]
     return [*(np.cumsum(chunks) - 1), *range(held, len(tokens))]
 
 
@@ -155,9 +165,9 @@ def test_a_wrong_row_of_a_cache_is_noticed(model, session, layer):
 def test_places_that_did_not_see_later_ones_would_be_noticed(model, session):
     prompt = tokens_of("<boi> 5 6 <boi> 7")
     given = [picture(i) for i in range(2)]
-    embeddings = picturing_of(session, places_of(session), given).embeddings
+    embeddings = picturing_on(session, given).embeddings
     for i in range(len(prompt)):
-        found = session.prefill_embeds(embeddings(prompt, i, i + 1))[0].copy()
+        found = session.prefill_embeds(embeddings([prompt], [i], [1]))[0].copy()
     wanted = wanted_of(model, prompt, 2)[-1]
     assert np.abs(found - wanted).max() > NOTICED * wanted.std()
 
@@ -172,6 +182,58 @@ def test_answers_are_those_of_transformers(model, session, prompt):
         wanted = model.generate(**given, **limit)[0, given["input_ids"].shape[1] :]
     run = generate(session, prompt, images=images, max_tokens=STEPS, stop_tokens=95)
     assert list(run) == [token for token in wanted.tolist() if token != 95]
+
+
+def test_each_row_of_a_batch_is_what_it_is_alone(bundle, session):
+    """Texts and pictures of rows begin and end at places of their own."""
+    prompts = [*PROMPTS, "<boi>"]
+    counts = [*PROMPTS.values(), 1]
+    images = [[picture(10 * i + j) for j in range(n)] for i, n in enumerate(counts)]
+    limit = {"max_tokens": 9, "stop_tokens": 95}
+    with load(bundle) as program, program.session(batch=ROWS) as rows:
+        together = generate(rows, prompts, images=images, **limit)
+        together.texts()
+        answers = [list(one) for one in together.tokens]
+    alone = []
+    for prompt, given in zip(prompts, images, strict=True):
+        session.reset()
+        alone.append(list(generate(session, prompt, images=given, **limit)))
+    assert answers == alone
+
+
+def test_rows_wait_at_a_picture_for_those_whose_text_is_longer(bundle):
+    prompts = [[5, *[TOKEN] * JOINED, 6], [7] * (CHUNK + 2), [*[TOKEN] * JOINED]]
+    images = [[picture(0)], [], [picture(1)]]
+    with load(bundle) as program, program.session(batch=3) as session:
+        places = places_of(session)
+        rows = [prepared(session, places, given) for given in images]
+        planned = Picturing(session, places, rows).plan(prompts)
+    assert [(feed.method, feed.counts) for feed in planned] == [
+        ("prefill_embeds", (1, 4, 0)),
+        ("prefill_embeds", (0, 3, 0)),
+        ("prefill_picture", (4, 0, 4)),
+        ("prefill_embeds", (1, 0, 0)),
+    ]
+
+
+def test_the_command_reads_pictures_of_several_prompts(bundle, tmp_path):
+    files = []
+    for i in range(3):
+        picture(i).save(tmp_path / f"{i}.png")
+        files += ["--image", str(tmp_path / f"{i}.png")]
+    prompts = ["5 <boi> 6", "7 8", "<boi> 9 <boi>"]
+    arguments = ["generate", str(bundle), *prompts, "--max-tokens", "5"]
+    found = CliRunner().invoke(main, [*arguments, *files])
+    assert found.exit_code == 0, found.stderr
+    images = [[picture(0)], [], [picture(1), picture(2)]]
+    with load(bundle) as program, program.session(batch=3) as session:
+        texts = generate(session, prompts, images=images, max_tokens=5).texts()
+    pairs = zip(prompts, texts, strict=True)
+    shown = [f"> {prompt}\n{text}\n" for prompt, text in pairs]
+    assert found.stdout == "\n".join(shown)
+    found = CliRunner().invoke(main, [*arguments, *files[2:]])
+    assert found.exit_code == 1
+    assert "prompt: expected '<boi>' once, for the picture, got 2" in found.stderr
 
 
 def test_the_command_reads_pictures(bundle, session, tmp_path):

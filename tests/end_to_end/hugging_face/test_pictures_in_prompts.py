@@ -278,13 +278,33 @@ def test_pictures_past_the_capacity_are_refused_before_anything_runs(bundle):
         assert session.position == 0
 
 
-def test_pictures_come_with_one_prompt(bundle):
+@pytest.mark.parametrize("images", ["0.png", [picture(0)], [[], picture(0)], [[], [5]]])
+def test_pictures_of_several_prompts_are_listed_for_each(bundle, images):
     with (
         load(bundle) as program,
         program.session() as session,
-        pytest.raises(BadSetting, match="images: expected none, or one prompt"),
+        pytest.raises(BadSetting, match="images"),
     ):
-        generate(session, ["<image> 5", "6"], images=[picture(0)])
+        generate(session, ["<image> 5", "6"], images=images)
+
+
+def test_several_prompts_need_a_bundle_of_several_rows(bundle):
+    with (
+        load(bundle) as program,
+        program.session() as session,
+        pytest.raises(BadSetting, match="the bundle: expected a method prefill_embeds"),
+    ):
+        generate(session, ["<image> 5", "6"], images=[[picture(0)], []])
+
+
+def test_pictures_come_without_a_draft(bundle):
+    with (
+        load(bundle) as program,
+        program.session() as session,
+        program.session() as draft,
+        pytest.raises(BadSetting, match="images: expected none beside a draft"),
+    ):
+        generate(session, "<image> 5", images=[picture(0)], draft=draft)
 
 
 @pytest.mark.exhaustive
