@@ -37,14 +37,25 @@ def pictures_of(images: object, prompts: int | None) -> list[Sequence[object]]:
     """
     none = isinstance(images, list | tuple) and not images
     if prompts is None:
-        return [() if none else check_pictures(images, "images")]
+        return [() if none else _checked(images)]
     if none:
         return [()] * prompts
     listed = images if isinstance(images, list | tuple) else ()
     if len(listed) != prompts or not all(isinstance(p, list | tuple) for p in listed):
         expected = f"a list of pictures for each prompt, {prompts} times"
         raise BadSetting(name="images", expected=expected, found=repr(images)[:80])
-    return [check_pictures(one, "images") if one else () for one in listed]
+    return [_checked(one) if one else () for one in listed]
+
+
+def _checked(images: object) -> Sequence[object]:
+    """Return a list of pictures, all of which may be prepared already.
+
+    Raises:
+        BadSetting: it is none, or has something else in it.
+    """
+    if isinstance(images, list) and all(isinstance(one, InParts) for one in images):
+        return images
+    return check_pictures(images, "images")
 
 
 def prepared(

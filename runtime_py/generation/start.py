@@ -39,6 +39,7 @@ from kvc.schema.errors import BadSetting
 if TYPE_CHECKING:
     import numpy as np
 
+    from kvc.runtime.embedding.parts import InParts
     from kvc.runtime.embedding.pictures import Picture
 
     Prompt = str | Sequence[int] | np.typing.NDArray[np.int64]
@@ -52,7 +53,7 @@ def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
     session: Session,
     prompt: "Prompt | None" = None,
     *,
-    images: "Sequence[Picture]" = (),
+    images: "Sequence[Picture | InParts]" = (),
     tokenizer: Tokenizer | None = None,
     history: Sequence[int] = (),
     draft: Session | None = None,
@@ -80,7 +81,7 @@ def generate(
     session: Session,
     prompt: object = None,
     *,
-    images: "Sequence[Picture | Sequence[Picture]]" = (),
+    images: "Sequence[Picture | InParts | Sequence[Picture]]" = (),
     attention_mask: object = None,
     tokenizer: Tokenizer | None = None,
     history: Sequence[object] = (),

@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import joined_pictures
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from hf_parity import zero_row
+from joined_pictures import BEGIN, CAPACITY, CHUNK, END, ROWS, processor
 from PIL import Image
 from seeing_models import (
     JOINED,
@@ -17,15 +19,9 @@ from seeing_models import (
     SIDE,
     TOKEN,
     TOLERANCE,
-    WORDS,
     build,
     eager,
     picture,
-)
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-from transformers import Gemma3Processor, PreTrainedTokenizerFast
-from transformers.models.gemma3.image_processing_pil_gemma3 import (
-    Gemma3ImageProcessorPil,
 )
 
 from kvc.compiler import CacheConfig, export_hf
@@ -45,53 +41,23 @@ from kvc.schema.errors import (
 from kvc.tools.cli import main
 from kvc.tools.reports.methods import describe_methods
 
-BEGIN, END = 88, 89  # tokens around a picture
-CHUNK = 5
-CAPACITY = 100
 STEPS = 40
-ROWS = 4
-SPECIAL = {"<pad>": 0, "</s>": 2, "<boi>": BEGIN, "<eoi>": END, "<soft>": TOKEN}
 PROMPTS = {"3 4 <boi> 5 6 7 8 9 10 11": 1, "<boi> 5 6 <boi> 7": 2, "5 6 7": 0}
-
-
-def processor(**settings) -> Gemma3Processor:
-    """What prepares texts and pictures."""
-    words = {str(n): n for n in range(WORDS) if n not in SPECIAL.values()}
-    made = Tokenizer(models.WordLevel(words | SPECIAL, unk_token="<pad>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.add_special_tokens([AddedToken(one, normalized=False) for one in SPECIAL])
-    named = {"boi_token": "<boi>", "eoi_token": "<eoi>", "image_token": "<soft>"}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="</s>",
-        extra_special_tokens=named,
-    )  # fmt: skip
-    sides = {"height": SIDE, "width": SIDE}
-    pictures = Gemma3ImageProcessorPil(size=sides, **settings)
-    return Gemma3Processor(pictures, tokenizer, image_seq_length=JOINED)
 
 
 @pytest.fixture(scope="module")
 def model():
-    return build(*MODELS["gemma3"])
+    return joined_pictures.model()
 
 
 @pytest.fixture(scope="module")
-def folder(model, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("gemma3")
-    model.save_pretrained(path)
-    processor().save_pretrained(path)
-    return path
+def folder(joined_folder) -> Path:
+    return joined_folder
 
 
 @pytest.fixture(scope="module")
-def bundle(folder, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("bundle") / "gemma3.kvc"
-    settings = ["--recipe", "cpu_fp32", "--max-length", str(CAPACITY)]
-    settings += ["--prefill-chunk", str(CHUNK), "--max-batch", str(ROWS)]
-    settings += ["--output", str(path)]
-    done = CliRunner().invoke(main, ["compile", str(folder), *settings])
-    assert done.exit_code == 0, done.output
-    return path
+def bundle(joined_bundle) -> Path:
+    return joined_bundle
 
 
 @pytest.fixture
@@ -176,7 +142,6 @@ def test_places_that_did_not_see_later_ones_would_be_noticed(model, session):
 def test_answers_are_those_of_transformers(model, session, prompt):
     images = [picture(i) for i in range(PROMPTS[prompt])]
     given = processor()(images=images or None, text=prompt, return_tensors="pt")
-    given.pop("num_crops", None)
     limit = {"max_new_tokens": STEPS, "do_sample": False, "eos_token_id": [95]}
     with torch.no_grad():
         wanted = model.generate(**given, **limit)[0, given["input_ids"].shape[1] :]

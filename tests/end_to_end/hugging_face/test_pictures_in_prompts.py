@@ -28,7 +28,8 @@ from seeing_models import (
 )
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.runtime import Session, generate, load
+from kvc.runtime import Conversation, Session, generate, load
+from kvc.runtime.tokenizers import tokenizer_of
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import (
     BadModelSetting,
@@ -176,6 +177,36 @@ def test_a_later_turn_brings_another_picture(bundle):
             whole = list(generate(session, text, images=images, **limit))
     assert len(turns) == STEPS
     assert turns == whole
+
+
+def test_a_picture_that_was_read_in_part_is_read_whole_again(bundle, monkeypatch):
+    """All is run anew, which ends within the first picture, then once more."""
+    call, prefills = Session.call, []
+
+    def noting(session, name, *given, **named):
+        prefills.extend([name] if name == "prefill_embeds" else [])
+        if len(prefills) == count:
+            raise KeyboardInterrupt
+        return call(session, name, *given, **named)
+
+    limit, count = {"max_tokens": 4, "stop_tokens": [95]}, 0
+    with load(bundle) as program, program.session() as session:
+        chat = Conversation(session, tokenizer_of(program), None, **limit)
+        first = "".join(chat.say("3 <image> 4", [picture(0)]))
+        session.reset()  # what a rewind that is refused leads to
+        chat._held = []
+        prefills.clear()
+        count = 2
+        monkeypatch.setattr(Session, "call", noting)
+        with pytest.raises(KeyboardInterrupt):
+            list(chat.say(" 5"))
+        assert 1 < chat.used < POSITIONS
+        count = 0
+        found = "".join(chat.say(" 6"))
+    with load(bundle) as program, program.session() as session:
+        text = f"3 <image> 4 {first} 6"
+        run = generate(session, text, images=[picture(0)], **limit)
+        assert found == "".join(run.text())
 
 
 @pytest.mark.parametrize(
