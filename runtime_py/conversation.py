@@ -253,8 +253,7 @@ class Conversation:
         marks = iter(
             mark
             for mark, count in (
-                (one.mark, places.positions * places.parts_of(one.picture.grid))
-                for one in shown
+                (one.mark, places.count_of(one.picture.grid)) for one in shown
             )
             for _ in range(count)
         )

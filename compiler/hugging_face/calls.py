@@ -59,6 +59,8 @@ class Call:
         together: whether its tokens see each other, later ones too.
         picture: which places a picture has, in a text that a model reads by itself.
         joined: for each attention in such a text, whether these see each other.
+        places: int64 [batch, seq] or [axes, batch, seq], the number of each position;
+            None: they count the tokens.
     """
 
     start: Tensor
@@ -78,6 +80,7 @@ class Call:
     together: bool = False
     picture: range | None = None
     joined: list[bool] = field(default_factory=list)
+    places: Tensor | None = None
 
     @property
     def held(self) -> Tensor:

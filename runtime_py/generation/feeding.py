@@ -152,10 +152,11 @@ class Feeder:
             pieces = zip(prompts, at, feed.counts, strict=True)
             parts = [prompt[begin : begin + n] for prompt, begin, n in pieces]
             began = time.perf_counter()
-            given = None
+            given, beside = None, _Lengths()
             if self._picturing is not None:
                 given = self._picturing.embeddings(prompts, at, feed.counts)
-            logits = self.run(feed.method, parts, given)
+                beside |= self._picturing.positions(prompts, at, feed.counts)
+            logits = self.run(feed.method, parts, given, beside)
             self.prefill.seconds += time.perf_counter() - began
             self.prefill.tokens += sum(feed.counts)
             for row, part in enumerate(parts):
@@ -205,6 +206,7 @@ class Feeder:
         method: str,
         parts: Sequence[Sequence[int]],
         embeddings: Array | None = None,
+        beside: _Lengths | None = None,
     ) -> Logits:
         """Run tokens of each row in one call.
 
@@ -213,6 +215,7 @@ class Feeder:
             parts: tokens of each row, as many as the method takes in the longest.
             embeddings: [rows, longest, hidden], which the method takes in place of the
                 tokens.
+            beside: what else the method takes, by name.
 
         Returns:
             What the call gives: float32 [rows, vocab], or of each token of one row
@@ -224,9 +227,9 @@ class Feeder:
         """
         self._check_alone(method)
         given = _padded(parts) if embeddings is None else embeddings
-        row_lengths = self._row_lengths(method, parts)
+        named = self._row_lengths(method, parts) | (beside or {})
         self._calling = True
-        logits = cast(Logits, self.session.call(method, given, **row_lengths))
+        logits = cast(Logits, self.session.call(method, given, **named))
         for number, part in enumerate(parts):  # quicker than a strict zip of few
             self.rows[number].fed += len(part)
         self._changes, self._calling = self.session.changes, False

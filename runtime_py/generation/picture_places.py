@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final, cast
 
+from kvc.runtime.embedding.patches import grid_of
 from kvc.runtime.metadata import impossible, parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
@@ -19,6 +20,21 @@ EMBED_TOKENS: Final = "embed_tokens"
 PREFILL: Final = "prefill_embeds"
 _PLACES: Final = "picture_places"
 _GRIDS: Final = "grids"
+_SIZED: Final = "sized"
+_MOST_SIDE: Final = 1 << 6  # of a group, and of a window
+
+
+@frozen
+class Sized:
+    """How pictures of sizes of their own are read.
+
+    Attributes:
+        merge: patches of a side of a group, which becomes one embedding.
+        window: groups of a side of a window; 0: all patches see each other.
+    """
+
+    merge: int
+    window: int
 
 
 @frozen
@@ -32,6 +48,8 @@ class Places:
         expansion: what takes its place, which becomes so many of these tokens.
         grids: of pictures that are read in parts, the texts around the places of each
             part, by rows and columns; None: a picture is one.
+        sized: how pictures of sizes of their own are read, which have as many places as
+            groups of patches, `positions` at the most; None: all have one size.
     """
 
     token: int
@@ -39,6 +57,7 @@ class Places:
     placeholder: str | None
     expansion: str | None
     grids: Mapping[str, Sequence[str]] | None = None
+    sized: "Sized | None" = None
 
     def in_text(self, prompt: str, pictures: Sequence[str]) -> str:
         """Return a text with all places of its pictures, given the grid of each.
@@ -46,7 +65,8 @@ class Places:
         Raises:
             BadSetting: it has another number of pictures.
         """
-        if self.placeholder is None or (self.expansion is None and self.grids is None):
+        ways = self.expansion, self.grids, self.sized
+        if self.placeholder is None or all(way is None for way in ways):
             return prompt
         count = prompt.count(self.placeholder)
         self._check(count, len(pictures), repr(self.placeholder))
@@ -58,6 +78,8 @@ class Places:
     def _expanded(self, placeholder: str, grid: str) -> str:
         if self.grids is not None:
             return (placeholder * self.positions).join(self.grids[grid])
+        if self.sized is not None:
+            return placeholder * self.count_of(grid)
         assert self.expansion is not None, "there is one or the other"
         return self.expansion
 
@@ -78,7 +100,7 @@ class Places:
             BadSetting: there are places for another number of pictures.
         """
         found = prompt.count(self.token)
-        if found == self.positions * sum(map(self.parts_of, pictures)):
+        if found == sum(map(self.count_of, pictures)):
             return tuple(prompt)
         self._check(found, len(pictures), f"the token {self.token}")
         given, made = iter(pictures), list[int]()
@@ -92,6 +114,13 @@ class Places:
         """Return how many pictures a text has a placeholder for."""
         return 0 if self.placeholder is None else text.count(self.placeholder)
 
+    def count_of(self, grid: str) -> int:
+        """Return how many places a picture has, of all its parts."""
+        if self.sized is not None:
+            rows, columns = grid_of(grid)
+            return rows * columns
+        return self.positions * self.parts_of(grid)
+
     def parts_of(self, grid: str) -> int:
         """Return how many parts a picture has."""
         return 1 if self.grids is None else len(self.grids[grid]) - 1
@@ -100,7 +129,7 @@ class Places:
         self, grid: str, encode: Callable[[str], Sequence[int]]
     ) -> Sequence[int]:
         if self.grids is None:
-            return [self.token] * self.positions
+            return [self.token] * self.count_of(grid)
         assert self.placeholder is not None, "grids come with one"
         return encode(self._expanded(self.placeholder, grid))
 
@@ -134,10 +163,22 @@ def places_of(session: Session) -> Places | None:
             methods = {EMBED_PICTURE, EMBED_TOKENS, PREFILL}
             grids = others.get(_GRIDS)
             sound = grids is None or _are_grids(grids, placeholder)
+            sized = _sized_of(others.get(_SIZED))
+            sound = sound and (sized is None) == (others.get(_SIZED) is None)
             if sound and methods <= set(session.methods):
                 said = cast("Mapping[str, Sequence[str]] | None", grids)
-                return Places(token, positions, placeholder, expansion, said)
+                return Places(token, positions, placeholder, expansion, said, sized)
     raise impossible(session.metadata, _PLACES)
+
+
+def _sized_of(found: object) -> Sized | None:
+    """Return what is said of pictures of sizes of their own, None for nothing sound."""
+    match found:
+        case {"merge": int(merge), "window": int(window)} if (
+            0 < merge <= _MOST_SIDE and 0 <= window <= _MOST_SIDE
+        ):
+            return Sized(merge, window)
+    return None
 
 
 def _are_grids(grids: object, placeholder: str | None) -> bool:

@@ -6,9 +6,10 @@ the embeddings of each. Of a row it holds those of one picture at a time, or of 
 the parts that a picture is read in.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Final
 
 import numpy as np
@@ -17,11 +18,14 @@ import numpy.typing as npt
 from kvc.runtime.arrays import Array
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes, plan_chunks
 from kvc.runtime.embedding.parts import InParts
+from kvc.runtime.embedding.patches import Ids, places_in, windows_in
+from kvc.runtime.generation.axes import NUMBERS, positions_of
 from kvc.runtime.generation.picture_places import (
     EMBED_PICTURE,
     EMBED_TOKENS,
     PREFILL,
     Places,
+    Sized,
 )
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
@@ -29,6 +33,7 @@ from kvc.schema.frozen import frozen
 
 Floats = npt.NDArray[np.float32]
 
+_POSITIONS: Final = "positions"
 _PREFILL_PICTURE: Final = "prefill_picture"
 
 
@@ -65,8 +70,11 @@ class Picturing:
         if _PREFILL_PICTURE in session.methods:
             self._joined = _chunk_sizes(session, _PREFILL_PICTURE, len(rows))
             _check_joined(self._joined, places)
+        if places.sized is not None and _POSITIONS not in _inputs(session, PREFILL):
+            expected = f"a method {PREFILL} of {_POSITIONS}, as pictures have sizes"
+            raise BadSetting(name="the bundle", expected=expected, found="none")
         self.grids = [[picture.grid for picture in pictures] for pictures in rows]
-        self._token = places.token
+        self._places = places
         self._rows = [_Embedding(session, places, pictures) for pictures in rows]
 
     def plan(self, prompts: Sequence[Sequence[int]]) -> list[Feed]:
@@ -79,6 +87,9 @@ class Picturing:
             BadSetting: such pictures have places that do not lie side by side, or with
                 nothing between them: they would be others, or one.
         """
+        if self._places.sized is not None:
+            for prompt, grids in zip(prompts, self.grids, strict=True):
+                _check_apart(prompt, self._places, grids)
         if self._joined is None:
             return self._in_chunks([len(prompt) for prompt in prompts])
         queues = [self._parts(prompt, self._joined) for prompt in prompts]
@@ -121,6 +132,26 @@ class Picturing:
                 row[: len(part)] = part
         return made
 
+    def positions(
+        self,
+        prompts: Sequence[Sequence[int]],
+        begins: Sequence[int],
+        counts: Sequence[int],
+    ) -> dict[str, Ids]:
+        """Return the positions of a part of each prompt, where they have axes.
+
+        Args are as of `embeddings`.
+        """
+        if self._places.sized is None:
+            return {}
+        made = np.zeros((len(prompts), NUMBERS, max(counts)), np.int64)
+        given = zip(made, prompts, self.grids, begins, counts, strict=True)
+        for row, prompt, grids, begin, count in given:
+            whole = positions_of(prompt, self._places.token, grids)
+            before = whole[-1, begin - 1] if begin else 0
+            row[:, :count] = whole[:, begin : begin + count] - before
+        return {_POSITIONS: made}
+
     def _in_chunks(self, counts: Sequence[int]) -> list[Feed]:
         """Return calls for so many tokens of each row."""
         left, planned = list(counts), list[Feed]()
@@ -137,13 +168,14 @@ class Picturing:
     ) -> deque[tuple[bool, int]]:
         """Return the texts and pictures of a prompt: whether it is one, its tokens."""
         parts = deque[tuple[bool, int]]()
-        for shown, part in groupby(prompt, lambda token: token == self._token):
+        for shown, part in groupby(prompt, lambda token: token == self._places.token):
             count = len(list(part))
             if shown and count != joined.most:
+                token = self._places.token
                 expected = (
-                    f"the token {self._token} {joined.most} times in a row for each "
-                    "picture, whose places see each other, and another token between "
-                    "two pictures"
+                    f"the token {token} {joined.most} times in a row for each picture, "
+                    "whose places see each other, and another token between two "
+                    "pictures"
                 )
                 found = f"{count} times in a row"
                 raise BadSetting(name="prompt", expected=expected, found=found)
@@ -158,6 +190,33 @@ def _take(queue: deque[tuple[bool, int]], shown: bool) -> int:
     return queue.popleft()[1]
 
 
+def _check_apart(prompt: Sequence[int], places: Places, grids: Sequence[str]) -> None:
+    """Check that pictures of sizes of their own lie whole, and apart, in a prompt.
+
+    Raises:
+        BadSetting: they do not.
+    """
+    at, wanted = 0, map(places.count_of, grids)
+    for token, part in groupby(prompt):
+        count = len(list(part))
+        if token == places.token and count != next(wanted, 0):
+            expected = (
+                f"all tokens {token} of each picture side by side, and another token "
+                "between two pictures"
+            )
+            found = f"{count} at {at}"
+            raise BadSetting(name="prompt", expected=expected, found=found)
+        at += count
+
+
+def _of_grid(grid: str, sized: Sized) -> list[Array]:
+    """Return what a tower takes beside the patches of a picture."""
+    places = places_in(grid, sized.merge)
+    if not sized.window:
+        return [places]
+    return [places, *windows_in(grid, sized.merge, sized.window)]
+
+
 class _Embedding:
     """Gives the embeddings of one row's prompt."""
 
@@ -165,7 +224,11 @@ class _Embedding:
         self, session: Session, places: Places, pictures: Sequence[InParts]
     ) -> None:
         self._session, self._places = session, places
-        self._pixels = [part for picture in pictures for part in picture.pixels]
+        self._parts = [
+            (picture.grid, part) for picture in pictures for part in picture.pixels
+        ]
+        sizes = (self._count_of(grid) for grid, _ in self._parts)
+        self._ends = list(accumulate(sizes))  # of each part, among all places
         graph = session.methods[PREFILL].graph
         self._width = graph.values[graph.inputs[0]].type.dims[-1:]
         self._shown: tuple[int, Floats] | None = None
@@ -173,37 +236,52 @@ class _Embedding:
     def of(self, prompt: Sequence[int], begin: int, end: int) -> Floats:
         """Return embeddings float32 [end - begin, hidden] of a part of a prompt."""
         part = np.array([prompt[begin:end]], np.int64)
-        made: Floats = self._call(EMBED_TOKENS, part, part.shape)[0]
-        token, positions = self._places.token, self._places.positions
+        made: Floats = self._call(EMBED_TOKENS, [part], part.shape)[0]
+        token = self._places.token
         place = prompt[:begin].count(token)
         for i, found in enumerate(part[0]):
             if found == token:
-                number, row = divmod(place, positions)
-                made[i] = self._picture(number)[row]
+                number = bisect_right(self._ends, place)
+                shown = self._picture(number)
+                made[i] = shown[place - self._ends[number]]  # counted from its end
                 place += 1
         return made
+
+    def _count_of(self, grid: str) -> int:
+        """Return how many places a part has."""
+        places = self._places
+        return places.positions if places.sized is None else places.count_of(grid)
 
     def _picture(self, number: int) -> Floats:
         """Return embeddings float32 [positions, width] of a picture, or of a part."""
         if self._shown is None or self._shown[0] != number:
-            pixels = self._pixels[number][None]
-            made = self._call(EMBED_PICTURE, pixels, (self._places.positions,))
+            grid, pixels = self._parts[number]
+            given: list[Array] = [pixels[None]]
+            if self._places.sized is not None:
+                given = [pixels, *_of_grid(grid, self._places.sized)]
+            made = self._call(EMBED_PICTURE, given, (self._count_of(grid),))
             self._shown = number, made
         return self._shown[1]
 
-    def _call(self, method: str, given: Array, count: tuple[int, ...]) -> Floats:
+    def _call(
+        self, method: str, given: Sequence[Array], count: tuple[int, ...]
+    ) -> Floats:
         """Return so many embeddings, float32 [..., width].
 
         Raises:
             BadSetting: the method returns something else.
         """
-        made: object = self._session.call(method, given)
+        made: object = self._session.call(method, *given)
         shape = (*count, *self._width)
         if not isinstance(made, np.ndarray) or made.shape != shape:
             what = f"a method {method} that returns {list(shape)}"
             found = f"{getattr(made, 'shape', type(made).__name__)}"
             raise BadSetting(name="the bundle", expected=what, found=found)
         return made
+
+
+def _inputs(session: Session, method: str) -> Sequence[str]:
+    return session.methods[method].input_names
 
 
 def _chunk_sizes(session: Session, name: str, rows: int) -> ChunkSizes:

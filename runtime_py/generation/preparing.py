@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kvc.runtime.embedding.parts import InParts, parts_preparation_of
+from kvc.runtime.embedding.patches import PatchesPreparation, patches_preparation_of
 from kvc.runtime.embedding.pictures import (
     check_pictures,
     check_prepared,
@@ -16,11 +17,12 @@ from kvc.runtime.embedding.pictures import (
     preparation_of,
 )
 from kvc.runtime.embedding.rows import Floats
-from kvc.runtime.generation.picture_places import EMBED_PICTURE, Places
+from kvc.runtime.generation.picture_places import EMBED_PICTURE, Places, Sized
 from kvc.runtime.metadata import parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.model import Method
+from kvc.schema.types import bounds
 
 PICTURES: Final = "pictures"
 
@@ -78,7 +80,8 @@ def prepared(
             found=f"{len(pictures)}",
         )
     method = session.methods[EMBED_PICTURE]
-    _check_rows(method, places)
+    if places.sized is None:
+        _check_rows(method, places)
     prepare = _preparing(session, method, places)
     return [one if isinstance(one, InParts) else prepare(one) for one in pictures]
 
@@ -91,6 +94,11 @@ def _preparing(
     Raises:
         BadSetting: the bundle says nothing of it, or something impossible.
     """
+    if places.sized is not None:
+        in_patches = patches_preparation_of(_settings(session))
+        _check_alike(in_patches, places.sized)
+        most = most_groups(session, method)
+        return lambda one: in_patches.patches(one, most)
     size, grids = _size_of(method), places.grids
     if grids is None:
         whole = preparation_of(_settings(session))
@@ -120,6 +128,33 @@ def pixels_for(
     size = _size_of(method)
     check_prepared(preparation, size)
     return [pixels_of(preparation, one, size) for one in pictures]
+
+
+def most_groups(session: Session, method: Method) -> int:
+    """Return how many groups of patches a method takes.
+
+    Raises:
+        BadSetting: it takes something else.
+    """
+    dims = [method.graph.values[one].type.dims for one in method.graph.inputs]
+    made = [method.graph.values[one].type.dims for one in method.graph.outputs]
+    match dims, made:
+        case [(groups, int(), int()), *_], [(other, _)] if groups == other:
+            return bounds(groups, session.symbols)[1]
+    expected = f"a method {method.name} of patches [groups, patches, width]"
+    raise BadSetting(name="the bundle", expected=expected, found=f"{dims}")
+
+
+def _check_alike(preparation: PatchesPreparation, sized: Sized) -> None:
+    """Check that patches are made in the groups in which the model reads them.
+
+    Raises:
+        BadSetting: they are not.
+    """
+    if preparation.merge != sized.merge:
+        expected = f"groups of {sized.merge} x {sized.merge} patches"
+        found = f"{preparation.merge} x {preparation.merge}"
+        raise BadSetting(name="the bundle", expected=expected, found=found)
 
 
 def _settings(session: Session) -> Mapping[str, object]:

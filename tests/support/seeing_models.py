@@ -82,6 +82,29 @@ _GEMMA3["text_config"] = _TEXT | {
     "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
 
+# A window is of 2 x 2 groups of 2 x 2 patches; the second block has none.
+_VISION_OF_QWEN: dict[str, object] = {
+    "hidden_size": 64, "intermediate_size": 96, "depth": 2, "num_heads": 4,
+    "patch_size": 4, "out_hidden_size": 64, "window_size": 16,
+    "fullatt_block_indexes": [1],
+}  # fmt: skip
+_VISION_OF_QWEN2: dict[str, object] = {
+    "embed_dim": 32, "hidden_size": 64, "depth": 2, "num_heads": 4, "patch_size": 4,
+}  # fmt: skip
+
+
+def _qwen(kind: str, vision: dict[str, object]) -> dict[str, object]:
+    """Return settings of a model whose positions have axes."""
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 100.0}
+    text = _TEXT | {"model_type": f"{kind}_text", "rope_parameters": rope}
+    return {"text_config": text, "vision_config": vision, "image_token_id": TOKEN}
+
+
+# Pictures of these have sizes of their own.
+SIZED: dict[str, tuple[str, dict[str, object]]] = {
+    "qwen2_5_vl": ("qwen2_5_vl", _qwen("qwen2_5_vl", _VISION_OF_QWEN)),
+    "qwen2_vl": ("qwen2_vl", _qwen("qwen2_vl", _VISION_OF_QWEN2)),
+}
 MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "llava": ("llava", _LLAVA),
     "llava, SigLIP and Qwen2": ("llava", _SIGLIP),
@@ -93,11 +116,6 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "smolvlm": ("smolvlm", _kind("llama", "smolvlm_vision", scale_factor=2)),
     "gemma3": ("gemma3", _GEMMA3),
 }
-_VISION_OF_QWEN: dict[str, object] = {
-    "model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 96, "depth": 2,
-    "num_heads": 4, "patch_size": PATCH, "out_hidden_size": 64,
-    "fullatt_block_indexes": [1],
-}  # fmt: skip
 # What is refused, and what the error says of it.
 REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "paligemma": (
@@ -110,22 +128,6 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
         "idefics2",
         _kind("mistral", "idefics2_vision"),
         "read in several parts",
-    ),
-    "qwen2_5_vl": (
-        "qwen2_5_vl",
-        {
-            "text_config": _TEXT
-            | {
-                "model_type": "qwen2_5_vl_text",
-                "rope_parameters": {
-                    "rope_type": "default",
-                    "mrope_section": [2, 3, 3],
-                },
-            },
-            "vision_config": _VISION_OF_QWEN,
-            "image_token_id": TOKEN,
-        },
-        "a size of its own",
     ),
 }  # fmt: skip
 
