@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvc.compiler.hugging_face.cache import AXIS, EXAMPLE_LENGTH
+from kvc.compiler.hugging_face.cache import AXIS
 from kvc.compiler.hugging_face.calls import Call
 from kvc.compiler.hugging_face.decoder import (
     BatchedDecoder,
@@ -47,7 +47,7 @@ class AxesDecoder(CachedDecoder):
         first: int = 0,
     ) -> None:
         super().__init__(decoder, layers, sizes, prefill_sizes, first)
-        slots = min(sizes.length, EXAMPLE_LENGTH)
+        slots = sizes.example_slots()
         found = tower_of(decoder)
         assert found is not None, "its pictures have sizes of their own"
         self._tower, tower = (found[0],), found[1]  # its modules are here already

@@ -16,6 +16,7 @@ from kvc.schema.verify.limits import MAX_DIM
 
 PREFILL_CHUNK: Final = 512
 LEAST_LENGTH: Final = 16  # of the shortest cache that a session may ask for
+_EXAMPLE_LENGTH: Final = 64  # of caches in a trace that sessions have of any length
 _NO_LIMIT: Final = 4096  # where nothing says how long a text may be
 _UNSET_MAX_LENGTH: Final = 20  # what transformers takes max_length for by default
 # What configurations call the most positions of a model.
@@ -78,6 +79,13 @@ class Sizes:
     chunk: int
     spare: int
     heard: int = 0
+
+    def example_slots(self) -> int:
+        """Return how many positions caches have in a trace, of those of any length.
+
+        The longest call must fit.
+        """
+        return min(self.length, max(_EXAMPLE_LENGTH, self.spare + 1))
 
     def of_encoder(self) -> "Sizes":
         """Return those of caches of what an encoder makes."""

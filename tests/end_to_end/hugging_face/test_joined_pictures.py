@@ -35,6 +35,7 @@ from kvc.schema.container import BundleFile
 from kvc.schema.errors import (
     BadModelSetting,
     BadSetting,
+    CacheOverflow,
     PromptTooLong,
     UnsupportedModel,
 )
@@ -284,15 +285,24 @@ def _of_pictures(places: int):
 
 
 @pytest.mark.exhaustive
-def test_rings_have_room_for_a_picture_that_is_longer_than_a_chunk(tmp_path):
-    made = export_hf(
-        build(*_of_pictures(16)),
-        recipe="cpu_fp32", cache=CacheConfig(CAPACITY), prefill_chunk=CHUNK,
-    )  # fmt: skip
+def test_a_picture_may_be_longer_than_a_chunk_and_than_a_small_cache(tmp_path):
+    large = build(*_of_pictures(64))
+    settings = {"cache": CacheConfig(CAPACITY), "prefill_chunk": CHUNK}
+    made = export_hf(large, recipe="cpu_fp32", **settings)
     made.save(tmp_path / "model.kvc")
+    shown = np.random.default_rng(5).normal(size=(1, 3, 64, 64)).astype(np.float32)
+    tokens = np.array([[5, *[TOKEN] * 64]])
+    wanted = eager(large, tokens, shown)[-1]
     with load(tmp_path / "model.kvc") as program, program.session() as session:
-        assert session.longest_call == 16
-        assert session.state["kvc_cache.0.keys"].shape[2] == 6 + 16 - 1
+        assert session.longest_call == 64
+        assert session.state["kvc_cache.0.keys"].shape[2] == 6 + 64 - 1
+        session.prefill(tokens[:, :1])
+        found = session.prefill_picture(program.embed_image(shown)[None])[0]
+        assert np.abs(found - wanted).max() < TOLERANCE * wanted.std()
+        with program.session(capacity=20) as small:
+            with pytest.raises(CacheOverflow):
+                small.prefill_picture(program.embed_image(shown)[None])
+            assert small.position == 0
 
 
 SIZES = [(45, 33), (20, 61), (300, 7), (1, 1)]
