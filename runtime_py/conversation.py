@@ -4,13 +4,16 @@ In: a session, its bundle's tokenizer and chat template, what the user says. Out
 answers in pieces. Before each answer the whole conversation is rendered and encoded
 again. The session keeps the tokens that are still the same; at the first difference it
 is rewound, or reset if it cannot be rewound. Without a chat template, the text is
-continued.
+continued. Pictures are kept as the model takes them, as long as they belong to what was
+said: the session may have to read them again.
 """
 
 from collections.abc import Generator, Sequence
-from typing import Unpack
+from itertools import count
+from typing import TYPE_CHECKING, Final, Unpack
 from weakref import ref
 
+from kvc.runtime.embedding.parts import InParts
 from kvc.runtime.generation import (
     Arguments,
     Generation,
@@ -19,22 +22,63 @@ from kvc.runtime.generation import (
     settings_of,
 )
 from kvc.runtime.generation.encoding import check_goes_on
+from kvc.runtime.generation.picture_places import places_of
+from kvc.runtime.generation.preparing import pictures_of, prepared
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import ChatTemplate, Message, Tokenizer
 from kvc.schema.errors import (
+    BadChatTemplate,
     CannotRewind,
     Closed,
     NoPosition,
     NotRewindable,
     Poisoned,
 )
+from kvc.schema.frozen import frozen
+
+if TYPE_CHECKING:
+    from kvc.runtime.embedding.pictures import Picture
+
+_IMAGE: Final = {"type": "image"}  # as templates know a picture
+
+
+@frozen
+class _Shown:
+    """A picture of a conversation.
+
+    Attributes:
+        mark: what stands in its places, where tokens are compared; no other has it.
+        picture: as the model takes it.
+    """
+
+    mark: int
+    picture: InParts
+
+
+@frozen
+class _Turn:
+    """What an answer is to.
+
+    Attributes:
+        said: what the user says.
+        tokens: of all that was said, up to where the answer begins.
+        marked: the same with marks of pictures.
+        shown: all pictures of it.
+    """
+
+    said: Message
+    tokens: Sequence[int]
+    marked: Sequence[int]
+    shown: Sequence[_Shown]
 
 
 class Conversation:
     """A chat with a model on one session.
 
     Attributes:
-        messages: what was said; a text that is continued has none.
+        messages: what was said; a text that is continued has none. Their content is a
+            text, or of a model that reads pictures a list of parts, where its template
+            takes such.
         answer: the generation of the last answer, None before.
     """
 
@@ -73,7 +117,12 @@ class Conversation:
         settings.pop("eos_token_id", None)  # another name of stop_tokens
         self._settings = settings
         self._settings["stop_tokens"] = tuple(dict.fromkeys(stops))
-        self._held: list[int] = []  # what the session holds
+        self._places = places_of(session)
+        self._in_parts = self._takes_parts()
+        self._marks = count(1)
+        self._pictures: list[_Shown] = []  # of what was said
+        # What the session holds: tokens, and marks in the places of pictures.
+        self._held: list[int] = []
         self._text: list[int] = []  # a text that is continued, all of it
         # The last answer's pieces. Nobody else may keep them: who lets go ends them.
         self._open: ref[Generator[str]] | None = None
@@ -82,12 +131,35 @@ class Conversation:
     def __repr__(self) -> str:
         return f"<Conversation, {len(self.messages)} messages, on {self._session!r}>"
 
-    def say(self, text: str) -> Generator[str]:
+    def picture(self, picture: "Picture") -> InParts:
+        """Return a picture as the model takes it, for `say`.
+
+        Args:
+            picture: the path of a file, or a picture of Pillow.
+
+        Raises:
+            BadSetting: the program reads no pictures, or it is none.
+            BadPicture, FileProblem: a file is no picture, or too large a one.
+            MissingPackage: Pillow is not installed.
+        """
+        (listed,) = pictures_of([picture], None)
+        (made,) = prepared(self._session, self._places, listed)
+        return made
+
+    def say(
+        self, text: str, images: "Sequence[Picture | InParts]" = ()
+    ) -> Generator[str]:
         """Return the answer to what the user says, in pieces of text as they come.
 
-        The answer belongs to the conversation as far as it was asked for; one that
+        Pictures come before the text; where the bundle's template has no place for
+        them, or there is none, the text has the model's placeholder for each. The
+        answer belongs to the conversation as far as it was asked for; one that
         ended before its first token leaves the conversation as it was. An answer before
         it that has not ended ends here.
+
+        Args:
+            text: what the user says.
+            images: that the user shows.
 
         Raises:
             CacheOverflow: there is no room; the conversation is as it was.
@@ -97,17 +169,24 @@ class Conversation:
                 answer is made.
         """
         self._end_open()
-        said: Message = {"role": "user", "content": text}
-        tokens = self._tokens(said)
-        prompt = tokens[self._keep_common(tokens) :]
+        (listed,) = pictures_of(images, None)
+        made = prepared(self._session, self._places, listed)
+        shown = [*self._pictures, *(_Shown(-next(self._marks), one) for one in made)]
+        said = self._message("user", text, len(made))
+        tokens = self._tokens(said, text, shown)
+        marked = self._marked(tokens, shown)
+        common = self._keep_common(marked)
+        left = [one.picture for one in shown if one.mark not in marked[:common]]
         self.answer = generate(
             self._session,
-            prompt,
+            tokens[common:],
+            images=left,
             tokenizer=self._tokenizer,
-            history=self._held,
+            history=tokens[:common],
             **self._settings,
         )
-        pieces = self._run(self.answer, said, tokens, prompt)
+        turn = _Turn(said, tokens, marked, shown)
+        pieces = self._run(self.answer, turn)
         self._open = ref(pieces)
         return pieces
 
@@ -119,10 +198,10 @@ class Conversation:
         """
         self._end_open()
         self._forget()
-        self._text = []
+        self._text, self._pictures = [], []
         self.messages = []
         if self._system is not None:
-            self.messages.append({"role": "system", "content": self._system})
+            self.messages.append(self._message("system", self._system))
 
     @property
     def is_chat(self) -> bool:
@@ -134,24 +213,66 @@ class Conversation:
         """Return how many tokens the session holds."""
         return len(self._held)
 
-    def _tokens(self, said: Message) -> list[int]:
+    def _takes_parts(self) -> bool:
+        """Tell whether messages are lists of parts, of which a picture is one."""
+        placeholder = None if self._places is None else self._places.placeholder
+        if self._template is None or placeholder is None:
+            return False
+        parts = [_IMAGE, {"type": "text", "text": "a"}]
+        try:
+            text = self._template.render([{"role": "user", "content": parts}])
+        except BadChatTemplate:  # it knows texts alone
+            return False
+        return text.count(placeholder) == 1
+
+    def _message(self, role: str, text: str, pictures: int = 0) -> Message:
+        if not self._in_parts:
+            return {"role": role, "content": text}
+        parts = [*[_IMAGE] * pictures, {"type": "text", "text": text}]
+        return {"role": role, "content": parts}
+
+    def _tokens(self, said: Message, text: str, shown: Sequence[_Shown]) -> list[int]:
         """Return the tokens of all that was said, up to where the answer begins."""
         if self._template is not None:
-            text = self._template.render([*self.messages, said])
-            return list(self._tokenizer.encode(text, special=False))
-        more = self._tokenizer.encode(said["content"], special=not self._text)
-        return [*self._text, *more]
+            whole = self._expanded(self._template.render([*self.messages, said]), shown)
+            return list(self._tokenizer.encode(whole, special=False))
+        more = self._expanded(text, shown[len(self._pictures) :])
+        return [*self._text, *self._tokenizer.encode(more, special=not self._text)]
+
+    def _expanded(self, text: str, shown: Sequence[_Shown]) -> str:
+        """Return a text with all places of its pictures."""
+        if self._places is None:
+            return text
+        return self._places.in_text(text, [one.picture.grid for one in shown])
+
+    def _marked(self, tokens: Sequence[int], shown: Sequence[_Shown]) -> list[int]:
+        """Return tokens with the marks of pictures in their places."""
+        if self._places is None:
+            return list(tokens)
+        places = self._places
+        marks = iter(
+            mark
+            for mark, count in (
+                (one.mark, places.count_of(one.picture.grid)) for one in shown
+            )
+            for _ in range(count)
+        )
+        return [next(marks, t) if t == places.token else t for t in tokens]
 
     def _keep_common(self, tokens: Sequence[int]) -> int:
-        """Have the session hold a beginning of some tokens; return its length.
+        """Have the session hold a beginning of marked tokens; return its length.
 
-        At least one is left to run, since logits follow from a run.
+        At least one is left to run, since logits follow from a run, and no picture is
+        left in part.
         """
         common = 0
         for one, other in zip(self._held, tokens[:-1], strict=False):
             if one != other:
                 break
             common += 1
+        mark = next((one for one in reversed(tokens[:common]) if one < 0), None)
+        if mark is not None and mark in tokens[common:]:
+            common = tokens.index(mark)
         try:
             self._session.check_usable()
             if common < len(self._held):
@@ -172,13 +293,7 @@ class Conversation:
         self._session.reset()
         self._held = []
 
-    def _run(
-        self,
-        answer: Generation,
-        said: Message,
-        tokens: Sequence[int],
-        prompt: Sequence[int],
-    ) -> Generator[str]:
+    def _run(self, answer: Generation, turn: _Turn) -> Generator[str]:
         pieces: list[str] = []
         try:
             for piece in answer.text():
@@ -188,9 +303,9 @@ class Conversation:
                     yield shown
         finally:
             answer.close()
-            self._settle(answer, [*self._held, *prompt, *answer.tokens])
+            self._settle(answer, [*turn.marked, *answer.tokens])
             if answer.tokens or answer.reason is not None:
-                self._note(said, "".join(pieces), [*tokens, *answer.tokens])
+                self._note(turn, "".join(pieces), answer.tokens)
 
     def _settle(self, answer: Generation, tokens: Sequence[int]) -> None:
         """Note how many of some tokens the session holds after an answer."""
@@ -214,8 +329,9 @@ class Conversation:
         alone = "".join(map(stream.push, answer.tokens)) + stream.finish()
         return piece if alone.startswith(" ") else piece[1:]
 
-    def _note(self, said: Message, answer: str, tokens: Sequence[int]) -> None:
+    def _note(self, turn: _Turn, answer: str, made: Sequence[int]) -> None:
+        self._pictures = list(turn.shown)
         if self._template is None:
-            self._text = list(tokens)
+            self._text = [*turn.tokens, *made]
         else:
-            self.messages += [said, {"role": "assistant", "content": answer}]
+            self.messages += [turn.said, self._message("assistant", answer)]

@@ -8,10 +8,11 @@ Ctrl-C ends the chat, as the end of input does.
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,9 +20,11 @@ import click
 
 if TYPE_CHECKING:
     from kvc.runtime import Conversation, Generation
+    from kvc.runtime.embedding.parts import InParts
 
 HELP = (
-    "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
+    "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer, "
+    "/image FILE shows a picture with the next message"
 )
 
 
@@ -84,34 +87,63 @@ def run_chat(
     Raises:
         KvcError: the bundle or the session cannot be used any more.
     """
+    images: list[InParts] = []
     while True:
         try:
             said = terminal.ask()
         except (EOFError, KeyboardInterrupt):
             return
         match said.strip():
+            case word if word.split(maxsplit=1)[:1] == ["/image"]:
+                images += _picture(conversation, terminal, word[len("/image") :])
             case "/quit" | "/exit":
                 return
             case "/help":
                 terminal.note(HELP)
             case "/reset":
                 conversation.reset()
+                images.clear()
                 terminal.note("a new conversation")
             case word if word[:1] == "/" and word[1:].isalpha():  # a path is said
                 terminal.note(f"there is no {word}; {HELP}")
             case "" if conversation.is_chat:
                 pass
             case _:
-                _answer(conversation, terminal, said, capacity, stops)
+                if _answer(conversation, terminal, said, images, capacity, stops):
+                    images.clear()
+
+
+def _picture(
+    conversation: "Conversation", terminal: Terminal, path: str
+) -> "list[InParts]":
+    """Return the picture of a file, none where it cannot be had, which is said."""
+    from kvc.runtime import BadPicture, BadSetting, FileProblem, MissingPackage
+
+    file = Path(path.strip()).expanduser()
+    if not path.strip():
+        terminal.note("/image needs the name of a file")
+        return []
+    try:
+        made = conversation.picture(file)
+    except (BadPicture, BadSetting, FileProblem, MissingPackage) as error:
+        terminal.note(str(error))
+        return []
+    terminal.note(f"{file} goes with the next message")
+    return [made]
 
 
 def _answer(
     conversation: "Conversation",
     terminal: Terminal,
     said: str,
+    images: "Sequence[InParts]",
     capacity: int | None,
     stops: Callable[[], AbstractContextManager[Stop]],
-) -> None:
+) -> bool:
+    """Show the answer to what the user says; tell whether it belongs to what was said.
+
+    It does once it has a token, or has ended.
+    """
     from kvc.runtime import (
         BadChatTemplate,
         BadSetting,
@@ -122,7 +154,7 @@ def _answer(
 
     before, stopped = conversation.answer, False
     try:
-        with stops() as stop, closing(conversation.say(said)) as pieces:
+        with stops() as stop, closing(conversation.say(said, images)) as pieces:
             for piece in pieces:
                 terminal.write(piece)
                 if stop.asked:
@@ -134,10 +166,12 @@ def _answer(
         terminal.note(f"{error}. /reset begins a new conversation")
     except (BadChatTemplate, BadSetting, InputMismatch, TemplateLimit) as error:
         terminal.note(str(error))
-    if conversation.answer is not None and conversation.answer is not before:
-        terminal.write("\n")
-        terminal.note(_figures(conversation.answer, conversation.used, capacity))
-        terminal.note(_end(conversation.answer, stopped))
+    if conversation.answer is None or conversation.answer is before:
+        return False
+    terminal.write("\n")
+    terminal.note(_figures(conversation.answer, conversation.used, capacity))
+    terminal.note(_end(conversation.answer, stopped))
+    return bool(conversation.answer.tokens) or conversation.answer.reason is not None
 
 
 def _figures(answer: "Generation", used: int, capacity: int | None) -> str:

@@ -19,6 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from kvc.compiler.hugging_face.calls import Call, Kept, any_call, current_call
 from kvc.compiler.hugging_face.latents import absorbed, is_latent, unabsorbed
+from kvc.compiler.hugging_face.picture_sights import find_around_picture
 from kvc.compiler.hugging_face.windows import (
     ALL,
     Sight,
@@ -54,6 +55,9 @@ def sight(*, mask_function: MaskFunction, config: object = None, **_: object) ->
     call = any_call()
     if call is not None and call.uncached:
         return find_both_ways(mask_function, "the model")
+    if call is not None and call.picture is not None:
+        count = int(call.length - call.start)
+        return find_around_picture(mask_function, call.picture, count, "the model")
     encoded = call is not None and call.heard is not None
     crossing = encoded or getattr(config, "is_decoder", None) is True
     # A decoder that could be beside an encoder makes such a mask, and uses it nowhere.
@@ -125,6 +129,8 @@ def attend(
         return _attend_to_all(
             kept, query, key, value, scaling, softcap, s_aux, position_bias
         ), None
+    if call.picture is not None:
+        call.joined.append(seen.joined)
     attended = attend_causally(
         module, query, key, value, scaling, seen.window, softcap=softcap, sinks=s_aux,
         chunk=seen.chunk, bias=position_bias,
@@ -226,6 +232,8 @@ def attend_causally(
 ) -> Tensor:
     """Attend from each position to those up to it, or to the last `window` of them.
 
+    Where the tokens of a call see each other, each sees later ones, too.
+
     Args are those of `attend` and `kvc::attention`; `chunk` is that of `Sight`, `part`
     says which numbers of each key queries are compared with, and `bias` is added to
     scores, [batch or 1, heads, seq, slots].
@@ -261,6 +269,7 @@ def attend_causally(
         value,
         call.length,
         scale=scale,
+        causal=not call.together,
         window_left=None if window is None else window - 1,
         softcap=softcap,
         mask=mask,

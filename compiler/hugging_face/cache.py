@@ -30,7 +30,6 @@ from kvc.compiler.hugging_face.layer_shapes import (
 from kvc.compiler.hugging_face.settings import Sizes
 from kvc.schema.errors import UnsupportedModel
 
-_EXAMPLE_LENGTH: Final = 64  # of caches in the trace that sessions have of any length
 AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
 
 
@@ -65,7 +64,7 @@ class LayerBuffers(nn.Module):
             return
         slots = shape.ring_slots(sizes)
         self.window = None if slots is None else shape.window
-        capacity = only or slots or min(sizes.length, _EXAMPLE_LENGTH)
+        capacity = only or slots or sizes.example_slots()
         for name, dim in shape.widths().items():
             self._register(name, (batch, shape.heads, capacity, dim), shape.dtype)
 

@@ -56,6 +56,11 @@ class Call:
         uncached: whether there is no cache: tokens see those of the call alone.
         among: how often attention was among these.
         apart: whether a model is told how many tokens each row holds.
+        together: whether its tokens see each other, later ones too.
+        picture: which places a picture has, in a text that a model reads by itself.
+        joined: for each attention in such a text, whether these see each other.
+        places: int64 [batch, seq] or [axes, batch, seq], the number of each position;
+            None: they count the tokens.
     """
 
     start: Tensor
@@ -72,6 +77,10 @@ class Call:
     uncached: bool = False
     among: int = 0
     apart: bool = False
+    together: bool = False
+    picture: range | None = None
+    joined: list[bool] = field(default_factory=list)
+    places: Tensor | None = None
 
     @property
     def held(self) -> Tensor:

@@ -21,14 +21,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from kvc.compiler.hugging_face.cache import AXIS, KvCache, LayerBuffers
+from kvc.compiler.hugging_face.cache import KvCache, LayerBuffers
 from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.compiler.hugging_face.encoding_methods import call_of, picture_features
 from kvc.compiler.hugging_face.inputs import inputs_of, takes_positions
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
-from kvc.compiler.hugging_face.picture_input import PictureInput
-from kvc.compiler.hugging_face.settings import LEAST_LENGTH, Sizes
-from kvc.compiler.spec import Dim, Method, StateSpec
+from kvc.compiler.hugging_face.settings import Sizes
 from kvc.schema.errors import UnsupportedModel
 
 CACHE: Final = "kvc_cache"
@@ -83,6 +81,13 @@ class CachedDecoder(nn.Module):
         """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
         return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
 
+    def prefill_picture(self, inputs_embeds: Tensor) -> Tensor:
+        """Append embeddings [batch, places, hidden] of a picture, which see each other.
+
+        Returns the last ones' logits.
+        """
+        return self._append(1, together=True, inputs_embeds=inputs_embeds)[:, -1]
+
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """Return embeddings [1, seq, hidden] of tokens int64 [1, seq]."""
         (decoder,) = self._decoder
@@ -99,12 +104,18 @@ class CachedDecoder(nn.Module):
         return picture_features(decoder, call_of(None), pixels)
 
     def _append(
-        self, keep: int, row_lengths: Tensor | None = None, **inputs: Tensor
+        self,
+        keep: int,
+        row_lengths: Tensor | None = None,
+        together: bool = False,
+        positions: Tensor | None = None,
+        **inputs: Tensor,
     ) -> Tensor:
         """Run the model; return the logits of the last `keep` positions, 0: of all.
 
         Of each row as many tokens count as `row_lengths` says, int64 [batch];
-        None: all.
+        None: all. Those of a call that are `together` see each other; `positions` are
+        as of `_place`.
         """
         (given,) = inputs.values()
         seq = given.shape[1]
@@ -113,12 +124,16 @@ class CachedDecoder(nn.Module):
             seq if row_lengths is None else row_lengths,
         )
         call = Call(start, start + more, row_lengths, self._first)
-        call.apart = self._apart
+        call.apart, call.together = self._apart, together
+        self._place(call, seq, positions)
         cache = KvCache(self.kvc_cache, call, single=type(seq) is int and seq == 1)
         logits = self._run(call, seq, cache, keep, inputs)
         cache.check_taken()
         self.kvc_position.add_(more)
         return logits.float()
+
+    def _place(self, call: Call, seq: int, positions: Tensor | None) -> None:
+        """Say where the tokens of a call are, if that is not how many there are."""
 
     def _run(
         self,
@@ -146,114 +161,6 @@ def _check_names(decoder: PreTrainedModel) -> None:
         own = ", ".join(decoder._parameters)
         reason = f"it keeps parameters beside its modules: {own}"
         raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
-
-
-def methods_of(
-    sizes: Sizes,
-    prefill_sizes: Sequence[int],
-    all_logits: bool,
-    embeds: Tensor | None,
-) -> tuple[Method, ...]:
-    """Return what to compile.
-
-    Args:
-        sizes: of the program.
-        prefill_sizes: lengths that get a prefill of their own, `prefill_N`.
-        all_logits: also `prefill_all`, which returns the logits of every position.
-        embeds: an example [1, 1, hidden] for `prefill_embeds`; None: without it.
-    """
-    tokens = torch.zeros(1, 2, dtype=torch.int64)
-    methods = [
-        _method("prefill", "tokens", tokens, sizes, role="prefill"),
-        _method("decode", "token", tokens[:, :1], sizes, role="decode", seq=False),
-    ]
-    for size in prefill_sizes:
-        fixed = torch.zeros(1, size, dtype=torch.int64)
-        name, role = f"prefill_{size}", "prefill"
-        methods.append(_method(name, "tokens", fixed, sizes, role, seq=False))
-    if all_logits:
-        methods.append(
-            _method("prefill_all", "tokens", tokens, sizes, role="prefill_all")
-        )
-    if embeds is not None:
-        example = embeds.expand(1, tokens.shape[1], -1).contiguous()
-        methods.append(_method("prefill_embeds", "inputs_embeds", example, sizes))
-    return tuple(methods)
-
-
-def picture_methods(given: PictureInput, sizes: Sizes) -> tuple[Method, ...]:
-    """Return the methods that make embeddings: of a picture, and of tokens beside it.
-
-    They have no state.
-    """
-    tokens, dims = torch.zeros(1, 2, dtype=torch.int64), {1: Dim("seq", 1, sizes.chunk)}
-    return (
-        Method("embed_image", args=(given.pixels(),)),
-        Method("embed_tokens", args=(tokens,), dynamic={"tokens": dims}),
-    )
-
-
-def _method(
-    name: str,
-    argument: str,
-    example: Tensor,
-    sizes: Sizes,
-    role: str = "",
-    seq: bool = True,
-) -> Method:
-    dims = {1: Dim("seq", 1, sizes.chunk)} if seq else {}
-    if sizes.batch == 1:
-        dynamic = {argument: dims} if dims else {}
-        return Method(name, args=(example,), dynamic=dynamic, role=role)
-    rows = {0: Dim("batch", 1, sizes.batch)}
-    row_lengths, counted = "lengths", torch.ones(1, dtype=torch.int64)
-    if role == "decode":
-        row_lengths, counted = "active", torch.ones(1, dtype=torch.bool)
-    dynamic = {argument: rows | dims, row_lengths: rows}
-    return Method(name, args=(example, counted), dynamic=dynamic, role=role)
-
-
-def rows_of(sizes: Sizes) -> Dim | None:
-    """Return the size that is the number of rows, None for one row."""
-    return Dim("batch", 1, sizes.batch) if sizes.batch > 1 else None
-
-
-def linear_layers(layers: Mapping[int, CachedLayer], sizes: Sizes) -> list[int]:
-    """Return the layers that cache keys and values of all positions."""
-    attending = {i: layer.attention for i, layer in layers.items() if layer.attention}
-    return [i for i, shape in attending.items() if shape.ring_slots(sizes) is None]
-
-
-def states_of(
-    layers: Mapping[int, CachedLayer], sizes: Sizes, capacity: str = "capacity"
-) -> tuple[StateSpec, ...]:
-    """Return what a session chooses: the positions of caches, and rows if many.
-
-    A ring has as many slots in every session.
-
-    Args:
-        layers: what they cache.
-        sizes: of the program.
-        capacity: what sessions call the number of positions.
-    """
-    positions = Dim(capacity, min(LEAST_LENGTH, sizes.length), sizes.length)
-    rows = rows_of(sizes)
-    linear = linear_layers(layers, sizes)
-    specs = [
-        StateSpec(f"{CACHE}.{i}.{name}", axis=AXIS, capacity=positions, batch=rows)
-        for i, layer in layers.items()
-        if i in linear and layer.attention
-        for name in layer.attention.widths()
-    ]
-    if rows is not None:
-        specs += [
-            StateSpec(f"{CACHE}.{i}.{name}", batch=rows)
-            for i, layer in layers.items()
-            for name in layer.names()
-            if i not in linear or name in layer.states
-        ]
-        specs.append(StateSpec(POSITION, batch=rows))
-    return tuple(specs)
 
 
 # These know of positions by the distances that kvc's attention sees alone (ALiBi).
@@ -284,10 +191,21 @@ class BatchedDecoder(CachedDecoder):
         given = filled(inputs_embeds, lengths)
         return self._append_last(lengths, inputs_embeds=given)
 
-    def _append_last(self, row_lengths: Tensor, **inputs: Tensor) -> Tensor:
+    def prefill_picture(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Append embeddings [batch, places, hidden] of pictures; return last logits."""
+        given = filled(inputs_embeds, lengths)
+        return self._append_last(lengths, together=True, inputs_embeds=given)
+
+    def _append_last(
+        self,
+        row_lengths: Tensor,
+        together: bool = False,
+        positions: Tensor | None = None,
+        **inputs: Tensor,
+    ) -> Tensor:
         (decoder,) = self._decoder
         with _last_alone(decoder, row_lengths) as head:
-            logits = self._append(0, row_lengths, **inputs)
+            logits = self._append(0, row_lengths, together, positions, **inputs)
         last = logits if head.reached else _last_of(logits, row_lengths)
         return last[:, 0]
 

@@ -26,6 +26,8 @@ from kvc.compiler.hugging_face.decoder import (
     BatchedDecoder,
     CachedDecoder,
     filled,
+)
+from kvc.compiler.hugging_face.decoder_methods import (
     rows_of,
 )
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput

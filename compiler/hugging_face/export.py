@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,10 +19,18 @@ from transformers import PreTrainedModel
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import Unchanged
 from kvc.compiler.files import TOKENIZER
+from kvc.compiler.hugging_face.axes_decoder import (
+    NUMBERS,
+    AxesDecoder,
+    BatchedAxesDecoder,
+    after_state,
+)
 from kvc.compiler.hugging_face.decoder import (
     BatchedDecoder,
     CachedDecoder,
     check_positions,
+)
+from kvc.compiler.hugging_face.decoder_methods import (
     linear_layers,
     methods_of,
     picture_methods,
@@ -46,7 +55,7 @@ from kvc.compiler.hugging_face.picture_places import (
     Expansion,
     PicturePlaces,
 )
-from kvc.compiler.hugging_face.picture_settings import size_of
+from kvc.compiler.hugging_face.picture_settings import most_groups, size_of
 from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.replacing import using_kvc
@@ -168,23 +177,30 @@ def export_hf(
         if given is not None and (asked.batch or 1) > 1:
             together.enter_context(rows_apart(decoder))
             check_apart(decoder, given)
-        seen = _seen(opened, first) if pictures else None
+        seen = _seen(opened, layers.own, first) if pictures else None
+        picture = seen.positions if seen is not None and seen.joined else 0
         sizes = find_sizes(
-            asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
-        )
+            asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first,
+            picture,
+        )  # fmt: skip
         check_keys(decoder, sizes.length)
         sizes = replace(sizes, heard=heard)
         embeds = _example_embeds(decoder) if inputs_embeds or seen else None
-        methods = methods_of(sizes, prefill_sizes, all_logits, embeds)
-        if seen is not None:
-            methods += picture_methods(seen, sizes)
+        seen = _within(seen, opened, sizes)
+        axes = NUMBERS if _has_axes(seen) else 0
+        methods = methods_of(sizes, prefill_sizes, all_logits, embeds, axes)
+        if seen is not None and embeds is not None:
+            methods += picture_methods(seen, sizes, embeds)
         if given is None:
-            whole = _decoder(decoder, layers.own, sizes, prefill_sizes, first)
+            kinds = _KINDS[_has_axes(seen)]
+            whole = _decoder(kinds, decoder, layers.own, sizes, prefill_sizes, first)
             states = states_of(layers.own, sizes)
+            if axes:
+                states += (after_state(sizes),)
         else:
-            kind = CachedEncoderDecoder if sizes.batch == 1 else BatchedEncoderDecoder
+            both = CachedEncoderDecoder if sizes.batch == 1 else BatchedEncoderDecoder
             parts = layers.own, layers.cross, given, sizes, prefill_sizes, first
-            whole = kind(decoder, *parts)
+            whole = both(decoder, *parts)
             methods = (encode_method(given, sizes), *methods)
             states = states_of(layers.own, sizes, "decoder")
             states += cross_states(layers.cross, given, sizes)
@@ -214,7 +230,9 @@ def _probed(
         return cached_layers(decoder, given), first_position(decoder, given)
 
 
-def _seen(opened: Opened, first: int) -> PictureInput | None:
+def _seen(
+    opened: Opened, layers: Mapping[int, CachedLayer], first: int
+) -> PictureInput | None:
     """Return what a model takes of a picture, None for one without pictures.
 
     Raises:
@@ -222,7 +240,7 @@ def _seen(opened: Opened, first: int) -> PictureInput | None:
             makes other prompts than the model reads.
     """
     with held_still(opened.model, READ):
-        seen = picture_input(opened.model, size_of(opened.pictures), first)
+        seen = picture_input(opened.model, size_of(opened.pictures), first, layers)
     if seen is None or opened.places is None:
         return seen
     for grid, expansion in opened.places.expansions.items():
@@ -245,7 +263,32 @@ def _texts_around(
     return expansion.text.split(places.placeholder * seen.positions)
 
 
+_KINDS: Final = {
+    False: (CachedDecoder, BatchedDecoder),
+    True: (AxesDecoder, BatchedAxesDecoder),
+}
+
+
+def _has_axes(seen: PictureInput | None) -> bool:
+    """Tell whether positions have axes, as where pictures have sizes of their own."""
+    return seen is not None and seen.tower is not None
+
+
+def _within(
+    seen: PictureInput | None, opened: Opened, sizes: Sizes
+) -> PictureInput | None:
+    """Return the same with the most places of a picture that has its own size.
+
+    That is what the folder's processor makes, as far as caches hold it.
+    """
+    if seen is None or seen.tower is None:
+        return seen
+    most = most_groups(opened.pictures)
+    return replace(seen, positions=min(most or sizes.length, sizes.length))
+
+
 def _decoder(
+    kinds: tuple[type[CachedDecoder], type[BatchedDecoder]],
     decoder: PreTrainedModel,
     layers: Mapping[int, CachedLayer],
     sizes: Sizes,
@@ -253,9 +296,9 @@ def _decoder(
     first: int,
 ) -> CachedDecoder:
     if sizes.batch == 1:
-        return CachedDecoder(decoder, layers, sizes, prefill_sizes, first)
+        return kinds[0](decoder, layers, sizes, prefill_sizes, first)
     check_positions(decoder, layers)
-    return BatchedDecoder(decoder, layers, sizes, prefill_sizes, first)
+    return kinds[1](decoder, layers, sizes, prefill_sizes, first)
 
 
 def _check_pictures(pictures: bool, given: EncoderInput) -> None:
@@ -298,6 +341,9 @@ def _places_said(places: PicturePlaces | None, seen: PictureInput) -> dict[str, 
         "placeholder": places and places.placeholder,
         "expansion": None,
     }
+    if seen.tower is not None:
+        sized = {"merge": seen.tower.merge, "window": seen.tower.window}
+        return {**said, "sized": sized}
     if places is None:
         return said
     if WHOLE in places.expansions:

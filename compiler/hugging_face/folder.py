@@ -54,11 +54,13 @@ TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 PROCESSOR: Final = "processor_config.json"
 PREPROCESSOR: Final = "preprocessor_config.json"
 TEMPLATE: Final = "chat_template.jinja"
+PROCESSOR_TEMPLATE: Final = "chat_template.json"  # as processors were saved once
 TOKENIZER_FILES: Final = (
     TOKENIZER,
     TOKENIZER_CONFIG,
     "special_tokens_map.json",
     TEMPLATE,
+    PROCESSOR_TEMPLATE,
 )
 
 
@@ -305,13 +307,15 @@ def _check_files(
         check_tokenizer(files[TOKENIZER], config.get_text_config().vocab_size)
     if TEMPLATE in files:
         _check_template(folder, TEMPLATE, _read_text(folder, TEMPLATE))
-    elif TOKENIZER_CONFIG in files:
-        for text in _templates(read_json(folder, TOKENIZER_CONFIG)):
-            _check_template(folder, TOKENIZER_CONFIG, text)
+        return
+    named = (name for name in (PROCESSOR_TEMPLATE, TOKENIZER_CONFIG) if name in files)
+    for name in named:
+        for text in _templates(read_json(folder, name)):
+            _check_template(folder, name, text)
 
 
 def _templates(config: Mapping[str, object]) -> list[str]:
-    """Return the chat templates of a tokenizer_config: one text, or named ones."""
+    """Return the chat templates of a JSON file: one text, or named ones."""
     found = config.get("chat_template")
     listed = found if isinstance(found, list) else [{"template": found}]
     texts = [one.get("template") for one in listed if isinstance(one, dict)]

@@ -87,6 +87,8 @@ def takes_positions(decoder: PreTrainedModel) -> bool:
 
 
 def _positions(call: Call, seq: int) -> Tensor:
-    """Return int64 [batch, seq]."""
+    """Return int64 [batch, seq], or of several axes [axes, batch, seq]."""
+    if call.places is not None:
+        return call.places
     places = call.within(call.start[:, None] + torch.arange(seq))
     return places + call.first if call.first else places

@@ -2,45 +2,41 @@
 
 In: a model of transformers that makes text, how it counts positions. Out: a
 `PictureInput`, None for a model without pictures. kvc makes embeddings of a picture
-first and feeds them in the places of its tokens. So the model runs once on a text with
-a picture in it, and once on embeddings alone, both on tensors without values: wherever
-the second meets a known value (positions, rotations, windows), so must the first. A
-model that reads pictures in another way is refused.
+first and feeds them in the places of its tokens, which is all there is to a picture as
+`picture_reading.py` finds. Its places may see each other (Gemma 3); they are then fed
+in a call of their own. A model that reads pictures in another way is refused.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.hugging_face.cache import NotingCache
-from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.compiler.hugging_face.encoding_methods import (
     PICTURE_FEATURES,
     call_of,
     picture_features,
 )
-from kvc.compiler.hugging_face.inputs import cache_name, has_encoder, inputs_of
-from kvc.compiler.hugging_face.observing import Meeting, observed
-from kvc.compiler.hugging_face.picture_settings import (
-    OTHERWISE,
-    configured_size,
-    takes_pictures,
+from kvc.compiler.hugging_face.inputs import has_encoder
+from kvc.compiler.hugging_face.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.observing import observed
+from kvc.compiler.hugging_face.picture_reading import (
+    check_axes,
+    read_joined,
+    refused,
+    widest,
 )
-from kvc.compiler.hugging_face.positions import plain_token, same_meeting, seen
+from kvc.compiler.hugging_face.picture_settings import configured_size, takes_pictures
 from kvc.compiler.hugging_face.probe import asked_for
-from kvc.schema.errors import KvcError, UnsupportedModel
+from kvc.compiler.hugging_face.sized_pictures import Tower, tower_of
+from kvc.schema.errors import KvcError
 
 _TOKENS: Final = ("image_token_id", "image_token_index")
-_TYPES: Final = ("token_type_ids", "mm_token_type_ids")  # 1 where a picture is
-_AROUND: Final = 3  # tokens before and after the picture of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +48,17 @@ class PictureInput:
         positions: how many it takes.
         size: its height and width.
         channels: of its pixels.
+        joined: whether its places see each other, later ones too.
+        tower: what reads pictures of sizes of their own; `positions` are the most
+            then; None: all have one size.
     """
 
     token: int
     positions: int
     size: tuple[int, int]
     channels: int
+    joined: bool = False
+    tower: Tower | None = None
 
     def pixels(self) -> Tensor:
         """Return an example of a picture, float32 [1, channels, height, width]."""
@@ -65,7 +66,10 @@ class PictureInput:
 
 
 def picture_input(
-    model: PreTrainedModel, prepared: tuple[int, int] | None, first: int
+    model: PreTrainedModel,
+    prepared: tuple[int, int] | None,
+    first: int,
+    layers: Mapping[int, CachedLayer],
 ) -> PictureInput | None:
     """Return what a model takes of a picture, None for one without pictures.
 
@@ -73,6 +77,7 @@ def picture_input(
         model: that makes text.
         prepared: height and width of all pictures; None: as its configuration says.
         first: the number of the first position.
+        layers: what they cache.
 
     Raises:
         UnsupportedModel: it reads pictures in a way that kvc does not.
@@ -81,27 +86,31 @@ def picture_input(
         return None
     asked = _asked_beside(model)
     if asked:
-        raise _refused(model, f"of a picture it asks for {', '.join(asked)}, too")
+        raise refused(model, f"of a picture it asks for {', '.join(asked)}, too")
     found = (getattr(model.config, name, None) for name in _TOKENS)
     token = next((one for one in found if type(one) is int), None)
     size = prepared or configured_size(model.config)
     if has_encoder(model):
-        raise _refused(model, "it has an encoder of texts, and reads pictures")
+        raise refused(model, "it has an encoder of texts, and reads pictures")
     if token is None:
-        raise _refused(model, "its configuration names no token of a picture")
+        raise refused(model, "its configuration names no token of a picture")
+    sized = tower_of(model)
+    if sized is not None:
+        check_axes(model, sized[1], token)
+        tower = sized[1]
+        return PictureInput(token, 0, (0, 0), tower.channels, tower=tower)
     if size is None:
         reason = (
             "its configuration has no image_size: each picture has a size of its own, "
             "and as many places in a prompt as that asks for; kvc reads pictures of "
             "one size, with as many places each"
         )
-        raise _refused(model, reason)
+        raise refused(model, reason)
     vision = getattr(model.config, "vision_config", model.config)
     channels = getattr(vision, "num_channels", 3)
     given = PictureInput(token, 0, size, channels)
     given = PictureInput(token, _positions(model, given), size, channels)
-    _check_reading(model, given, first)
-    return given
+    return replace(given, joined=read_joined(model, given, first, widest(layers)))
 
 
 def _asked_beside(model: PreTrainedModel) -> list[str]:
@@ -133,9 +142,9 @@ def _positions(model: PreTrainedModel, given: PictureInput) -> int:
     except Exception as error:
         what = f"it cannot be run on a picture: {type(error).__name__}: {error}"
         reason = _of_parts(model, given) or asked_for(error) or what
-        raise _refused(model, reason) from error
+        raise refused(model, reason) from error
     if not call.among:
-        raise _refused(model, "it attends within pictures by code of its own")
+        raise refused(model, "it attends within pictures by code of its own")
     return made.shape[0]
 
 
@@ -155,119 +164,3 @@ def _of_parts(model: PreTrainedModel, given: PictureInput) -> str:
         "in several parts, as many as its size asks for, with a line of text before "
         "each; kvc does not know how to give this model one part alone"
     )
-
-
-def _check_reading(model: PreTrainedModel, given: PictureInput, first: int) -> None:
-    """Check that a text with a picture is one of embeddings.
-
-    Raises:
-        UnsupportedModel: it is more.
-    """
-    tokens = torch.full(
-        (1, _AROUND * 2 + given.positions), plain_token(model.config.get_text_config())
-    )
-    tokens[:, _AROUND : _AROUND + given.positions] = given.token
-    try:
-        read, fed = _read(model, given, tokens), _fed(model, tokens, first)
-    except UnsupportedModel as error:
-        what, *_ = error.reason.partition(" (")  # without an error of Python's
-        reason = f"in a text with a picture, {what}"
-        if _types(model):
-            reason = (
-                "the places of a picture see each other, later ones too: which tokens "
-                f"are of a picture ({', '.join(_types(model))}) is in its attention "
-                "mask, and in a prompt kvc's attention sees by positions alone, up to "
-                "a token's own"
-            )
-        raise _refused(model, reason) from error
-    except KvcError:
-        raise
-    except Exception as error:
-        what = f"a text with a picture cannot be run: {type(error).__name__}: {error}"
-        raise _refused(model, asked_for(error) or what) from error
-    rest = read[len(read) - len(fed) :]
-    alike = len(rest) == len(fed) and all(map(same_meeting, rest, fed))
-    if not alike:
-        parts = (
-            f"{one.op} has other values"
-            for one, other in zip(rest, fed, strict=False)
-            if not same_meeting(one, other)
-        )
-        what = next(parts, "it runs other operations")
-        reason = (
-            "it computes of a text with a picture something else than of the same "
-            f"embeddings without one: {what}"
-        )
-        raise _refused(model, reason)
-
-
-def _read(
-    model: PreTrainedModel, given: PictureInput, tokens: Tensor
-) -> Sequence[Meeting]:
-    """Return what a model computes of tokens and a picture by itself."""
-    types = (tokens == given.token).to(torch.int64)
-    beside = dict.fromkeys(_types(model), types)
-    with stand_ins(model), observed(model) as meetings:
-        call = _call(tokens, 0)
-        cached = {cache_name(model): NotingCache(call)}
-        pixels = given.pixels()
-        with attending(call), _pictures_apart(model):
-            model(input_ids=tokens, pixel_values=pixels, **beside, **cached)
-    return [*meetings, *map(seen, call.windows)]
-
-
-def _types(model: PreTrainedModel) -> list[str]:
-    """Return by what names a model is told which tokens are of a picture."""
-    known = inspect.signature(model.forward).parameters
-    return [name for name in _TYPES if name in known]
-
-
-@contextmanager
-def _pictures_apart(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model attend within pictures apart from its cache, wherever it does."""
-    with ExitStack() as stack:
-        for module in model.modules():
-            features: object = getattr(module, PICTURE_FEATURES, None)
-            if callable(features):
-                stack.enter_context(_replaced(module, partial(_apart, features)))
-        yield
-
-
-@contextmanager
-def _replaced(module: nn.Module, features: Callable[..., object]) -> Iterator[None]:
-    """Let a module make features in another way, which it may do already."""
-    own = vars(module)
-    before = own.get(PICTURE_FEATURES)
-    own[PICTURE_FEATURES] = features
-    try:
-        yield
-    finally:
-        del own[PICTURE_FEATURES]
-        if before is not None:
-            own[PICTURE_FEATURES] = before
-
-
-def _apart(features: Callable[..., object], *args: object, **others: object) -> object:
-    with attending(call_of(None)):
-        return features(*args, **others)
-
-
-def _fed(model: PreTrainedModel, tokens: Tensor, first: int) -> Sequence[Meeting]:
-    """Return what a model computes of embeddings, with what kvc gives beside them."""
-    with stand_ins(model), observed(model) as meetings:
-        call = _call(tokens, first)
-        embeddings = model.get_input_embeddings()(tokens)
-        before, cache = len(meetings), NotingCache(call)
-        beside = inputs_of(model, call, tokens.shape[1], cache, keep=0)
-        with attending(call):
-            model(inputs_embeds=embeddings, **beside)
-    return [*meetings[before:], *map(seen, call.windows)]
-
-
-def _call(tokens: Tensor, first: int) -> Call:
-    start = torch.zeros(1, dtype=torch.int64)
-    return Call(start, start + tokens.shape[1], first=first)
-
-
-def _refused(model: PreTrainedModel, reason: str) -> UnsupportedModel:
-    return UnsupportedModel(model=type(model).__name__, reason=reason + OTHERWISE)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvc.compiler.hugging_face.json_files import read_json
-from kvc.compiler.hugging_face.picture_settings import check_pillow
+from kvc.compiler.hugging_face.picture_settings import PATCHES, check_pillow
 from kvc.schema.errors import BadModelFolder, UnsupportedModel
 
 if TYPE_CHECKING:
-    from transformers import ProcessorMixin
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 # Width and height of pictures that a processor could tell apart.
 _TRIED: Final = ((40, 30), (30, 40), (1000, 20), (900, 1300))
@@ -24,8 +24,10 @@ _REPLACED: Final = "text_replacement_offsets"
 
 
 _TOKEN: Final = "image_token"
+_OF_PICTURES: Final = "preprocessor_config.json"
 _NAMED: Final = "processor_config.json"
 _OF_VIDEOS: Final = "SmolVLMProcessor"
+_OF_PATCHES: Final = frozenset({"Qwen2VLProcessor", "Qwen2_5_VLProcessor"})
 _USUAL: Final = {
     _TOKEN: "<image>",
     "fake_image_token": "<fake_token_around_image>",
@@ -81,6 +83,8 @@ def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
     try:
         processor = _processor(folder)
         placeholder = str(getattr(processor, _TOKEN))
+        if PATCHES in pictures:
+            return _of_patches(folder, processor, placeholder)
         splits = _splits(pictures)
         found = {
             (_grid(processor, one) if splits else WHOLE, expansion)
@@ -97,6 +101,52 @@ def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
     return PicturePlaces(placeholder, expansions)
 
 
+def _of_patches(
+    folder: Path, processor: "ProcessorMixin", placeholder: str
+) -> PicturePlaces:
+    """Return how a processor expands pictures of sizes of their own.
+
+    Raises:
+        UnsupportedModel: it does not have one placeholder for each group of patches.
+    """
+    from PIL import Image
+
+    for size in _TRIED:
+        picture = Image.new("RGB", size)
+        (expansion,) = _expanded(processor, placeholder, picture)
+        made = processor.image_processor(picture)["image_grid_thw"][0]
+        merge = processor.image_processor.merge_size
+        groups = int(made[1]) * int(made[2]) // merge**2
+        if expansion.text != placeholder * groups:
+            reason = "its processor gives a picture other places than groups of patches"
+            raise UnsupportedModel(model=str(folder), reason=reason)
+    return PicturePlaces(placeholder, {})
+
+
+def _without_videos(folder: Path) -> "ProcessorMixin":
+    """Return a processor that expands pictures as that of Qwen2.5-VL does.
+
+    That reads videos, too, and needs packages for these.
+    """
+    from transformers import AutoImageProcessor, AutoTokenizer, ProcessorMixin
+    from transformers.models.qwen2_5_vl import Qwen2_5_VLProcessor
+
+    class PicturesAlone(ProcessorMixin):
+        replace_image_token = Qwen2_5_VLProcessor.replace_image_token
+
+        def __init__(
+            self, image_processor: object, tokenizer: "PreTrainedTokenizerBase"
+        ) -> None:
+            token = getattr(tokenizer, _TOKEN, None) or "<|image_pad|>"
+            self.image_token = token
+            self.image_token_id = tokenizer.convert_tokens_to_ids(token)
+            super().__init__(image_processor, tokenizer)  # type: ignore[no-untyped-call]
+
+    local = {"local_files_only": True, "trust_remote_code": False}
+    pictures = AutoImageProcessor.from_pretrained(folder, backend="pil", **local)  # type: ignore[no-untyped-call]
+    return PicturesAlone(pictures, AutoTokenizer.from_pretrained(folder, **local))
+
+
 def _processor(folder: Path) -> "ProcessorMixin":
     """Return the processor of a folder.
 
@@ -111,7 +161,9 @@ def _processor(folder: Path) -> "ProcessorMixin":
     )
 
     local = {"local_files_only": True, "trust_remote_code": False}
-    said = read_json(folder, _NAMED) if (folder / _NAMED).exists() else {}
+    said = _said(folder)
+    if said.get("processor_class") in _OF_PATCHES:
+        return _without_videos(folder)
     if said.get("processor_class") != _OF_VIDEOS:
         opened: ProcessorMixin = AutoProcessor.from_pretrained(  # type: ignore[no-untyped-call]
             folder, backend="pil", **local
@@ -126,6 +178,15 @@ def _processor(folder: Path) -> "ProcessorMixin":
     if type(length) is not int or length < 1:
         raise ValueError(f"image_seq_len is {length!r:.40}")
     return Idefics3Processor(pictures, tokenizer, image_seq_len=length)
+
+
+def _said(folder: Path) -> Mapping[str, object]:
+    """Return what a folder says of its processor, wherever it does."""
+    found: dict[str, object] = {}
+    for name in (_OF_PICTURES, _NAMED):
+        if (folder / name).exists():
+            found |= read_json(folder, name)
+    return found
 
 
 def _splits(pictures: Mapping[str, object]) -> list[tuple[int, int]]:

@@ -22,8 +22,13 @@ OTHERWISE: Final = (
 _STEPS: Final = (
     "_preprocess", "resize", "rescale", "normalize", "center_crop", "process_image",
 )  # fmt: skip
+# Processors whose steps are these, too, once a picture is not cut into pieces first.
+_PANNING: Final = frozenset({"Gemma3ImageProcessorPil"})
+# Processors that make patches of a picture of any size, which the runtime does, too.
+_OF_PATCHES: Final = frozenset({"Qwen2VLImageProcessorPil"})
 # Processors that make parts of a picture, which the runtime does as they do.
 _SPLITTING: Final = frozenset({"Idefics3ImageProcessorPil", "SmolVLMImageProcessorPil"})
+PATCHES: Final = "patches"  # of settings, where a picture has a size of its own
 _MOST_LONGEST: Final = 4096  # to which these make a picture smaller once more
 _MOST_SIDE: Final = 1 << 14
 _MOST_NUMBER: Final = 1e30
@@ -73,12 +78,37 @@ def read_pictures(folder: Path) -> dict[str, object] | None:
     kind, found = type(processor), processor.to_dict()
     if kind.__name__ in _SPLITTING:
         return _in_parts(folder, found)
+    if kind.__name__ in _OF_PATCHES:
+        return _in_patches(folder, found)
+    if kind.__name__ in _PANNING:
+        return _without_panning(folder, found)
     own = [s for s in _STEPS if getattr(kind, s, None) is not getattr(PilBackend, s)]
     if own or found.get("do_pad"):
         reason = f"its {kind.__name__} prepares pictures in steps of its own: "
         steps = ", ".join(own) or "do_pad"
         raise UnsupportedModel(model=str(folder), reason=reason + steps)
     settings = _settings(folder, found)
+    _check_settings(folder, settings)
+    return settings
+
+
+def _without_panning(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
+    """Return settings of a processor that may make pieces of a picture, and does not.
+
+    It crops none.
+
+    Raises:
+        BadModelFolder: no pictures can be made with them.
+        UnsupportedModel: it makes pieces.
+    """
+    if found.get("do_pan_and_scan"):
+        reason = (
+            "its processor cuts pieces out of a wide or tall picture "
+            "(do_pan_and_scan), of which kvc makes none; without them, set it to false "
+            f"in {_FILES[0]}"
+        )
+        raise UnsupportedModel(model=str(folder), reason=reason)
+    settings = _settings(folder, {**found, "do_center_crop": False})
     _check_settings(folder, settings)
     return settings
 
@@ -123,6 +153,33 @@ def _in_parts(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
         raise BadModelFolder(path=str(folder), reason=reason)
     parts = {"longest": longest if resizes else None, "side": side, "splits": splits}
     return {**settings, "parts": parts}
+
+
+def _in_patches(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
+    """Return settings of a processor that makes patches of a picture of any size.
+
+    Raises:
+        BadModelFolder: no patches can be made with them.
+        UnsupportedModel: it does not resize.
+    """
+    if not found.get("do_resize"):
+        reason = "its pictures are not resized to whole groups of patches"
+        raise UnsupportedModel(model=str(folder), reason=reason)
+    size = _sides(found.get("size"))
+    names = {
+        "side": "patch_size",
+        "merge": "merge_size",
+        "frames": "temporal_patch_size",
+    }
+    patches = {ours: found.get(theirs) for ours, theirs in names.items()}
+    least, most = size.get("shortest_edge"), size.get("longest_edge")
+    fits = all(map(_is_side, patches.values()))
+    if not fits or type(least) is not int or type(most) is not int or least > most:
+        reason = f"{_FILES[0]}: no patches can be made with {size}, {patches}"
+        raise BadModelFolder(path=str(folder), reason=reason)
+    settings = _settings(folder, {**found, "do_resize": False, "do_center_crop": False})
+    _check_settings(folder, settings)
+    return {**settings, PATCHES: {"least": least, "most": most, **patches}}
 
 
 def _is_side(side: object) -> bool:
@@ -206,6 +263,17 @@ def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
                 return height, width
             case {"side": int(side)}:
                 return side, side
+    return None
+
+
+def most_groups(settings: Mapping[str, object] | None) -> int | None:
+    """Return how many groups of patches a picture has at most, None: nothing says it.
+
+    Of pictures that have sizes of their own.
+    """
+    match (settings or {}).get(PATCHES):
+        case {"most": int(most), "side": int(side), "merge": int(merge)}:
+            return max(1, most // (side * merge) ** 2)
     return None
 
 

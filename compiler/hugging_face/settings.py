@@ -16,6 +16,7 @@ from kvc.schema.verify.limits import MAX_DIM
 
 PREFILL_CHUNK: Final = 512
 LEAST_LENGTH: Final = 16  # of the shortest cache that a session may ask for
+_EXAMPLE_LENGTH: Final = 64  # of caches in a trace that sessions have of any length
 _NO_LIMIT: Final = 4096  # where nothing says how long a text may be
 _UNSET_MAX_LENGTH: Final = 20  # what transformers takes max_length for by default
 # What configurations call the most positions of a model.
@@ -79,6 +80,13 @@ class Sizes:
     spare: int
     heard: int = 0
 
+    def example_slots(self) -> int:
+        """Return how many positions caches have in a trace, of those of any length.
+
+        The longest call must fit.
+        """
+        return min(self.length, max(_EXAMPLE_LENGTH, self.spare + 1))
+
     def of_encoder(self) -> "Sizes":
         """Return those of caches of what an encoder makes."""
         return replace(self, length=self.heard)
@@ -91,6 +99,7 @@ def find_sizes(
     generation: Mapping[str, object],
     prefill_sizes: Sequence[int] = (),
     first: int = 0,
+    together: int = 0,
 ) -> Sizes:
     """Return the sizes to compile for.
 
@@ -101,6 +110,7 @@ def find_sizes(
         generation: its generation settings, as generation_config.json has them.
         prefill_sizes: lengths that are to have a method of their own.
         first: the number of the first position; those below it hold no token.
+        together: positions of a picture that one call takes, 0 for none.
 
     Raises:
         BadModelSetting: one is no sensible number, or more than the model can.
@@ -114,11 +124,14 @@ def find_sizes(
             "in its config.json)"
         )
         raise _bad(place, "max_length", expected, length)
+    if length < together:
+        expected = f"{together} or more, which one picture takes"
+        raise _bad(place, "max_length", expected, length)
     _check("export_hf", "prefill_chunk", chunk, 1, MAX_DIM)
     _check_prefill_sizes(prefill_sizes, length)
     chunk = min(chunk, length)
     # The first token of the longest call sees its window when the last one is written.
-    spare = max((chunk, *prefill_sizes)) - 1 + cache.slack
+    spare = max((chunk, together, *prefill_sizes)) - 1 + cache.slack
     return Sizes(length, cache.batch or 1, chunk, spare)
 
 

@@ -36,11 +36,13 @@ class Sight:
             (Llama 4); None: there are no parts.
         whole: whether it sees all keys, later ones too, or as many after its own as a
             window has before it.
+        joined: whether the places of a picture see each other, later ones too.
     """
 
     window: int | None
     chunk: int | None = None
     whole: bool = False
+    joined: bool = False
 
     @property
     def ahead(self) -> int | None:

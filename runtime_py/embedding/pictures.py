@@ -38,6 +38,7 @@ _FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _RESAMPLINGS: Final = range(6)  # as Pillow numbers them
 _ROWS: Final = 16  # of a call
 PARTS: Final = "parts"  # of settings, where a picture is more than one
+PATCHES: Final = "patches"  # of settings, where a picture has a size of its own
 
 
 @frozen
@@ -291,8 +292,8 @@ def preparation_of(found: Mapping[str, object]) -> Preparation:
         BadSetting: it does not say it, or says something impossible.
     """
     try:
-        if PARTS in found:
-            raise ValueError(found[PARTS])
+        for other in {PARTS, PATCHES} & found.keys():
+            raise ValueError(found[other])
         return Preparation(
             size=_pair(found["size"]),
             shortest=None if found["shortest"] is None else _side(found["shortest"]),

@@ -7,14 +7,13 @@ with `decoder_start_token_id`, or with `decoder_prompt`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.calls.entries import find_row_lengths, find_tokens
 from kvc.runtime.embedding.pictures import check_pictures
-from kvc.runtime.generation.picturing import PICTURES, pixels_for
+from kvc.runtime.generation.preparing import PICTURES, pixels_for
 from kvc.runtime.generation.prompts import prompts_of, tokens_of
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.metadata import parsed
@@ -23,9 +22,6 @@ from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Method
-
-if TYPE_CHECKING:
-    from kvc.runtime.embedding.pictures import Picture
 
 
 @frozen
@@ -80,7 +76,7 @@ def encoding_of(
     encode: Method,
     prompt: object,
     batch: Sequence[object] | None,
-    pictures: "Sequence[Picture]",
+    pictures: object,
     find_tokenizer: Callable[[], Tokenizer],
 ) -> Encoding:
     """Return the call that gives an encoder a prompt, or those of several rows.

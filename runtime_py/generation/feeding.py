@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.calls.chunks import Chunk, chunk_sizes, plan_chunks
+from kvc.runtime.calls.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.choosing import Logits
 from kvc.runtime.generation.encoding import Encoding
-from kvc.runtime.generation.picturing import Picturing
+from kvc.runtime.generation.picturing import Feed, Picturing
 from kvc.runtime.generation.row import Row
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import (
@@ -76,7 +76,7 @@ class Feeder:
             name: what messages call the session.
             encoding: what an encoder is given before the prompts; the session begins
                 anew with it.
-            picturing: gives embeddings of the one prompt, which has pictures.
+            picturing: gives embeddings of the prompts, of which one has pictures.
 
         Raises:
             UnknownName: the program lacks a role.
@@ -95,7 +95,6 @@ class Feeder:
         symbols, longest = session.symbols, session.longest_call
         self._prefills = [chunk_sizes(m, symbols, longest) for m in prefills]
         self._decode = chunk_sizes(decode, symbols)
-        self._methods = {method.name: method for method in (*prefills, decode)}
         self._token_input = find_tokens(prefills[0])
         logits = decode.graph.values[decode.graph.outputs[0]].type
         self.vocabulary: Dim = logits.dims[-1]
@@ -111,7 +110,10 @@ class Feeder:
         Raises:
             InputMismatch: the model does not have a token.
             PromptTooLong: there is no room for a prompt.
+            BadSetting: pictures do not lie in a prompt as the model reads them.
         """
+        if self._picturing is not None:
+            self._picturing.plan(prompts)
         for number, (row, prompt) in enumerate(zip(self.rows, prompts, strict=True)):
             if self._token_input is not None:
                 self._token_input.check(np.array(prompt, np.int64))
@@ -145,29 +147,35 @@ class Feeder:
             ExecutionError: as `Session.call`.
         """
         self._encode()
-        last, at = np.zeros((0, 0), np.float32), 0
-        longest = max(map(len, prompts))
-        for chunk in self._plan(longest):
-            parts = [prompt[at : at + chunk.count] for prompt in prompts]
+        last, at = np.zeros((0, 0), np.float32), [0] * len(prompts)
+        for feed in self._plan(prompts):
+            pieces = zip(prompts, at, feed.counts, strict=True)
+            parts = [prompt[begin : begin + n] for prompt, begin, n in pieces]
             began = time.perf_counter()
-            given = None
+            given, beside = None, _Lengths()
             if self._picturing is not None:
-                (prompt,) = prompts
-                end = at + chunk.count
-                given = self._picturing.embeddings(prompt, at, end)
-            logits = self.run(chunk.method, parts, given)
+                given = self._picturing.embeddings(prompts, at, feed.counts)
+                beside |= self._picturing.positions(prompts, at, feed.counts)
+            logits = self.run(feed.method, parts, given, beside)
             self.prefill.seconds += time.perf_counter() - began
-            self.prefill.tokens += sum(map(len, parts))
+            self.prefill.tokens += sum(feed.counts)
             for row, part in enumerate(parts):
-                logits[row] = logits[row] if part else last[row]
-            last, at = logits, at + chunk.count
+                logits[row] = logits[row] if part or not last.size else last[row]
+            last = logits
+            at = [begin + n for begin, n in zip(at, feed.counts, strict=True)]
         return last
 
-    def _plan(self, count: int) -> list[Chunk]:
-        """Return the calls for prompts of which the longest has so many tokens."""
+    def _plan(self, prompts: Sequence[Sequence[int]]) -> list[Feed]:
+        """Return the calls for prompts."""
         if self._picturing is not None:
-            return plan_chunks(count, (), self._picturing.sizes)
-        return plan_chunks(count, self._prefills, self._decode)
+            return self._picturing.plan(prompts)
+        longest, at, planned = max(map(len, prompts)), 0, list[Feed]()
+        for chunk in plan_chunks(longest, self._prefills, self._decode):
+            left = (max(0, len(prompt) - at) for prompt in prompts)
+            counts = tuple(min(chunk.count, count) for count in left)
+            planned.append(Feed(chunk.method, counts))
+            at += chunk.count
+        return planned
 
     def _encode(self) -> None:
         """Run the encoder, where there is one; what it takes is part of the prompts."""
@@ -198,13 +206,16 @@ class Feeder:
         method: str,
         parts: Sequence[Sequence[int]],
         embeddings: Array | None = None,
+        beside: _Lengths | None = None,
     ) -> Logits:
         """Run tokens of each row in one call.
 
         Args:
             method: of the role "prefill" or "decode"; of one row, "prefill_all" too.
             parts: tokens of each row, as many as the method takes in the longest.
-            embeddings: of the one row's tokens, which the method takes in their place.
+            embeddings: [rows, longest, hidden], which the method takes in place of the
+                tokens.
+            beside: what else the method takes, by name.
 
         Returns:
             What the call gives: float32 [rows, vocab], or of each token of one row
@@ -215,11 +226,10 @@ class Feeder:
             ExecutionError: as `Session.call`.
         """
         self._check_alone(method)
-        given, row_lengths = embeddings, _Lengths()
-        if given is None:
-            given, row_lengths = self._arguments(method, parts)
+        given = _padded(parts) if embeddings is None else embeddings
+        named = self._row_lengths(method, parts) | (beside or {})
         self._calling = True
-        logits = cast(Logits, self.session.call(method, given, **row_lengths))
+        logits = cast(Logits, self.session.call(method, given, **named))
         for number, part in enumerate(parts):  # quicker than a strict zip of few
             self.rows[number].fed += len(part)
         self._changes, self._calling = self.session.changes, False
@@ -257,24 +267,15 @@ class Feeder:
         """Tell whether nothing else has changed what the session holds."""
         return self.session.changes == self._changes
 
-    def _arguments(
-        self, name: str, parts: Sequence[Sequence[int]]
-    ) -> tuple[_Tokens, _Lengths]:
-        """Return tokens int64 [rows, longest], and row lengths.
-
-        A single row has no row lengths.
-        """
+    def _row_lengths(self, name: str, parts: Sequence[Sequence[int]]) -> _Lengths:
+        """Return how many tokens each row has; a single row has no row lengths."""
         if len(parts) == 1:
-            return np.array(parts, np.int64), {}
-        lengths = [len(part) for part in parts]
-        tokens = np.full((len(parts), max(lengths)), _PADDING, np.int64)
-        for row, part in zip(tokens, parts, strict=True):
-            row[: len(part)] = part
-        method = self._methods[name]
+            return {}
+        method = self.session.methods[name]
         assert method.row_lengths is not None
         value = method.graph.values[method.graph.inputs[method.row_lengths]]
-        row_lengths = np.array(lengths, value.type.dtype.numpy)
-        return tokens, {method.input_names[method.row_lengths]: row_lengths}
+        lengths = np.array([len(part) for part in parts], value.type.dtype.numpy)
+        return {method.input_names[method.row_lengths]: lengths}
 
     def _check_alone(self, method: str) -> None:
         """Check that the session holds what this generation has fed, and no more.
@@ -295,6 +296,16 @@ class Feeder:
             found=f"{_one(found) if found else 'something else'}; "
             f"something else has used the {self._name} meanwhile",
         )
+
+
+def _padded(parts: Sequence[Sequence[int]]) -> _Tokens:
+    """Return tokens int64 [rows, longest]."""
+    if len(parts) == 1:
+        return np.array(parts, np.int64)
+    tokens = np.full((len(parts), max(map(len, parts))), _PADDING, np.int64)
+    for row, part in zip(tokens, parts, strict=True):
+        row[: len(part)] = part
+    return tokens
 
 
 def find_roles(session: Session, role: str) -> list[Method]:

@@ -22,7 +22,9 @@ from kvc.runtime.generation.encoding import (
 )
 from kvc.runtime.generation.feeding import Feeder, check_session
 from kvc.runtime.generation.generation import BatchGeneration, Generation
-from kvc.runtime.generation.picturing import check_alone, picturing_of, places_of
+from kvc.runtime.generation.picture_places import places_of
+from kvc.runtime.generation.picturing import picturing_of
+from kvc.runtime.generation.preparing import check_alone, pictures_of, prepared
 from kvc.runtime.generation.prompts import (
     batch_of,
     histories_of,
@@ -37,6 +39,7 @@ from kvc.schema.errors import BadSetting
 if TYPE_CHECKING:
     import numpy as np
 
+    from kvc.runtime.embedding.parts import InParts
     from kvc.runtime.embedding.pictures import Picture
 
     Prompt = str | Sequence[int] | np.typing.NDArray[np.int64]
@@ -50,7 +53,7 @@ def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
     session: Session,
     prompt: "Prompt | None" = None,
     *,
-    images: "Sequence[Picture]" = (),
+    images: "Sequence[Picture | InParts]" = (),
     tokenizer: Tokenizer | None = None,
     history: Sequence[int] = (),
     draft: Session | None = None,
@@ -65,6 +68,7 @@ def generate(
     session: Session,
     prompt: "Prompts",
     *,
+    images: "Sequence[Sequence[Picture]]" = (),
     attention_mask: object = None,
     tokenizer: Tokenizer | None = None,
     history: Sequence[Sequence[int]] = (),
@@ -77,7 +81,7 @@ def generate(
     session: Session,
     prompt: object = None,
     *,
-    images: "Sequence[Picture]" = (),
+    images: "Sequence[Picture | InParts | Sequence[Picture]]" = (),
     attention_mask: object = None,
     tokenizer: Tokenizer | None = None,
     history: Sequence[object] = (),
@@ -104,10 +108,11 @@ def generate(
         attention_mask: of token ids [batch, n]: [batch, n], 1 for a token and 0 for
             padding, at either end of a row, as tokenizers of transformers make it.
         images: the pictures of a prompt, paths of files or pictures of Pillow, where
-            the program reads pictures. A text has the model's placeholder, such as
-            <image>, once for each; tokens have the token of it, once for each picture
-            or in all of its places. A later prompt may bring others. An encoder of
-            pictures takes one, and no prompt. Not for a batch, or with a draft.
+            the program reads pictures; of a batch a list for each prompt. A text has
+            the model's placeholder, such as <image>, once for each; tokens have the
+            token of it, once for each picture or in all of its places. A later prompt
+            may bring others. An encoder of pictures takes one, and no prompt. Not with
+            a draft.
         tokenizer: for text; the bundle's where it is left out.
         history: what the session holds already, for the repetition penalty, and for a
             draft that holds less of it; of a batch what each row holds.
@@ -169,17 +174,19 @@ def generate(
         found = repr(decoder_prompt)
         raise BadSetting(name="decoder_prompt", expected=expected, found=found)
     places, picturing = places_of(session), None
-    pictures: Sequence[str] = ()
-    if encode is None:
-        picturing = picturing_of(session, places, images)
-    if picturing is not None:
-        check_alone(batch is not None, draft is not None)
-        pictures = picturing.grids
     prompts = prompts_of(prompt, batch)
+    grids: Sequence[Sequence[str]] = [()] * len(prompts)
+    if encode is None:
+        pictures = pictures_of(images, None if batch is None else len(batch))
+        rows = [prepared(session, places, row) for row in pictures]
+        picturing = picturing_of(session, places, rows)
+    if picturing is not None:
+        check_alone(draft is not None)
+        grids = picturing.grids
     if places is not None:
         prompts = [
-            places.in_text(one, pictures) if isinstance(one, str) else one
-            for one in prompts
+            places.in_text(one, row) if isinstance(one, str) else one
+            for one, row in zip(prompts, grids, strict=True)
         ]
     histories = histories_of(history, None if batch is None else len(batch))
     feeder = Feeder(session, len(prompts), encoding=encoding, picturing=picturing)
@@ -190,9 +197,9 @@ def generate(
     if places is not None:
         tokens = [
             places.in_tokens(
-                one, pictures, lambda text: find_tokenizer().encode(text, False)
+                one, row, lambda text: find_tokenizer().encode(text, False)
             )
-            for one in tokens
+            for one, row in zip(tokens, grids, strict=True)
         ]
     feeder.check_prompts(tokens)
     source = Decoding(feeder)

@@ -1,10 +1,10 @@
 """`ChatTemplate`: turns a conversation into the text form that a model was trained on.
 
 In: the files of a bundle, chat_template.jinja or the chat_template of its
-tokenizer_config.json, which also names the special tokens. Out: text, as the
-`apply_chat_template` of transformers makes it. A template is code of the model's
-authors: it runs in the sandbox of jinja2, in a process of its own (`rendering.py`), and
-sees nothing but strings.
+chat_template.json or tokenizer_config.json, which also names the special tokens. Out:
+text, as the `apply_chat_template` of transformers makes it. A template is code of the
+model's authors: it runs in the sandbox of jinja2, in a process of its own
+(`rendering.py`), and sees nothing but strings.
 """
 
 import json
@@ -16,9 +16,11 @@ from kvc.runtime.tokenizers.rendering import Limits, Renderer
 from kvc.schema.errors import BadChatTemplate, BadSetting
 from kvc.schema.frozen import frozen
 
-Message = Mapping[str, str]  # "role": "system", "user" or "assistant"; "content"
+# "role": "system", "user" or "assistant"; "content": a text, or parts of a message.
+Message = Mapping[str, object]
 
 _TEMPLATE: Final = "chat_template.jinja"
+_OF_PROCESSOR: Final = "chat_template.json"
 _CONFIG: Final = "tokenizer_config.json"
 _SPECIAL: Final = "special_tokens_map.json"
 _LIMITS: Final = Limits()
@@ -53,7 +55,8 @@ def chat_template_of(
     if _TEMPLATE in source.files:
         file, text = _TEMPLATE, _decoded(_TEMPLATE, source.files[_TEMPLATE])
     else:
-        file, text = _CONFIG, _default(config.get("chat_template"))
+        file = _OF_PROCESSOR if _OF_PROCESSOR in source.files else _CONFIG
+        text = _default(file, _read_json(source, file).get("chat_template"))
     if not text:
         return None
     special = _special_tokens(_read_json(source, _SPECIAL)) | _special_tokens(config)
@@ -135,8 +138,8 @@ def _decoded(name: str, raw: bytes) -> str:
         raise BadChatTemplate(file=name, reason=f"it is not UTF-8: {error}") from error
 
 
-def _default(found: object) -> str:
-    """Return the template of a tokenizer_config, "" where it has none.
+def _default(file: str, found: object) -> str:
+    """Return the template of a JSON file, "" where it has none.
 
     Raises:
         BadChatTemplate: it has several and none is called "default", or other things.
@@ -153,9 +156,9 @@ def _default(found: object) -> str:
                     return text
             names = ", ".join(str(name) for name, _ in named)
             reason = f'none of its chat templates is called "default": {names}'
-            raise BadChatTemplate(file=_CONFIG, reason=reason)
+            raise BadChatTemplate(file=file, reason=reason)
     reason = "chat_template is neither a text nor a list of named ones"
-    raise BadChatTemplate(file=_CONFIG, reason=reason)
+    raise BadChatTemplate(file=file, reason=reason)
 
 
 def _special_tokens(config: Mapping[str, object]) -> dict[str, str]:

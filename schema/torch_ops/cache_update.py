@@ -152,8 +152,8 @@ def _check_arguments(
     )
     for dim, (new, size) in enumerate(zip(update.shape, cache.shape, strict=True)):
         if dim == axis % rank:
-            if row_lengths is not None:
-                continue  # padding need not fit
+            if row_lengths is not None or _is_chosen(mode, new, size):
+                continue  # padding need not fit, and other lengths are checked later
             _check(new <= size, f"the update is longer than the cache: {new} > {size}")
         else:
             text = f"dimension {dim} of the update is {new}, of the cache {size}"
@@ -161,6 +161,15 @@ def _check_arguments(
     if write_indices is not None:
         _check_indices(write_indices, cache.shape[0])
     check_row_lengths(row_lengths, cache.shape[0], "cache_update")
+
+
+def _is_chosen(mode: str, new: int | torch.SymInt, size: int | torch.SymInt) -> bool:
+    """Tell whether a session chooses how long a linear cache is.
+
+    It may be less than a call with one number of tokens has, which is then refused.
+    """
+    fixed = not isinstance(new, torch.SymInt)
+    return mode == "linear" and isinstance(size, torch.SymInt) and fixed
 
 
 def _check_indices(write_indices: Tensor, rows: int) -> None:

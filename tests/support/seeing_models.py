@@ -4,6 +4,7 @@ Weights are drawn as in `hf_models`. The reference is the model itself in its ea
 attention, given the whole text and all pictures at once, without a cache.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ PATCH = 8
 WORDS = 96  # tokens of the text alone
 TOKEN = 90  # that stands where a picture is
 POSITIONS = (SIDE // PATCH) ** 2  # of a picture, for a LLaVA
+JOINED = POSITIONS // 4  # of a picture, for a Gemma 3
 CHUNKS = (3, 9, 12, 8, 12)  # pictures begin and end within them
 BEGINS = (4, 25)
 STEPS = 20
@@ -73,6 +75,36 @@ _INTERNVL["vision_config"] = _VISION | {
     "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH],
 }  # fmt: skip
 
+# One layer of two sees a window, which is shorter than a picture and its text.
+_GEMMA3 = _kind("gemma3_text", "siglip_vision_model", mm_tokens_per_image=JOINED)
+_GEMMA3["text_config"] = _TEXT | {
+    "model_type": "gemma3_text", "sliding_window": 6, "query_pre_attn_scalar": 16,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+
+# A window is of 2 x 2 groups of 2 x 2 patches; the second block has none.
+_VISION_OF_QWEN: dict[str, object] = {
+    "hidden_size": 64, "intermediate_size": 96, "depth": 2, "num_heads": 4,
+    "patch_size": 4, "out_hidden_size": 64, "window_size": 16,
+    "fullatt_block_indexes": [1],
+}  # fmt: skip
+_VISION_OF_QWEN2: dict[str, object] = {
+    "embed_dim": 32, "hidden_size": 64, "depth": 2, "num_heads": 4, "patch_size": 4,
+}  # fmt: skip
+
+
+def _qwen(kind: str, vision: dict[str, object]) -> dict[str, object]:
+    """Return settings of a model whose positions have axes."""
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 100.0}
+    text = _TEXT | {"model_type": f"{kind}_text", "rope_parameters": rope}
+    return {"text_config": text, "vision_config": vision, "image_token_id": TOKEN}
+
+
+# Pictures of these have sizes of their own.
+SIZED: dict[str, tuple[str, dict[str, object]]] = {
+    "qwen2_5_vl": ("qwen2_5_vl", _qwen("qwen2_5_vl", _VISION_OF_QWEN)),
+    "qwen2_vl": ("qwen2_vl", _qwen("qwen2_vl", _VISION_OF_QWEN2)),
+}
 MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "llava": ("llava", _LLAVA),
     "llava, SigLIP and Qwen2": ("llava", _SIGLIP),
@@ -82,21 +114,10 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "cohere2_vision": ("cohere2_vision", _COHERE),
     "idefics3": ("idefics3", _kind("llama", "idefics3_vision", scale_factor=2)),
     "smolvlm": ("smolvlm", _kind("llama", "smolvlm_vision", scale_factor=2)),
+    "gemma3": ("gemma3", _GEMMA3),
 }
-_VISION_OF_QWEN: dict[str, object] = {
-    "model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 96, "depth": 2,
-    "num_heads": 4, "patch_size": PATCH, "out_hidden_size": 64,
-    "fullatt_block_indexes": [1],
-}  # fmt: skip
 # What is refused, and what the error says of it.
 REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
-    "gemma3": (
-        "gemma3",
-        _kind(
-            "gemma3_text", "siglip_vision_model", mm_tokens_per_image=POSITIONS // 4
-        ),
-        "see each other",
-    ),
     "paligemma": (
         "paligemma",
         _kind("gemma", "siglip_vision_model", projection_dim=64),
@@ -107,22 +128,6 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
         "idefics2",
         _kind("mistral", "idefics2_vision"),
         "read in several parts",
-    ),
-    "qwen2_5_vl": (
-        "qwen2_5_vl",
-        {
-            "text_config": _TEXT
-            | {
-                "model_type": "qwen2_5_vl_text",
-                "rope_parameters": {
-                    "rope_type": "default",
-                    "mrope_section": [2, 3, 3],
-                },
-            },
-            "vision_config": _VISION_OF_QWEN,
-            "image_token_id": TOKEN,
-        },
-        "a size of its own",
     ),
 }  # fmt: skip
 
@@ -166,11 +171,15 @@ def in_parts(model: PreTrainedModel) -> bool:
 def eager(model: PreTrainedModel, tokens: Tokens, given: Floats) -> Floats:
     """Return logits float32 [seq, vocab] of a whole text with its pictures."""
     pixels = torch.from_numpy(given)
+    beside = {}
+    if model.config.model_type == "gemma3":
+        beside["token_type_ids"] = torch.from_numpy(tokens == TOKEN).long()
     with torch.no_grad():
         made = model(
             input_ids=torch.from_numpy(tokens),
             pixel_values=pixels[None] if in_parts(model) else pixels,
             use_cache=False,
+            **beside,
         )
     logits: Floats = made.logits[0].numpy()
     return logits
@@ -207,28 +216,40 @@ def compare(
         found = _fed(session, tokens, pictures)
         pictures[1][1] = pictures[1][2]
         changed = _fed(session, tokens, pictures)
+        ends = [end for *_, end in pieces(session, len(pictures[0]))]
     logits = eager(model, tokens, given)
-    ends = np.cumsum(CHUNKS)
-    wanted = logits[[*(ends - 1), *range(ends[-1], ends[-1] + STEPS)]]
+    wanted = logits[[*(end - 1 for end in ends), *range(ends[-1], ends[-1] + STEPS)]]
     far, wrong = (np.abs(one - wanted) / logits.std() for one in (found, changed))
-    count = len(CHUNKS)
+    count = len(ends)
     left = sum(sum(one.left.values()) for one in describe_methods(made.program))
     return Parity(far[:count].max(), far[count:].max(), wrong.max(), left)
+
+
+def pieces(session: Session, places: int) -> list[tuple[str, int, int]]:
+    """Return the calls for chunks of the text: their method, begin and end.
+
+    A picture whose places see each other is a call of its own.
+    """
+    ends, joined = np.cumsum(CHUNKS).tolist(), dict[int, int]()
+    if "prefill_picture" in session.methods:
+        joined = {begin: begin + places for begin in BEGINS}
+    cuts = sorted({0, *ends, *joined, *joined.values()})
+    return [
+        ("prefill_picture" if begin in joined else "prefill_embeds", begin, end)
+        for begin, end in itertools.pairwise(cuts)
+    ]
 
 
 def _fed(session: Session, tokens: Tokens, pictures: Sequence[Floats]) -> Floats:
     """Return the logits after each chunk of embeddings, then of decode steps."""
     session.reset()
-    ends = np.cumsum(CHUNKS)
-    pieces = zip(ends, CHUNKS, strict=True)
-    parts = [session.embed_tokens(tokens[:, e - n : e]).copy() for e, n in pieces]
-    whole = np.concatenate(parts, axis=1)
-    whole[0, tokens[0, : ends[-1]] == TOKEN] = np.concatenate(pictures)
-    made = [
-        session.prefill_embeds(whole[:, end - size : end])[0].copy()
-        for end, size in zip(ends, CHUNKS, strict=True)
-    ]
-    steps = range(ends[-1], ends[-1] + STEPS)
+    parts = pieces(session, len(pictures[0]))
+    texts = [session.embed_tokens(tokens[:, b:e]).copy() for _, b, e in parts]
+    whole = np.concatenate(texts, axis=1)
+    held = whole.shape[1]
+    whole[0, tokens[0, :held] == TOKEN] = np.concatenate(pictures)
+    made = [session.call(name, whole[:, b:e])[0].copy() for name, b, e in parts]
+    steps = range(held, held + STEPS)
     made += [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
     return np.stack(made)
 

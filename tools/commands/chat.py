@@ -37,7 +37,8 @@ def chat(
     Each line of input is a message. The bundle's chat template turns the conversation
     into text; without one, the model continues the text typed so far. Ctrl-C stops an
     answer; at the prompt, Ctrl-C, Ctrl-D or /quit ends the chat. /reset forgets the
-    conversation, /help lists these commands.
+    conversation, /image FILE shows a picture with the next message, /help lists these
+    commands.
 
     Answers go to stdout; speed, and how much of the cache is used, to stderr.
 

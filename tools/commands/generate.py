@@ -60,8 +60,8 @@ _WHY = {
     multiple=True,
     metavar="FILE",
     help="A picture, for the first <image> of PROMPT, or what else the model has for "
-    "one; repeatable, in the order of the text. A model that only reads pictures takes "
-    "one, and no PROMPT.",
+    "one; repeatable, in the order of the text, and of several PROMPTs. A model that "
+    "only reads pictures takes one, and no PROMPT.",
 )
 @loading_options
 def generate(
@@ -96,8 +96,6 @@ def generate(
         raise click.UsageError("- reads all of stdin, so it can be given once")
     if draft is not None and len(prompts) > 1:
         raise click.UsageError("--draft guesses for one PROMPT")
-    if images and len(prompts) > 1:
-        raise click.UsageError("--image goes with one PROMPT")
     if not prompts and not images:
         raise click.UsageError("Missing argument 'PROMPT...'.")
     texts = [_read(prompt) for prompt in prompts]
@@ -185,7 +183,8 @@ def _start(
 
     with telling_what_is_ignored():
         if len(texts) > 1:
-            return generate(session, texts, **settings)
+            given = _of_prompts(session, texts, images)
+            return generate(session, texts, images=given, **settings)
         return generate(
             session,
             texts[0] if texts else None,
@@ -194,6 +193,25 @@ def _start(
             draft_tokens=draft_tokens,
             **settings,
         )
+
+
+def _of_prompts(
+    session: "Session", texts: Sequence[str], images: Sequence[str]
+) -> Sequence[Sequence[str]]:
+    """Return the pictures of each text, in their order; the last one has what is left.
+
+    Raises:
+        KvcError: the bundle says something impossible of pictures.
+    """
+    from kvc.runtime.generation.picture_places import places_of
+
+    places = places_of(session) if images else None
+    given, left = list[Sequence[str]](), list(images)
+    for text in texts:
+        count = 0 if places is None else places.count_in(text)
+        given.append(left[:count])
+        left = left[count:]
+    return [*given[:-1], [*given[-1], *left]]
 
 
 def _show(run: "Generation | BatchGeneration", prompts: Sequence[str]) -> None:

@@ -31,6 +31,7 @@ import hf_parity  # noqa: E402
 import hf_quality  # noqa: E402
 import seeing_models  # noqa: E402
 import seq2seq_models  # noqa: E402
+import sized_pictures  # noqa: E402
 
 HEAD = """\
 # Architectures of transformers
@@ -92,11 +93,18 @@ embeddings with the recipe `cpu_fp32`, and compared with the model itself, which
 given the whole text and both pictures at once (`tests/support/seeing_models.py`).
 
 - *prefill*: the largest difference after chunks of {chunks} positions, whose ends are
-  within pictures.
+  within pictures; those of Gemma 3 begin and end with pictures, too.
 - *decode*: the largest difference in {steps} steps after them.
 - *control*: the same with one row of a picture's embeddings replaced. It must be above
   {noticed:g}.
 - *left*: how many operators of all methods are left to PyTorch.
+
+"""
+SIZED = """\
+In the next table pictures have sizes of their own, and positions axes. A text with
+three pictures is fed in chunks of {chunk} at the most, {steps} steps follow, and the
+first of them once more after a rewind. The control is the least of three: a zeroed row
+of keys, of values, and of the numbers that follow tokens.
 
 """
 REMARKS = """\
@@ -312,6 +320,16 @@ def _seeing_line(name: str) -> str:
     return f"| {name} | {figures} | {found.left} |\n"
 
 
+def _sized_line(name: str) -> str:
+    model = sized_pictures.model(name)
+    with tempfile.TemporaryDirectory() as folder:
+        source = sized_pictures.write_folder(Path(folder) / "model", name)
+        path = sized_pictures.write_bundle(source, Path(folder) / "model.kvc", 1)
+        found = sized_pictures.compare(path, model)
+    figures = f"{found.prefill:.1e} | {found.decode:.1e} | {found.control:.3f}"
+    return f"| {name} | {figures} | {found.left} |\n"
+
+
 def _unseeing_line(name: str) -> str:
     kind, settings, _ = seeing_models.REFUSED[name]
     try:
@@ -445,6 +463,13 @@ PAGES: dict[str, tuple[str | Table, ...]] = {
             _head("architecture", "prefill", "decode", "control", "left"),
             seeing_models.MODELS,
             _seeing_line,
+        ),
+        SIZED.format(chunk=sized_pictures.CHUNK, steps=sized_pictures.MORE),
+        Table(
+            "## Texts with pictures of sizes of their own",
+            _head("architecture", "prefill", "decode", "control", "left"),
+            seeing_models.SIZED,
+            _sized_line,
         ),
         Table(
             "## Pictures refused",

@@ -247,6 +247,11 @@ def broken_template_in_config(folder):
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
 
 
+def broken_template_of_a_processor(folder):
+    (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.json").write_text('{"chat_template": "{{ }"}')
+
+
 def template_of_other_bytes(folder):
     (folder / "chat_template.jinja").write_bytes(b"\xff")
 
@@ -271,6 +276,7 @@ BROKEN = [
     (impossible_settings, BadModelFolder, "generation_config.json: top_p: .* got 2.5"),
     (broken_template, BadModelFolder, "template in chat_template.jinja: .*endfor"),
     (broken_template_in_config, BadModelFolder, "template in tokenizer_config.json: "),
+    (broken_template_of_a_processor, BadModelFolder, "template in chat_template.json"),
     (template_of_other_bytes, BadModelFolder, "chat_template.jinja is not UTF-8"),
     (no_weights, CheckpointError, "the folder has neither model.safetensors nor"),
     (pickled, PickleCheckpoint, "pytorch_model.bin is a pickle"),

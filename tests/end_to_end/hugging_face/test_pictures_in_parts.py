@@ -22,7 +22,9 @@ from kvc.compiler.hugging_face.picture_places import read_places
 from kvc.compiler.hugging_face.picture_settings import read_pictures
 from kvc.runtime import Session, generate, load
 from kvc.runtime.embedding.parts import parts_preparation_of
-from kvc.runtime.generation.picturing import picturing_of, places_of
+from kvc.runtime.generation.picture_places import places_of
+from kvc.runtime.generation.picturing import Picturing
+from kvc.runtime.generation.preparing import prepared
 from kvc.schema.errors import (
     BadModelFolder,
     BadPicture,
@@ -102,6 +104,12 @@ def pictures_of(prompt: str) -> list[Image.Image]:
     return [picture(i, *size) for i, size in enumerate(PROMPTS[prompt])]
 
 
+def picturing_on(session, images) -> Picturing:
+    """Return what gives the embeddings of one prompt with pictures."""
+    places = places_of(session)
+    return Picturing(session, places, [prepared(session, places, images)])
+
+
 def test_logits_are_those_of_the_model_after_chunks_and_40_steps(model, session):
     prompt = "<image> 5 6 <image> 7"
     images = pictures_of(prompt)
@@ -113,10 +121,11 @@ def test_logits_are_those_of_the_model_after_chunks_and_40_steps(model, session)
             input_ids=whole, pixel_values=given["pixel_values"], use_cache=False
         ).logits[0].numpy()  # fmt: skip
     held, tokens = given["input_ids"].shape[1], whole[0].tolist()
-    picturing = picturing_of(session, places_of(session), images)
+    picturing = picturing_on(session, images)
     made, ends = [], [*range(CHUNK, held, CHUNK), held]
     pieces = list(zip([0, *ends], ends, strict=False))
-    fed = np.concatenate([picturing.embeddings(tokens, *one) for one in pieces], axis=1)
+    parts = [picturing.embeddings([tokens], [b], [e - b]) for b, e in pieces]
+    fed = np.concatenate(parts, axis=1)
     wrong = fed.copy()
     places = [i for i, token in enumerate(tokens[:held]) if token == TOKEN]
     wrong[0, places[5]] = wrong[0, places[6]]

@@ -28,7 +28,8 @@ from seeing_models import (
 )
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.runtime import Session, generate, load
+from kvc.runtime import Conversation, Session, generate, load
+from kvc.runtime.tokenizers import tokenizer_of
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import (
     BadModelSetting,
@@ -178,6 +179,36 @@ def test_a_later_turn_brings_another_picture(bundle):
     assert turns == whole
 
 
+def test_a_picture_that_was_read_in_part_is_read_whole_again(bundle, monkeypatch):
+    """All is run anew, which ends within the first picture, then once more."""
+    call, prefills = Session.call, []
+
+    def noting(session, name, *given, **named):
+        prefills.extend([name] if name == "prefill_embeds" else [])
+        if len(prefills) == count:
+            raise KeyboardInterrupt
+        return call(session, name, *given, **named)
+
+    limit, count = {"max_tokens": 4, "stop_tokens": [95]}, 0
+    with load(bundle) as program, program.session() as session:
+        chat = Conversation(session, tokenizer_of(program), None, **limit)
+        first = "".join(chat.say("3 <image> 4", [picture(0)]))
+        session.reset()  # what a rewind that is refused leads to
+        chat._held = []
+        prefills.clear()
+        count = 2
+        monkeypatch.setattr(Session, "call", noting)
+        with pytest.raises(KeyboardInterrupt):
+            list(chat.say(" 5"))
+        assert 1 < chat.used < POSITIONS
+        count = 0
+        found = "".join(chat.say(" 6"))
+    with load(bundle) as program, program.session() as session:
+        text = f"3 <image> 4 {first} 6"
+        run = generate(session, text, images=[picture(0)], **limit)
+        assert found == "".join(run.text())
+
+
 @pytest.mark.parametrize(
     ("prompt", "count", "says"),
     [
@@ -278,13 +309,33 @@ def test_pictures_past_the_capacity_are_refused_before_anything_runs(bundle):
         assert session.position == 0
 
 
-def test_pictures_come_with_one_prompt(bundle):
+@pytest.mark.parametrize("images", ["0.png", [picture(0)], [[], picture(0)], [[], [5]]])
+def test_pictures_of_several_prompts_are_listed_for_each(bundle, images):
     with (
         load(bundle) as program,
         program.session() as session,
-        pytest.raises(BadSetting, match="images: expected none, or one prompt"),
+        pytest.raises(BadSetting, match="images"),
     ):
-        generate(session, ["<image> 5", "6"], images=[picture(0)])
+        generate(session, ["<image> 5", "6"], images=images)
+
+
+def test_several_prompts_need_a_bundle_of_several_rows(bundle):
+    with (
+        load(bundle) as program,
+        program.session() as session,
+        pytest.raises(BadSetting, match="the bundle: expected a method prefill_embeds"),
+    ):
+        generate(session, ["<image> 5", "6"], images=[[picture(0)], []])
+
+
+def test_pictures_come_without_a_draft(bundle):
+    with (
+        load(bundle) as program,
+        program.session() as session,
+        program.session() as draft,
+        pytest.raises(BadSetting, match="images: expected none beside a draft"),
+    ):
+        generate(session, "<image> 5", images=[picture(0)], draft=draft)
 
 
 @pytest.mark.exhaustive

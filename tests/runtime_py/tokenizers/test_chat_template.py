@@ -31,7 +31,7 @@ class Source:
     def __init__(self, **files):
         self.metadata = {}
         names = {"config": "tokenizer_config.json", "jinja": "chat_template.jinja"}
-        names["special"] = "special_tokens_map.json"
+        names |= {"special": "special_tokens_map.json", "json": "chat_template.json"}
         self.files = {
             names[key]: value.encode() if isinstance(value, str) else value
             for key, value in files.items()
@@ -68,6 +68,15 @@ def test_text_and_tokens_are_those_of_transformers(peer, name, conversation, pro
     assert "cache" in text
     tokens = JsonTokenizer(byte_level().to_str().encode()).encode(text, special=False)
     assert tokens == peer.apply_chat_template(messages, return_dict=False, **options)
+
+
+def test_a_processors_template_comes_before_that_of_its_tokenizer():
+    told = {"json": json.dumps({"chat_template": "{{ bos_token }}it"})}
+    told["config"] = json.dumps({**SPECIAL, "chat_template": "another"})
+    assert chat_template_of(Source(**told)).render([]) == "<|begin|>it"
+    assert chat_template_of(Source(**told, jinja="first")).render([]) == "first"
+    with pytest.raises(BadChatTemplate, match=r"chat_template\.json"):
+        chat_template_of(Source(json=json.dumps({"chat_template": 5})))
 
 
 @pytest.mark.parametrize("messages", [["Hello"], [1], None, 1])

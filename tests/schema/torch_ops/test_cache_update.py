@@ -220,3 +220,16 @@ def test_a_ring_that_keeps_two_has_room_for_what_is_not_written_twice(
         with pytest.raises(kind):
             write_cache(cache, update, *given)
         assert not cache.any()
+
+
+def test_a_call_of_one_length_does_not_say_how_long_a_chosen_cache_is():
+    class Appending(torch.nn.Module):
+        def forward(self, cache, update, start):
+            return torch.ops.kvc.cache_update(cache, update, start)
+
+    size = torch.export.Dim("size", min=2, max=9)
+    given = torch.zeros(1, 4, 2), torch.zeros(1, 4, 2), torch.zeros(1).long()
+    sizes = {"cache": {1: size}, "update": None, "start": None}
+    exported = torch.export.export(Appending(), given, dynamic_shapes=sizes)
+    with pytest.raises(ValueError, match="longer than the cache: 4 > 3"):
+        exported.module()(torch.zeros(1, 3, 2), *given[1:])

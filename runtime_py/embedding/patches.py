@@ -1,0 +1,180 @@
+"""Pictures of sizes of their own: resized to whole groups of patches, in these.
+
+In: a picture, settings as the model's preprocessor_config.json has them. Out: patches
+in groups, row by row, as the processors of Qwen2-VL and Qwen2.5-VL make them; for a
+grid of groups, where each patch lies, and which of them see each other in windows.
+Sizes are checked before a picture is made larger.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from kvc.runtime.embedding.parts import InParts
+from kvc.runtime.embedding.pictures import (
+    MOST_PIXELS,
+    PATCHES,
+    Preparation,
+    check_pixels,
+    image_of,
+    preparation_of,
+)
+from kvc.schema.errors import BadPicture, BadSetting
+from kvc.schema.frozen import frozen
+
+if TYPE_CHECKING:
+    from PIL.Image import Resampling
+
+Ids = npt.NDArray[np.int64]
+
+_MOST_RATIO: Final = 200  # of the sides of a picture
+_MOST_SIDE: Final = 1 << 10  # of a patch
+
+
+@frozen
+class PatchesPreparation:
+    """How patches are made of a picture.
+
+    Attributes:
+        least, most: pixels of the resized picture.
+        side: of a patch, in pixels.
+        merge: patches of a side of a group.
+        frames: how often the picture is in a patch.
+        of_whole: how pixels are made of the resized picture.
+    """
+
+    least: int
+    most: int
+    side: int
+    merge: int
+    frames: int
+    of_whole: Preparation
+
+    def patches(self, picture: object, most_groups: int) -> InParts:
+        """Return the patches of a file or a picture.
+
+        Args:
+            picture: a path, or a picture of Pillow.
+            most_groups: that the model takes.
+
+        Raises:
+            BadPicture: it is too long, or has more groups.
+            BadPicture, FileProblem, MissingPackage: as `read_picture`.
+        """
+        name, image = image_of(picture)
+        height, width = self._sides(image.height, image.width, name)
+        check_pixels(width, height, name, "once it is resized, ")
+        way = cast("Resampling", self.of_whole.resampling)
+        pixels = self.of_whole.scaled(image.resize((width, height), resample=way))
+        group = self.side * self.merge
+        rows, columns = height // group, width // group
+        if rows * columns > most_groups:
+            reason = (
+                f"it becomes {rows} x {columns} groups of patches, and the bundle "
+                f"takes {most_groups}"
+            )
+            raise BadPicture(path=name, reason=reason, most=MOST_PIXELS)
+        shape = 3, rows, self.merge, self.side, columns, self.merge, self.side
+        parts = pixels.reshape(shape).transpose(1, 4, 2, 5, 0, 3, 6)
+        again = np.repeat(parts[:, :, :, :, :, None], self.frames, axis=5)
+        groups = again.reshape(rows * columns, self.merge**2, -1)
+        return InParts(f"{rows}x{columns}", (np.ascontiguousarray(groups),))
+
+    def _sides(self, height: int, width: int, name: str) -> tuple[int, int]:
+        """Return the height and width that a picture is made.
+
+        Raises:
+            BadPicture: it is too long.
+        """
+        if max(height, width) > _MOST_RATIO * min(height, width):
+            reason = (
+                f"{width} x {height} pixels are too long; {_MOST_RATIO} to 1 is all"
+            )
+            raise BadPicture(path=name, reason=reason, most=MOST_PIXELS)
+        group = self.side * self.merge
+        tall, wide = (round(side / group) * group for side in (height, width))
+        if tall * wide > self.most:
+            less = math.sqrt((height * width) / self.most)
+            return tuple(  # type: ignore[return-value]  # two
+                max(group, math.floor(side / less / group) * group)
+                for side in (height, width)
+            )
+        if tall * wide < self.least:
+            more = math.sqrt(self.least / (height * width))
+            return tuple(  # type: ignore[return-value]  # two
+                math.ceil(side * more / group) * group for side in (height, width)
+            )
+        return tall, wide
+
+
+def grid_of(grid: str) -> tuple[int, int]:
+    """Return the rows and columns of groups that a grid names."""
+    rows, columns = grid.split("x")
+    return int(rows), int(columns)
+
+
+def places_in(grid: str, merge: int) -> Ids:
+    """Return the row and column of each patch, int64 [groups, merge * merge, 2]."""
+    rows, columns = grid_of(grid)
+    sides = np.meshgrid(
+        *(np.arange(side * merge) for side in (rows, columns)), indexing="ij"
+    )
+    both = np.stack(sides, axis=-1).reshape(rows, merge, columns, merge, 2)
+    return both.transpose(0, 2, 1, 3, 4).reshape(rows * columns, merge**2, 2)
+
+
+def windows_in(grid: str, merge: int, window: int) -> tuple[Ids, Ids]:
+    """Return the patches of each window, and where each is among those of windows.
+
+    Args:
+        grid: of groups.
+        merge: patches of a side of a group.
+        window: groups of a side of a window.
+
+    Returns:
+        int64 [windows, patches], -1 after the last of each; int64 [groups, patches].
+    """
+    rows, columns = grid_of(grid)
+    size, places = merge**2, window**2 * merge**2
+    across = -(-columns // window)
+    windows = np.full((-(-rows // window) * across, places), -1, np.int64)
+    back = np.zeros((rows * columns, size), np.int64)
+    filled = np.zeros(len(windows), np.int64)
+    for group in range(rows * columns):
+        row, column = divmod(group, columns)
+        number = row // window * across + column // window
+        at = int(filled[number])
+        windows[number, at : at + size] = np.arange(group * size, (group + 1) * size)
+        back[group] = np.arange(number * places + at, number * places + at + size)
+        filled[number] += size
+    return windows, back
+
+
+def patches_preparation_of(found: Mapping[str, object]) -> PatchesPreparation:
+    """Return how a bundle makes patches of pictures.
+
+    Raises:
+        BadSetting: it does not say it, or says something impossible.
+    """
+    rest = {name: value for name, value in found.items() if name != PATCHES}
+    match found.get(PATCHES):
+        case {
+            "least": int(least),
+            "most": int(most),
+            "side": int(side),
+            "merge": int(merge),
+            "frames": int(frames),
+        } if 0 < least <= most <= MOST_PIXELS and all(
+            0 < one <= _MOST_SIDE for one in (side, merge, frames)
+        ):
+            whole = preparation_of(rest)
+            return PatchesPreparation(least, most, side, merge, frames, whole)
+    raise BadSetting(
+        name="the bundle's metadata pictures",
+        expected="how patches are made, from the preprocessor_config.json in the "
+        "model's folder when it was compiled",
+        found=repr(found.get(PATCHES))[:80],
+    )

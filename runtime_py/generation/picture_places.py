@@ -1,0 +1,195 @@
+"""Where a prompt has its pictures, as a bundle says it.
+
+In: the metadata of a program that reads pictures, a prompt, of each picture in how many
+parts it is read. Out: the prompt with as many places of each picture as the model makes
+embeddings of it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Final, cast
+
+from kvc.runtime.embedding.patches import grid_of
+from kvc.runtime.metadata import impossible, parsed
+from kvc.runtime.sessions.session import Session
+from kvc.schema.errors import BadSetting
+from kvc.schema.frozen import frozen
+
+EMBED_PICTURE: Final = "embed_image"
+EMBED_TOKENS: Final = "embed_tokens"
+PREFILL: Final = "prefill_embeds"
+_PLACES: Final = "picture_places"
+_GRIDS: Final = "grids"
+_SIZED: Final = "sized"
+_MOST_SIDE: Final = 1 << 6  # of a group, and of a window
+
+
+@frozen
+class Sized:
+    """How pictures of sizes of their own are read.
+
+    Attributes:
+        merge: patches of a side of a group, which becomes one embedding.
+        window: groups of a side of a window; 0: all patches see each other.
+    """
+
+    merge: int
+    window: int
+
+
+@frozen
+class Places:
+    """Where a prompt has pictures.
+
+    Attributes:
+        token: that stands in each place.
+        positions: how many places a picture has.
+        placeholder: what a text has for a picture; None: nothing says it.
+        expansion: what takes its place, which becomes so many of these tokens.
+        grids: of pictures that are read in parts, the texts around the places of each
+            part, by rows and columns; None: a picture is one.
+        sized: how pictures of sizes of their own are read, which have as many places as
+            groups of patches, `positions` at the most; None: all have one size.
+    """
+
+    token: int
+    positions: int
+    placeholder: str | None
+    expansion: str | None
+    grids: Mapping[str, Sequence[str]] | None = None
+    sized: "Sized | None" = None
+
+    def in_text(self, prompt: str, pictures: Sequence[str]) -> str:
+        """Return a text with all places of its pictures, given the grid of each.
+
+        Raises:
+            BadSetting: it has another number of pictures.
+        """
+        ways = self.expansion, self.grids, self.sized
+        if self.placeholder is None or all(way is None for way in ways):
+            return prompt
+        count = prompt.count(self.placeholder)
+        self._check(count, len(pictures), repr(self.placeholder))
+        texts = prompt.split(self.placeholder)
+        expanded = [self._expanded(self.placeholder, grid) for grid in pictures]
+        pairs = zip_longest(texts, expanded, fillvalue="")
+        return "".join(text + picture for text, picture in pairs)
+
+    def _expanded(self, placeholder: str, grid: str) -> str:
+        if self.grids is not None:
+            return (placeholder * self.positions).join(self.grids[grid])
+        if self.sized is not None:
+            return placeholder * self.count_of(grid)
+        assert self.expansion is not None, "there is one or the other"
+        return self.expansion
+
+    def in_tokens(
+        self,
+        prompt: Sequence[int],
+        pictures: Sequence[str],
+        encode: Callable[[str], Sequence[int]],
+    ) -> tuple[int, ...]:
+        """Return tokens with all places of their pictures, which may be there already.
+
+        Args:
+            prompt: the tokens.
+            pictures: the grid of each.
+            encode: makes tokens of a text within a prompt.
+
+        Raises:
+            BadSetting: there are places for another number of pictures.
+        """
+        found = prompt.count(self.token)
+        if found == sum(map(self.count_of, pictures)):
+            return tuple(prompt)
+        self._check(found, len(pictures), f"the token {self.token}")
+        given, made = iter(pictures), list[int]()
+        for token in prompt:
+            made += (
+                self._tokens_of(next(given), encode) if token == self.token else [token]
+            )
+        return tuple(made)
+
+    def count_in(self, text: str) -> int:
+        """Return how many pictures a text has a placeholder for."""
+        return 0 if self.placeholder is None else text.count(self.placeholder)
+
+    def count_of(self, grid: str) -> int:
+        """Return how many places a picture has, of all its parts."""
+        if self.sized is not None:
+            rows, columns = grid_of(grid)
+            return rows * columns
+        return self.positions * self.parts_of(grid)
+
+    def parts_of(self, grid: str) -> int:
+        """Return how many parts a picture has."""
+        return 1 if self.grids is None else len(self.grids[grid]) - 1
+
+    def _tokens_of(
+        self, grid: str, encode: Callable[[str], Sequence[int]]
+    ) -> Sequence[int]:
+        if self.grids is None:
+            return [self.token] * self.count_of(grid)
+        assert self.placeholder is not None, "grids come with one"
+        return encode(self._expanded(self.placeholder, grid))
+
+    def _check(self, found: int, pictures: int, what: str) -> None:
+        if found != pictures:
+            expected = {
+                0: f"none of {what}, which stands for a picture, as no picture is "
+                "given (images=, --image)",
+                1: f"{what} once, for the picture",
+            }.get(pictures, f"{what} {pictures} times, once for each picture")
+            raise BadSetting(name="prompt", expected=expected, found=f"{found}")
+
+
+def places_of(session: Session) -> Places | None:
+    """Return where the pictures of a prompt go, None for a program without pictures.
+
+    Raises:
+        BadSetting: the bundle says something impossible.
+    """
+    found = parsed(session.metadata, _PLACES)
+    if found is None:
+        return None
+    match found:
+        case {
+            "token": int(token),
+            "positions": int(positions),
+            "placeholder": str() | None as placeholder,
+            "expansion": str() | None as expansion,
+            **others,
+        } if token >= 0 and positions > 0 and placeholder != "":
+            methods = {EMBED_PICTURE, EMBED_TOKENS, PREFILL}
+            grids = others.get(_GRIDS)
+            sound = grids is None or _are_grids(grids, placeholder)
+            sized = _sized_of(others.get(_SIZED))
+            sound = sound and (sized is None) == (others.get(_SIZED) is None)
+            if sound and methods <= set(session.methods):
+                said = cast("Mapping[str, Sequence[str]] | None", grids)
+                return Places(token, positions, placeholder, expansion, said, sized)
+    raise impossible(session.metadata, _PLACES)
+
+
+def _sized_of(found: object) -> Sized | None:
+    """Return what is said of pictures of sizes of their own, None for nothing sound."""
+    match found:
+        case {"merge": int(merge), "window": int(window)} if (
+            0 < merge <= _MOST_SIDE and 0 <= window <= _MOST_SIDE
+        ):
+            return Sized(merge, window)
+    return None
+
+
+def _are_grids(grids: object, placeholder: str | None) -> bool:
+    """Tell whether these are texts around the places of parts."""
+    return (
+        placeholder is not None
+        and isinstance(grids, dict)
+        and all(
+            isinstance(texts, list)
+            and len(texts) > 1
+            and all(isinstance(one, str) and placeholder not in one for one in texts)
+            for texts in grids.values()
+        )
+    )

@@ -1,0 +1,213 @@
+"""Models whose pictures have sizes of their own, and whose positions have axes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from seeing_models import NOTICED, SIZED, TOKEN, TOLERANCE, picture
+from sized_pictures import (
+    MERGE,
+    PROMPT,
+    ROWS,
+    compare,
+    model,
+    processor,
+    write_bundle,
+    write_folder,
+)
+
+from kvc.compiler.hugging_face.picture_settings import read_pictures
+from kvc.runtime import Conversation, Session, generate, load
+from kvc.runtime.embedding.patches import patches_preparation_of
+from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
+from kvc.schema.container import BundleFile
+from kvc.schema.errors import BadModelFolder, BadPicture, BadSetting, PromptTooLong
+from kvc.tools.cli import main
+from kvc.tools.reports.methods import describe_methods
+
+STEPS = 40
+# Width and height, and rows and columns of groups that become of them.
+SIZES = {(45, 33): "4x6", (20, 61): "8x2", (90, 30): "3x9", (3, 3): "2x2"}
+PROMPTS = {
+    "3 4 <begin> <image> <end> 5 6": [(45, 33)],
+    PROMPT: [(20, 61), (3, 3), (90, 30)],
+    "5 6 7": [],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("sized"))
+
+
+@pytest.fixture(scope="module")
+def bundle(folder, tmp_path_factory) -> Path:
+    return write_bundle(folder, tmp_path_factory.mktemp("bundle") / "model.kvc")
+
+
+@pytest.fixture
+def session(bundle):
+    with load(bundle) as program, program.session() as opened:
+        yield opened
+
+
+def pictures_of(prompt: str) -> list:
+    return [picture(i, *size) for i, size in enumerate(PROMPTS[prompt])]
+
+
+def test_logits_are_those_of_the_model_after_chunks_and_40_steps(bundle):
+    found = compare(bundle, model())
+    assert max(found.prefill, found.decode) < TOLERANCE
+    assert found.control > NOTICED
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SIZED)
+def test_logits_of_every_architecture_are_those_of_the_model(name, tmp_path):
+    folder = write_folder(tmp_path / "folder", name)
+    path = write_bundle(folder, tmp_path / "model.kvc", rows=1)
+    found = compare(path, model(name))
+    assert max(found.prefill, found.decode) < TOLERANCE
+    assert found.control > NOTICED
+    assert found.left == 0
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_answers_are_those_of_transformers(session, prompt):
+    images = pictures_of(prompt)
+    given = processor()(images=images or None, text=prompt, return_tensors="pt")
+    limit = {"max_new_tokens": STEPS, "do_sample": False, "eos_token_id": [95]}
+    with torch.no_grad():
+        wanted = model().generate(**given, **limit)[0, given["input_ids"].shape[1] :]
+    run = generate(session, prompt, images=images, max_tokens=STEPS, stop_tokens=95)
+    assert list(run) == [token for token in wanted.tolist() if token != 95]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_patches_are_those_of_transformers(folder, size):
+    shown = picture(3, *size)
+    found = patches_preparation_of(read_pictures(folder)).patches(shown, 99)
+    assert found.grid == SIZES[size]
+    wanted = processor().image_processor(shown)
+    (patches,) = found.pixels
+    assert patches.reshape(-1, patches.shape[-1]).shape == wanted["pixel_values"].shape
+    np.testing.assert_allclose(
+        patches.reshape(-1, patches.shape[-1]), wanted["pixel_values"], atol=1e-6
+    )
+    rows, columns = map(int, found.grid.split("x"))
+    assert wanted["image_grid_thw"].tolist() == [[1, rows * MERGE, columns * MERGE]]
+
+
+def test_each_row_of_a_batch_is_what_it_is_alone(bundle, session):
+    limit = {"max_tokens": 9, "stop_tokens": 95}
+    images = [pictures_of(prompt) for prompt in PROMPTS]
+    with load(bundle) as program, program.session(batch=ROWS) as rows:
+        together = generate(rows, list(PROMPTS), images=images, **limit)
+        together.texts()
+    alone = []
+    for prompt, given in zip(PROMPTS, images, strict=True):
+        session.reset()
+        alone.append(tuple(generate(session, prompt, images=given, **limit)))
+    assert [tuple(one) for one in together.tokens] == alone
+
+
+def test_a_chat_shows_pictures_in_a_later_turn(bundle):
+    limit = {"max_tokens": 5, "stop_tokens": [95]}
+    with load(bundle) as program:
+        template = chat_template_of(program)
+        talk = Conversation(program.session(), tokenizer_of(program), template, **limit)
+        shown = [picture(0, 45, 33), picture(1, 20, 61)]
+        "".join(talk.say("5", shown[:1]))
+        "".join(talk.say("6", shown[1:]))
+        found = list(talk.answer.tokens)
+        text = template.render(talk.messages[:-1])
+    given = processor()(images=shown, text=text, return_tensors="pt")
+    limit = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": [95]}
+    with torch.no_grad():
+        wanted = model().generate(**given, **limit)[0, given["input_ids"].shape[1] :]
+    assert found == [token for token in wanted.tolist() if token != 95]
+
+
+def test_the_command_reads_pictures(bundle, session, tmp_path):
+    picture(0).save(tmp_path / "0.png")
+    prompt = "3 <image> 4"
+    arguments = ["generate", str(bundle), prompt, "--max-tokens", "9"]
+    found = CliRunner().invoke(main, [*arguments, "--image", str(tmp_path / "0.png")])
+    assert found.exit_code == 0, found.stderr
+    run = generate(session, prompt, images=[picture(0)], max_tokens=9)
+    assert found.stdout == "".join(run.text())
+
+
+def test_nothing_is_left_to_pytorch(bundle):
+    with BundleFile.open(bundle) as file:
+        assert not any(method.left for method in describe_methods(file.program))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count", "says"),
+    [
+        ("5 6", 1, "'<image>' once, for the picture, got 0"),
+        ("5 <image> <image>", 1, "once, for the picture, got 2"),
+        ([5, *[TOKEN] * 5], 1, "once, for the picture, got 5"),
+        ([5, *[TOKEN] * 48, 6], 2, "of each picture side by side, .* got 48 at 1"),
+        ([5, *[TOKEN] * 20, 6, *[TOKEN] * 4], 1, "side by side, .* got 20 at 1"),
+    ],
+)
+def test_a_prompt_has_a_place_for_each_picture(session, prompt, count, says):
+    with pytest.raises(BadSetting, match=says):
+        generate(session, prompt, images=[picture(0)] * count)
+    assert session.position == 0
+
+
+def test_pictures_past_the_capacity_are_refused_before_anything_runs(bundle):
+    with load(bundle) as program, program.session(capacity=30) as session:
+        with pytest.raises(PromptTooLong):
+            generate(session, "<image> 5 <image>", images=[picture(0), picture(1)])
+        assert session.position == 0
+
+
+@pytest.mark.parametrize("size", [(201, 1), (1, 400), (0, 4)])
+def test_a_picture_that_is_too_long_is_refused(session, size):
+    shown = picture(0).resize(size) if min(size) else picture(0).crop((0, 0, *size))
+    with pytest.raises(BadPicture):
+        generate(session, "<image> 5", images=[shown])
+
+
+def test_more_groups_than_the_bundle_takes_are_refused(folder):
+    preparation = patches_preparation_of(read_pictures(folder))
+    with pytest.raises(BadPicture, match="4 x 6 groups of patches, and the bundle"):
+        preparation.patches(picture(0, 45, 33), 23)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"pictures": {"patches": {"least": 4}}},
+        {
+            "pictures": {
+                "patches": {"least": 0, "most": 9, "side": 4, "merge": 2, "frames": 2}
+            }
+        },
+        {"picture_places": {"sized": {"merge": 0, "window": 2}}},
+        {"picture_places": {"sized": {"merge": 3, "window": 2}}},
+        {"picture_places": {"sized": 5}},
+    ],
+)
+def test_metadata_that_cannot_be_is_refused(session, damage, monkeypatch):
+    metadata = dict(session.metadata)
+    for name, change in damage.items():
+        metadata[name] = json.dumps(json.loads(metadata[name]) | change)
+    monkeypatch.setattr(Session, "metadata", metadata)
+    with pytest.raises(BadSetting, match="the bundle"):
+        generate(session, "5 <image> 7", images=[picture(0)])
+
+
+def test_a_processor_without_patches_is_refused(folder, tmp_path):
+    write_folder(tmp_path)
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"patch_size": 0}))
+    with pytest.raises(BadModelFolder, match="no patches can be made"):
+        read_pictures(tmp_path)

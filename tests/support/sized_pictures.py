@@ -1,0 +1,178 @@
+"""A tiny Qwen2.5-VL, whose pictures have sizes of their own, and positions axes.
+
+In: where to write. Out: a folder of it with its processor, and a bundle of some rows,
+made by `kvc compile`.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from click.testing import CliRunner
+from hf_parity import zero_row
+from seeing_models import SIZED, TOKEN, WORDS, Parity, build, picture
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    ProcessorMixin,
+    Qwen2_5_VLProcessor,
+)
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+    Qwen2VLImageProcessorPil,
+)
+
+from kvc.runtime import Session, load
+from kvc.runtime.generation.picture_places import places_of
+from kvc.runtime.generation.picturing import Picturing
+from kvc.runtime.generation.preparing import prepared
+from kvc.schema.container import BundleFile
+from kvc.tools.cli import main
+from kvc.tools.reports.methods import describe_methods
+
+CHUNK = 7
+CAPACITY = 120
+ROWS = 3
+SIDE, MERGE = 4, 2  # of a patch, of a group of them
+LEAST, MOST = 4 * 64, 30 * 64  # pixels
+BEGIN, END = 88, 89  # tokens around a picture
+SPECIAL = {"<pad>": 0, "</s>": 2, "<begin>": BEGIN, "<end>": END, "<image>": TOKEN}
+TEMPLATE = """\
+{% for message in messages %} 80
+{% for part in message.content %}
+{% if part.type == "image" %} <begin> <image> <end> {% else %} {{ part.text }}
+{% endif %}
+{% endfor %} 81
+{% endfor %}{% if add_generation_prompt %} 82{% endif %}
+"""
+
+
+# A text with pictures, and the width and height of each.
+PROMPT = "<image> 5 <image> 6 <image> 7"
+SIZES = ((20, 61), (3, 3), (90, 30))
+MORE = 40  # tokens after it
+
+
+class Processor(Qwen2_5_VLProcessor):
+    """That of transformers, without videos, for which it needs more packages."""
+
+    def __init__(self, image_processor: object, tokenizer: object) -> None:
+        self.image_token, self.image_token_id = "<image>", TOKEN
+        self.video_token, self.video_token_id = "<video>", None
+        ProcessorMixin.__init__(
+            self, image_processor, tokenizer, chat_template=TEMPLATE
+        )
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """Return what the processor makes."""
+        return ["input_ids", "pixel_values", "image_grid_thw", "mm_token_type_ids"]
+
+
+def processor() -> Processor:
+    """Return what prepares texts and pictures."""
+    words = {str(n): n for n in range(WORDS) if n not in SPECIAL.values()}
+    made = Tokenizer(models.WordLevel(words | SPECIAL, unk_token="<pad>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens([AddedToken(one, normalized=False) for one in SPECIAL])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="</s>",
+        extra_special_tokens={"image_token": "<image>"},
+    )  # fmt: skip
+    pictures = Qwen2VLImageProcessorPil(
+        patch_size=SIDE, merge_size=MERGE, temporal_patch_size=2,
+        size={"shortest_edge": LEAST, "longest_edge": MOST},
+    )  # fmt: skip
+    return Processor(pictures, tokenizer)
+
+
+def model(name: str = "qwen2_5_vl") -> PreTrainedModel:
+    """Return the model."""
+    return build(*SIZED[name])
+
+
+def write_folder(path: Path, name: str = "qwen2_5_vl") -> Path:
+    """Write the folder; return it."""
+    model(name).save_pretrained(path)
+    whole = processor()
+    whole.tokenizer.save_pretrained(path)
+    whole.image_processor.save_pretrained(path)
+    (path / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    described = json.loads((path / "preprocessor_config.json").read_text())
+    described["processor_class"] = "Qwen2_5_VLProcessor"
+    (path / "preprocessor_config.json").write_text(json.dumps(described))
+    return path
+
+
+def write_bundle(folder: Path, path: Path, rows: int = ROWS) -> Path:
+    """Compile the folder; return the bundle."""
+    settings = ["--recipe", "cpu_fp32", "--max-length", str(CAPACITY)]
+    settings += ["--prefill-chunk", str(CHUNK), "--max-batch", str(rows)]
+    settings += ["--output", str(path)]
+    done = CliRunner().invoke(main, ["compile", str(folder), *settings])
+    assert done.exit_code == 0, done.output
+    return path
+
+
+def compare(path: Path, whole: PreTrainedModel) -> Parity:
+    """Compare chunks of a text with pictures, then steps, with the model itself.
+
+    A control has a zeroed row of one cache, in a fork. After a rewind the first steps
+    must be the same again.
+    """
+    images = [picture(i, *size) for i, size in enumerate(SIZES)]
+    given = processor()(images=images, text=PROMPT, return_tensors="pt")
+    held = given["input_ids"].shape[1]
+    more = torch.from_numpy(np.random.default_rng(7).integers(3, BEGIN, (1, MORE)))
+    tokens = torch.cat([given.pop("input_ids"), more], dim=1)
+    del given["attention_mask"]
+    given["mm_token_type_ids"] = (tokens == TOKEN).long()
+    with torch.no_grad():
+        logits = whole(input_ids=tokens, use_cache=False, **given).logits[0].numpy()
+    listed, spread = tokens[0].tolist(), logits.std()
+    with load(path) as program, program.session() as session:
+        prefill = _fed(session, listed[:held], images, logits)
+        decode = _decoded(session, listed[held:], logits[held:])
+        session.rewind(MORE)
+        again = _decoded(session, listed[held : held + 3], logits[held:])
+        session.rewind(3)
+        controls = []
+        for name in ("kvc_cache.0.keys", "kvc_cache.1.values", "kvc_after"):
+            with session.fork() as other:
+                zero_row(other.state[name], held - 1)
+                rest = listed[held : held + 3]
+                controls.append(_decoded(other, rest, logits[held:]))
+    with BundleFile.open(path) as file:
+        left = sum(sum(one.left.values()) for one in describe_methods(file.program))
+    far = max(decode, again)
+    return Parity(prefill / spread, far / spread, min(controls) / spread, left)
+
+
+def _fed(
+    session: Session,
+    tokens: Sequence[int],
+    images: Sequence[object],
+    wanted: np.ndarray,
+) -> float:
+    """Return the largest difference after chunks of a prompt."""
+    places = places_of(session)
+    picturing = Picturing(session, places, [prepared(session, places, images)])
+    at, far = 0, list[float]()
+    for feed in picturing.plan([tokens]):
+        part = [tokens], [at], feed.counts
+        made = picturing.embeddings(*part)
+        found = session.call(feed.method, made, **picturing.positions(*part))
+        at += feed.counts[0]
+        far.append(np.abs(found[0] - wanted[at - 1]).max())
+    return max(far)
+
+
+def _decoded(session: Session, tokens: Sequence[int], wanted: np.ndarray) -> float:
+    """Return the largest difference in steps."""
+    pairs = zip(tokens, wanted, strict=False)
+    return max(
+        np.abs(session.decode(np.array([[token]]))[0] - logits).max()
+        for token, logits in pairs
+    )
