@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hf_models import build
+from hf_models import VOCAB, build
 from hf_parity import (
     CAPACITY,
     CHUNKS,
@@ -145,6 +145,27 @@ def _quality(
             rounded=_rounded_difference(session, apart, rounded) / largest,
             control=min(_controls(session, apart, rounded)) / largest,
         )
+
+
+def equal_texts(name: str, recipe: str, folder: Path, count: int, length: int) -> int:
+    """Return how many texts have the logits, bit for bit, of a model that rounds.
+
+    Texts are short and chosen by chance, so that not all of them have ties. The model
+    has two layers.
+    """
+    model, path = build(name), folder / "model.kvc"
+    cache = CacheConfig(CAPACITY)
+    bundle = export_hf(model, recipe=recipe, cache=cache, prefill_chunk=max(LENGTHS))
+    bundle.save(path)
+    names, random = [one.name for one in bundle.program.names], np.random.default_rng(5)
+    equal = 0
+    with load(path) as program, program.session(capacity=CAPACITY) as session:
+        for _ in range(count):
+            tokens = random.integers(3, VOCAB, (1, length))
+            wanted, _ = rounded_logits(model, names, "float32", tokens)
+            found = prefilled(session, tokens, (length,))[0]
+            equal += np.array_equal(found, wanted[-1])
+    return equal
 
 
 def _logits(session: Session, tokens: np.ndarray) -> tuple[np.ndarray, list[int]]:
