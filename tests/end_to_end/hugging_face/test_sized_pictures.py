@@ -9,6 +9,7 @@ import torch
 from click.testing import CliRunner
 from seeing_models import NOTICED, SIZED, TOKEN, TOLERANCE, picture
 from sized_pictures import (
+    CAPACITY,
     MERGE,
     PROMPT,
     ROWS,
@@ -19,6 +20,7 @@ from sized_pictures import (
     write_folder,
 )
 
+from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face.picture_settings import read_pictures
 from kvc.runtime import Conversation, Session, generate, load
 from kvc.runtime.embedding.patches import patches_preparation_of
@@ -73,6 +75,16 @@ def test_logits_of_every_architecture_are_those_of_the_model(name, tmp_path):
     assert max(found.prefill, found.decode) < TOLERANCE
     assert found.control > NOTICED
     assert found.left == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_numbers_of_positions_are_exact_whatever_caches_are_made_of(dtype):
+    cache = CacheConfig(CAPACITY, dtype=dtype)
+    made = export_hf(model(), recipe="cpu_fp32", cache=cache)
+    kinds = {state.name: state.type.dtype.label for state in made.program.states}
+    assert kinds["kvc_after"] == "int64"
+    assert kinds["kvc_cache.0.keys"] == dtype
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
