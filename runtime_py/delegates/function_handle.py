@@ -24,7 +24,7 @@ from kvc.runtime.delegates.base import (
 from kvc.runtime.delegates.operands import check_taken
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.states.owner import Buffer
-from kvc.schema.backends.operands import WhyNot
+from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.errors import KvcError
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Graph, Instruction
@@ -56,16 +56,19 @@ class FunctionHandle(Handle):
             functions: one for each operator that the backend takes, but views. It
                 writes all of its result, which may lie over an operand where the
                 operator table says that it is pointwise or an update.
-            why_not: the list by which the ahead-of-time half takes nodes.
+            why_not: the list by which the ahead-of-time half takes nodes. It is not
+                asked about views: a partition has those that its nodes read.
 
         Raises:
-            BadProgram: the backend does not take an operator.
+            BadProgram: the backend does not take an operator, or has no function for
+                one that it takes.
         """
         program = options.program
         method = program.methods[partition.method]
         self._method, self._block = method.name, method.blocks[partition.block]
         where = f"{options.path}: a delegate of method {method.name!r}"
-        check_taken(self._block.graph, partition.backend, why_not, where)
+        known = partial(_refusal, functions, why_not)
+        check_taken(self._block.graph, partition.backend, known, where)
         self._functions = functions
         self._buffers = {i: data[program.names[i].name] for i in partition.names}
 
@@ -134,6 +137,20 @@ class FunctionHandle(Handle):
         """Free the data."""
         for buffer in self._buffers.values():
             buffer.free()
+
+
+def _refusal(
+    functions: Mapping[str, Function],
+    why_not: WhyNot,
+    op: str,
+    arguments: Arguments,
+    results: Results,
+) -> str:
+    """Return why an instruction cannot be run, "" where it can."""
+    if OPS[op].aliasing is Aliasing.VIEW:
+        return ""
+    lacking = "" if op in functions else "there is no function for it"
+    return why_not(op, arguments, results) or lacking
 
 
 def _copies(

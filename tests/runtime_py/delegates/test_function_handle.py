@@ -139,3 +139,39 @@ def test_code_that_it_does_not_take_is_refused(tmp_path, recipe):
         pytest.raises(BadProgram, match=text),
     ):
         session.forward(np.ones((2, 3), np.float32))
+
+
+class Picking(nn.Module):
+    """Computes with views that the backend's list does not have."""
+
+    def forward(self, x):
+        return x[0] * x[1:2].squeeze(0) + x.flip(0)[0]
+
+
+def test_views_need_neither_a_place_in_the_list_nor_a_function(tmp_path, recipe):
+    x, path = torch.randn(3, 4), tmp_path / "picking.kvc"
+    bundle = compile_program(Picking(), [Method("forward", (x,))], recipe)
+    bundle.save(path)
+    blocks = [
+        m.blocks[d.block]
+        for m in bundle.program.methods
+        for d in bundle.program.delegates
+    ]
+    steps = [step.op for block in blocks for step in block.graph.instructions]
+    assert "aten::select.int" in steps
+    with load(path) as program:
+        found = program.call("forward", x.numpy())
+    assert np.array_equal(found, Picking()(x).numpy())
+
+
+def test_an_operator_without_a_function_is_named_at_load(tmp_path, recipe, monkeypatch):
+    path = tmp_path / "picking.kvc"
+    method = Method("forward", (torch.ones(3, 4),))
+    compile_program(Picking(), [method], recipe).save(path)
+    monkeypatch.delitem(drilled_backend.FUNCTIONS, "aten::mul.Tensor")
+    monkeypatch.setattr(drilled_backend, "why_not", lambda *_: "")
+    with pytest.raises(
+        BadProgram, match=r"take aten::mul\.Tensor: there is no function"
+    ):
+        with load(path) as program:
+            program.call("forward", np.ones((3, 4), np.float32))
