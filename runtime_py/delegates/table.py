@@ -13,6 +13,7 @@ from kvc.runtime.delegates.base import Delegate, FoundDevice
 from kvc.schema.errors import (
     BackendTaken,
     BadSetting,
+    ExecutionError,
     LoadError,
     MissingDelegate,
     MissingLibrary,
@@ -129,7 +130,7 @@ def how_ready(backend: str) -> Ready:
             software = all(each.software for each in usable)
             return Ready.BY_SOFTWARE if software else Ready.YES
         factory.check_library()
-    except LoadError:
+    except (LoadError, ExecutionError):  # missing, or a driver that refuses
         return Ready.BY_REFERENCE
     return Ready.YES
 

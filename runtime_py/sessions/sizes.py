@@ -107,7 +107,7 @@ def choose_sizes(
         wanted = {**wanted, named: capacity}
     sizes = {}
     for name, symbol in free.items():
-        most = symbol.sizes[-1] if symbol.sizes else symbol.upper
+        most = symbol.greatest
         default = max(1, symbol.lower) if name == _BATCH else most
         size = whole_number(name, wanted.get(name, default))
         least = max(1, symbol.lower) if name == named else symbol.lower
