@@ -8,7 +8,14 @@ import torch
 from drafting_models import CHUNK, decoder
 from drafting_models import CONFIG as DRAFTED
 from fixed_backend import recipe
-from ragged_models import MOST, VOCAB, RaggedRings, ragged_methods, ragged_specs
+from ragged_models import (
+    MOST,
+    VOCAB,
+    Ragged,
+    RaggedRings,
+    ragged_methods,
+    ragged_specs,
+)
 from scored_model import scored_model
 from torch import Tensor, nn
 
@@ -105,3 +112,15 @@ def test_dump_says_the_greatest_position_that_a_bucket_allows(tmp_path: Path) ->
     assert (found.capacity, found.chosen) == (48, "capacity")
     with load(path) as program, program.session() as session:
         assert session.capacity == 48
+
+
+def test_a_session_has_as_many_rows_as_it_was_asked_for(tmp_path: Path) -> None:
+    parts = Ragged().eval(), ragged_methods(), tuple(ragged_specs())
+    with load(compiled(tmp_path, *parts, seq=(1, 4), batch=(2, 4))) as program:
+        for asked in (2, 4):
+            with program.session(batch=asked) as session:
+                assert len(session.position) == asked
+        with program.session() as session:
+            assert len(session.position) == 2
+        with pytest.raises(BadSetting, match="batch: expected 2, 4, got 3"):
+            program.session(batch=3)
