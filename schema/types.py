@@ -35,6 +35,11 @@ class Symbol:
         )
 
     @property
+    def greatest(self) -> int:
+        """Return the greatest size that it has."""
+        return self.sizes[-1] if self.sizes else self.upper
+
+    @property
     def allowed(self) -> str:
         """Say what it may be: `1..64`, or `1, 16, 64`."""
         return ", ".join(map(str, self.sizes)) or f"{self.lower}..{self.upper}"

@@ -8,6 +8,7 @@ message, as shells expect. Everything else is a bug and shows its traceback.
 import errno
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -62,7 +63,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command and turn what it raises into an exit code."""
-        with _endings():
+        with _endings(), _plain_warnings():
             return super().invoke(ctx)
 
 
@@ -90,6 +91,29 @@ def _endings() -> Iterator[None]:
         _drop_output()
         message = f"cannot write to stdout: {error.strerror}"
         raise click.ClickException(message) from error
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Have kvc's own warnings say what they say, without a line of its code."""
+    usual = warnings.formatwarning
+
+    def text(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if category.__module__.startswith("kvc."):
+            return "warning: " + escape(str(message), keep="\n") + "\n"
+        return usual(message, category, filename, lineno, line)
+
+    warnings.formatwarning = text
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def _drop_output() -> None:

@@ -45,7 +45,8 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     advance = entry.method.advance
     assert advance is not None, "it is how much the calls of the limit add"
     if entry.row_lengths is not None:
-        return _excess_of_rows(entry, inputs, states, limit.longest)
+        excess = _excess_of_rows(entry, inputs, states, limit.longest)
+        return excess or _count_outside(entry, inputs, states)
     if isinstance(advance, int) and entry.method.role != "prefill":
         return advance if advance > limit.longest else 0
     if _takes_tokens(entry) and len(inputs.shapes[0]) == 2:

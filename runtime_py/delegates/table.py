@@ -13,9 +13,10 @@ from kvc.runtime.delegates.base import Delegate, FoundDevice
 from kvc.schema.errors import (
     BackendTaken,
     BadSetting,
+    ExecutionError,
+    KvcError,
     LoadError,
     MissingDelegate,
-    MissingLibrary,
     listing,
 )
 from kvc.schema.model import Delegate as Partition
@@ -129,17 +130,17 @@ def how_ready(backend: str) -> Ready:
             software = all(each.software for each in usable)
             return Ready.BY_SOFTWARE if software else Ready.YES
         factory.check_library()
-    except LoadError:
+    except (LoadError, ExecutionError):  # missing, or a driver that refuses
         return Ready.BY_REFERENCE
     return Ready.YES
 
 
-def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | MissingLibrary]]:
-    """Yield the devices of each backend that has some, or what finding them lacks."""
+def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | KvcError]]:
+    """Yield the devices of each backend that has some, or why they cannot be found."""
     for name in (*DELEGATES,):
         try:
-            found: Sequence[FoundDevice] | MissingLibrary = delegate_of(name).devices()
-        except MissingLibrary as error:
+            found: Sequence[FoundDevice] | KvcError = delegate_of(name).devices()
+        except (LoadError, ExecutionError) as error:
             found = error
         if found:
             yield name, found

@@ -118,7 +118,8 @@ def _count_guesses(
     Raises:
         BadSetting: they cannot be checked at once, or not be forgotten.
     """
-    least, most = max(1, checks.least - 1), checks.most - 1
+    most = checks.most - 1
+    least = checks.smallest(2) - 1 if most else 1
     if target.longest_call is not None:
         most = min(most, target.longest_call - 1)
     if draft.longest_call is not None:

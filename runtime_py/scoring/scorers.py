@@ -209,8 +209,13 @@ class Whole:
         yield made[0, first - 1 : count]
 
     def _check_causal(self) -> None:
-        """Check that another last token changes the last row alone."""
-        count = self._sizes.greatest(max(2, self._sizes.least))
+        """Check that another last token changes the last row alone.
+
+        A method of one token at most sees none that it is to predict.
+        """
+        if self._sizes.most < 2:
+            return
+        count = self._sizes.smallest(2)
         tokens = np.zeros((1, count), np.int64)
         before = cast(Logits, self._session.call(self.method, tokens))
         tokens[0, -1] = 1

@@ -85,11 +85,12 @@ def choose_sizes(
 ) -> dict[str, int]:
     """Return the size of each symbol that states use.
 
-    Of one with buckets, the least that holds what is wanted.
+    Of one with buckets, the least that holds what is wanted; rows are never more than
+    that, since each takes part in every call.
 
     Raises:
         UnknownName: `wanted` names another one.
-        BadSetting: a size is out of its bounds.
+        BadSetting: a size is out of its bounds, or no bucket has so many rows.
     """
     used = symbols_in(state.type for state in program.states)
     free = {symbol.name: symbol for symbol in program.symbols if symbol.name in used}
@@ -107,7 +108,7 @@ def choose_sizes(
         wanted = {**wanted, named: capacity}
     sizes = {}
     for name, symbol in free.items():
-        most = symbol.sizes[-1] if symbol.sizes else symbol.upper
+        most = symbol.greatest
         default = max(1, symbol.lower) if name == _BATCH else most
         size = whole_number(name, wanted.get(name, default))
         least = max(1, symbol.lower) if name == named else symbol.lower
@@ -115,6 +116,8 @@ def choose_sizes(
             buckets = f", for the buckets {symbol.allowed}" if symbol.sizes else ""
             expected = f"{least}..{most}{buckets}"
             raise BadSetting(name=name, expected=expected, found=size)
+        if name == _BATCH and name in wanted and not symbol.takes(size):
+            raise BadSetting(name=name, expected=symbol.allowed, found=size)
         sizes[name] = min((n for n in symbol.sizes if n >= size), default=size)
     return sizes
 

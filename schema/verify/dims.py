@@ -6,6 +6,7 @@ greatest size in bytes, and gives its shape at each of the points.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 
 from kvc.schema.types import (
     MAX_MULTIPLIED,
@@ -19,6 +20,7 @@ from kvc.schema.types import (
 )
 from kvc.schema.verify.limits import (
     MAX_BUCKETS,
+    MAX_BUCKETS_TOGETHER,
     MAX_DIM,
     MAX_RANK,
     MAX_SYMBOLS_TOGETHER,
@@ -93,6 +95,9 @@ class Sizes:
         """Check that a dim is neither negative nor too large, whatever the sizes."""
         if isinstance(dim, Affine):
             self.check_affine(dim, where)
+            counts = (len(self.symbols[name].sizes) or 1 for name in dim.symbols)
+            what = f"{where}: combinations of buckets in {dim}"
+            self.report.limit(what, prod(counts), MAX_BUCKETS_TOGETHER)
         low, high = bounds(dim, self.symbols)
         if low < 0:
             self.report.fail(where, f"the dim {dim} can be {low}")

@@ -199,3 +199,25 @@ def test_an_empty_name_is_said_so(kvc, command):
     assert done.exit_code != 0
     said = "MODEL is empty" if command == "compile" else "cannot read a file without a"
     assert said in done.output
+
+
+def test_warnings_of_kvc_are_one_line_and_others_as_usual():
+    code = (
+        "import warnings\n"
+        "from kvc.runtime import SoftwareDevice\n"
+        "from kvc.tools.cli import main\n"
+        "@main.command('warn')\n"
+        "def warn():\n"
+        "    warnings.warn('it is slow', SoftwareDevice)\n"
+        "    warnings.warn('of another', UserWarning)\n"
+        "main(['warn'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, *others = done.stderr.splitlines()
+    assert first == "warning: it is slow"
+    assert "UserWarning: of another" in "".join(others)

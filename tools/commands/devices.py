@@ -17,12 +17,12 @@ def devices(as_json: bool) -> None:
     Example: kvc devices
     """
     from kvc.runtime.delegates.table import find_devices
-    from kvc.schema.errors import MissingLibrary
+    from kvc.schema.errors import KvcError
     from kvc.tools.text import columns, escape
 
     rows, facts = [], []
     for backend, found in find_devices():
-        if isinstance(found, MissingLibrary):
+        if isinstance(found, KvcError):
             rows.append((backend, f"none: {found}"))
             facts.append(_fact(backend, "", "", str(found)))
             continue

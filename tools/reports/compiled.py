@@ -43,7 +43,7 @@ def compiled_lines(
         *_weight_rows(program, model_nbytes),
         *_file_rows(report),
         *_packed_rows(packed),
-        *(row for body in program.bodies for row in _memory_rows(body)),
+        *_memory_rows(program),
         ("time", f"{seconds:.1f} s"),
     ]
     return [escape(str(path)), *columns(rows)]
@@ -104,9 +104,16 @@ def _packed_rows(packed: SavedBundle | None) -> list[tuple[str, str]]:
 
 
 def _memory_rows(program: Program) -> list[tuple[str, str]]:
+    of_state = f"{size(describe_memory(program).states)} of state for each session"
+    rows = [_scratch_text(body) for body in program.bodies]
+    if len(rows) > 1:
+        recipes = (escape(body.provenance.recipe) for body in program.bodies)
+        rows = [f"{row} by {one}" for row, one in zip(rows, recipes, strict=True)]
+    rows.append(of_state)
+    return [*zip(("memory", *("",) * len(rows)), rows, strict=False)]
+
+
+def _scratch_text(program: Program) -> str:
     memory = describe_memory(program)
     scratch = ", ".join(f"{escape(m.method)} {size(m.planned)}" for m in memory.methods)
-    return [
-        ("memory", f"{size(memory.scratch)} of scratch, planned ({scratch})"),
-        ("", f"{size(memory.states)} of state for each session"),
-    ]
+    return f"{size(memory.scratch)} of scratch, planned ({scratch})"

@@ -186,9 +186,7 @@ def chosen_capacity(program: Program) -> str:
 
 def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
     symbols = {symbol.name: symbol for symbol in program.symbols}
-    sizes = {
-        name: (symbol.sizes or (symbol.upper,))[-1] for name, symbol in symbols.items()
-    }
+    sizes = {name: symbol.greatest for name, symbol in symbols.items()}
     for name, found in wanted.items():
         if name == TOKENS:
             continue

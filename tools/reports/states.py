@@ -1,7 +1,7 @@
 """The states: memory that outlives a call, which methods read it and which write it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvc.schema.model import Program, State
 from kvc.schema.rings import Window
@@ -39,8 +39,8 @@ class PositionReport:
     """Where the program's position comes from.
 
     Attributes:
-        capacity: the greatest position, with every size at its upper bound; None where
-            nothing limits it.
+        capacity: the greatest position, with every size the greatest that it has; None
+            where nothing limits it.
         chosen: the size that a session chooses and that limits it, "" for a fixed one.
     """
 
@@ -87,7 +87,7 @@ def describe_position(program: Program) -> PositionReport | None:
     kind, limit = position.kind.name.lower(), position.capacity
     if limit is None:
         return PositionReport(kind, source, None, "")
-    symbols = {symbol.name: symbol for symbol in program.symbols}
+    symbols = {one.name: replace(one, upper=one.greatest) for one in program.symbols}
     chosen = "" if isinstance(limit, int) else str(limit)
     return PositionReport(kind, source, bounds(limit, symbols)[1], chosen)
 

@@ -44,20 +44,28 @@ class Places:
 
     def __init__(self, buffers: Sequence[DeviceBuffer]) -> None:
         """Take the buffers that there are."""
-        self._buffers = sorted(buffers, key=lambda buffer: buffer.base)
+        self._buffers = sorted(buffers, key=_place_of)
         self._bases = [buffer.base for buffer in self._buffers]
 
     def add(self, buffer: DeviceBuffer) -> None:
         """Add one more."""
-        place = bisect_right(self._bases, buffer.base)
+        place = bisect_right(self._buffers, _place_of(buffer), key=_place_of)
         self._bases.insert(place, buffer.base)
         self._buffers.insert(place, buffer)
 
     def find(self, address: int) -> int:
-        """Return where an array that begins somewhere does for shaders."""
+        """Return where an array that begins somewhere does for shaders.
+
+        Of buffers that share pages, it lies whole in the last that begins before it;
+        of several that begin at one page, in the longest, which holds all the others.
+        """
         buffer = self._buffers[bisect_right(self._bases, address) - 1]
         assert buffer.holds(address), "it lies in memory of the device"
         return buffer.place(address)
+
+
+def _place_of(buffer: DeviceBuffer) -> tuple[int, int]:
+    return buffer.base, buffer.nbytes
 
 
 class Bound:

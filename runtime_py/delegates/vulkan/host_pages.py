@@ -22,7 +22,7 @@ from kvc.runtime.delegates.vulkan.memory import (
     bytes_at,
     when_gone,
 )
-from kvc.schema.errors import NativeCallFailed
+from kvc.schema.errors import NativeCallFailed, OutOfMemory
 
 _ALLOCATION: Final = 0x80  # VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
 _PAGE: Final = mmap.PAGESIZE
@@ -40,6 +40,8 @@ class HostBuffer(DeviceBuffer):
         """
         device.check()
         self.device, self.nbytes, self.shared = device, high - low, True
+        if self.nbytes > device.largest:
+            raise OutOfMemory(what="pages of the host", nbytes=self.nbytes)
         kinds = host_pointer_types(device.functions, device.handle, _ALLOCATION, low)
         chain = s.ExternalBufferInfo(handleTypes=_ALLOCATION)
         wanted = s.BufferCreateInfo(
@@ -64,7 +66,8 @@ class HostBuffer(DeviceBuffer):
         device, tell = self.device, self.device.functions.tell
         tell("vkGetBufferMemoryRequirements", device.handle, self.handle, byref(needs))
         allowed = needs.memoryTypeBits & kinds
-        kind = device.memory_type(allowed, visible=False, device=False)
+        # Without a flush the device may not see what is written to other types.
+        kind = device.memory_type(allowed, visible=True, device=False)
         if kind is None or needs.size > self.nbytes:
             reason = "no type of memory is for these pages"
             raise NativeCallFailed(library="Vulkan", what="an import", reason=reason)

@@ -13,7 +13,7 @@ from kvc.runtime.delegates import table
 from kvc.runtime.delegates.base import FoundDevice
 from kvc.runtime.delegates.choosing import choose_body
 from kvc.runtime.delegates.reference import ReferenceHandle
-from kvc.schema.errors import MissingLibrary
+from kvc.schema.errors import MissingLibrary, NativeCallFailed, OutOfMemory
 from kvc.schema.model import Variant
 
 PROGRAM, BYTES = delegated_program(backend="card")
@@ -51,8 +51,17 @@ def of_backends(*names):
     )
 
 
-def register(name, *devices, missing=False):
-    """Make a backend known, with devices or without, or without its library."""
+def register(name, *devices, missing=False, refuses=None):
+    """Make a backend known, with devices or without, or without its library.
+
+    Or with a driver that refuses to tell of its devices.
+    """
+
+    def find():
+        asked.append(name)
+        if refuses is not None:
+            raise refuses
+        return devices
 
     def check_library():
         asked.append(name)
@@ -61,7 +70,7 @@ def register(name, *devices, missing=False):
 
     asked: list[str] = []
     kind = backend_of(lambda partition, data: ReferenceHandle(PROGRAM, partition, data))
-    kind.devices = staticmethod(lambda: asked.append(name) or devices)
+    kind.devices = staticmethod(find)
     kind.check_library = staticmethod(check_library)
     register_delegate(name, kind)
     return asked
@@ -89,6 +98,19 @@ def test_one_without_its_library_or_a_device_comes_after_all_that_are_here():
     register("plain")
     assert chosen(of_backends(*ALL)) == "r_plain"
     assert chosen(of_backends("card", "chip")) == "r_card"
+
+
+@pytest.mark.parametrize(
+    "refuses",
+    [
+        NativeCallFailed(library="driver", what="an instance", reason="refused"),
+        OutOfMemory(what="a device", nbytes=0),
+    ],
+)
+def test_one_whose_driver_refuses_comes_after_all_that_are_here(refuses):
+    register("card", refuses=refuses)
+    register("chip")
+    assert chosen(of_backends("card", "chip")) == "r_chip"
 
 
 def test_a_program_that_acts_as_a_device_comes_last_of_what_is_here():

@@ -11,9 +11,10 @@ from kvc.schema.container import BundleFile, join_bundle, split_bundle, verify_b
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, LimitExceeded
 from kvc.schema.model import Blob, Caller, Constant, Value, Variant
-from kvc.schema.types import TensorType
+from kvc.schema.types import Symbol, TensorType, affine
 from kvc.schema.verify import verify_program
-from kvc.schema.verify.limits import MAX_BUCKETS, MAX_VARIANTS
+from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.limits import MAX_BUCKETS, MAX_VARIANTS, Reporter
 
 BARE, BYTES = delegated_program(backend="one")
 PROGRAM = replace(BARE, blobs=(Blob(bytes(32), 16, 0, 128, 64),))
@@ -108,6 +109,19 @@ def test_buckets_are_few():
     wide = replace(SEQ, upper=100, sizes=tuple(range(1, MAX_BUCKETS + 2)))
     with pytest.raises(LimitExceeded, match="symbol 'seq': its buckets"):
         verify_program(replace(PROGRAM, symbols=(wide,)), "m.kvc")
+
+
+@pytest.mark.parametrize(("count", "fits"), [(2, True), (3, False)])
+def test_buckets_of_a_dim_together_are_few(count, fits):
+    sizes = tuple(range(1, MAX_BUCKETS + 1))
+    symbols = [Symbol(f"s{n}", 1, MAX_BUCKETS, sizes) for n in range(count)]
+    total = affine(0, {symbol.name: 1 for symbol in symbols})
+    check = Sizes(symbols, Reporter("m.kvc"))
+    if fits:
+        check.check_dim(total, "value 0")
+        return
+    with pytest.raises(LimitExceeded, match="combinations of buckets in s0"):
+        check.check_dim(total, "value 0")
 
 
 def test_each_recipe_has_buckets_of_its_own():

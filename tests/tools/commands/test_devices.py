@@ -6,7 +6,7 @@ import vulkan_here
 from kvc.runtime.delegates import table
 from kvc.runtime.delegates.base import FoundDevice
 from kvc.runtime.delegates.vulkan import backend
-from kvc.schema.errors import MissingLibrary
+from kvc.schema.errors import KvcError, MissingLibrary, NativeCallFailed
 
 
 def test_devices_of_this_machine_are_listed(kvc):
@@ -18,14 +18,22 @@ def test_devices_of_this_machine_are_listed(kvc):
     assert name in [each["device"] for each in told]
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch):
-    missing = MissingLibrary(library="Vulkan", reason="gone", install="apt")
-
+@pytest.mark.parametrize(
+    "reason",
+    [
+        MissingLibrary(library="Vulkan", reason="gone", install="apt"),
+        NativeCallFailed(library="Vulkan", what="vkCreateInstance", reason="gone"),
+    ],
+)
+def test_why_there_are_none_is_said(
+    kvc, monkeypatch: pytest.MonkeyPatch, reason: KvcError
+):
     def refuse() -> None:
-        raise missing
+        raise reason
 
     monkeypatch.setattr(backend.Vulkan, "devices", staticmethod(refuse))
-    assert list(table.find_devices()) == [("vulkan", missing)]
+    assert list(table.find_devices()) == [("vulkan", reason)]
+    assert f"none: {reason}" in kvc("devices").stdout
 
 
 def test_backends_without_devices_are_not_listed(monkeypatch: pytest.MonkeyPatch):

@@ -16,9 +16,10 @@ from kvc.runtime.delegates.vulkan import backend, host_pages
 from kvc.runtime.delegates.vulkan.binding import Bound, Places
 from kvc.runtime.delegates.vulkan.device import Device
 from kvc.runtime.delegates.vulkan.host_pages import HostBuffer, pages_of
+from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
 from kvc.runtime.delegates.vulkan.steps import Steps
-from kvc.schema.errors import NativeCallFailed
+from kvc.schema.errors import NativeCallFailed, OutOfMemory
 
 PAGE = mmap.PAGESIZE
 TOKENS = np.arange(3, 20)[None]
@@ -127,3 +128,51 @@ def test_runs_of_pages_hold_their_arrays_and_touch_only_where_they_are_large() -
         (0, 2),
         (2, 3),
     ]
+
+
+def test_types_of_memory_that_need_a_flush_are_not_for_pages(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = np.frombuffer(mmap.mmap(-1, PAGE), np.uint8)
+    low = address_of(memory)
+    for kind in device.memory.memoryTypes:
+        monkeypatch.setattr(kind, "propertyFlags", kind.propertyFlags & ~4)  # COHERENT
+    with pytest.raises(NativeCallFailed, match="no type of memory"):
+        HostBuffer(device, low, low + PAGE)
+
+
+def test_more_pages_than_the_driver_allocates_at_once_are_not_taken(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = np.frombuffer(mmap.mmap(-1, 2 * PAGE), np.uint8)
+    low = address_of(memory)
+    monkeypatch.setattr(device, "largest", 2 * PAGE - 1)
+    with pytest.raises(OutOfMemory, match="pages of the host"):
+        HostBuffer(device, low, low + 2 * PAGE)
+    HostBuffer(device, low, low + PAGE).close()
+
+
+def placed(base: int, nbytes: int, address: int) -> DeviceBuffer:
+    """Return what `Places` sees of a buffer."""
+    made = object.__new__(DeviceBuffer)
+    made.base, made.nbytes, made.address = base, nbytes, address
+    made.bytes = np.zeros(nbytes, np.uint8)
+    return made
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_array_lies_in_the_buffer_that_has_all_of_it(turned: bool) -> None:
+    # Loaded one after the other, these share the first page, and the third.
+    buffers = [
+        placed(PAGE, 3 * PAGE, 1 << 30),
+        placed(PAGE, PAGE, 2 << 30),
+        placed(3 * PAGE, 2 * PAGE, 3 << 30),
+    ]
+    if turned:
+        buffers.reverse()
+    added = Places(buffers[:1])
+    for buffer in buffers[1:]:
+        added.add(buffer)
+    for places in (Places(buffers), added):
+        assert places.find(PAGE + 8) == (1 << 30) + 8
+        assert places.find(3 * PAGE + 8) == (3 << 30) + 8
