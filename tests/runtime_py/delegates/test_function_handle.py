@@ -170,8 +170,10 @@ def test_an_operator_without_a_function_is_named_at_load(tmp_path, recipe, monke
     compile_program(Picking(), [method], recipe).save(path)
     monkeypatch.delitem(drilled_backend.FUNCTIONS, "aten::mul.Tensor")
     monkeypatch.setattr(drilled_backend, "why_not", lambda *_: "")
-    with pytest.raises(
-        BadProgram, match=r"take aten::mul\.Tensor: there is no function"
+    with (
+        pytest.raises(
+            BadProgram, match=r"take aten::mul\.Tensor: there is no function"
+        ),
+        load(path) as program,
     ):
-        with load(path) as program:
-            program.call("forward", np.ones((3, 4), np.float32))
+        program.call("forward", np.ones((3, 4), np.float32))
