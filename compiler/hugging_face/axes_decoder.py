@@ -53,8 +53,9 @@ class AxesDecoder(CachedDecoder):
         self._tower, tower = (found[0],), found[1]  # its modules are here already
         own = self._embed_in_windows if tower.window else self._embed_whole
         vars(self)["embed_image"] = own
-        # Numbers in float32, as keys and values are; exact up to 2**24.
-        self.register_buffer(AFTER, torch.zeros(1, 1, slots, 1), persistent=False)
+        # Whole numbers: caches of another dtype, which recipes ask for, are of floats.
+        numbers = torch.zeros(1, 1, slots, 1, dtype=torch.int64)
+        self.register_buffer(AFTER, numbers, persistent=False)
 
     def prefill_embeds(self, inputs_embeds: Tensor, positions: Tensor) -> Tensor:  # type: ignore[override]
         """Append embeddings [batch, seq, hidden]; return the last ones' logits.
@@ -82,14 +83,14 @@ class AxesDecoder(CachedDecoder):
         """Say where the tokens of a call are, and write what follows each."""
         last = (call.start - 1).clamp(min=0)[:, None]
         found = self.kvc_after[:, 0, :, 0].gather(1, last)[:, 0]
-        begin = torch.where(call.start > 0, found, 0.0).to(torch.int64)[:, None]
+        begin = torch.where(call.start > 0, found, 0)[:, None]
         if positions is None:
             call.places = begin + torch.arange(seq)
             after = call.places + 1
         else:
             call.places = positions[:, :AXES].transpose(0, 1) + begin
             after = positions[:, AXES] + begin
-        update = after.to(torch.float32)[:, None, :, None]
+        update = after[:, None, :, None]
         written: Tensor = torch.ops.kvc.cache_update(
             self.kvc_after, update, call.start, AXIS, "linear", call.row_lengths
         )

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from daily import RARELY
 from seeing_models import NOTICED, SIZED, TOKEN, TOLERANCE, picture
 from sized_pictures import (
+    CAPACITY,
+    CHUNK,
     MERGE,
     PROMPT,
     ROWS,
@@ -19,16 +22,24 @@ from sized_pictures import (
     write_folder,
 )
 
+from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face.picture_settings import read_pictures
 from kvc.runtime import Conversation, Session, generate, load
 from kvc.runtime.embedding.patches import patches_preparation_of
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 from kvc.schema.container import BundleFile
-from kvc.schema.errors import BadModelFolder, BadPicture, BadSetting, PromptTooLong
+from kvc.schema.errors import (
+    BadModelFolder,
+    BadPicture,
+    BadSetting,
+    PromptTooLong,
+    UnsupportedModel,
+)
 from kvc.tools.cli import main
 from kvc.tools.reports.methods import describe_methods
 
 STEPS = 40
+HALF = 0.01  # how far float16 caches may be, in standard deviations of the logits
 # Width and height, and rows and columns of groups that become of them.
 SIZES = {(45, 33): "4x6", (20, 61): "8x2", (90, 30): "3x9", (3, 3): "2x2"}
 PROMPTS = {
@@ -73,6 +84,28 @@ def test_logits_of_every_architecture_are_those_of_the_model(name, tmp_path):
     assert max(found.prefill, found.decode) < TOLERANCE
     assert found.control > NOTICED
     assert found.left == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("int8", marks=RARELY)])
+def test_what_follows_tokens_stays_whole_beside_caches_of_another_dtype(
+    folder, tmp_path, dtype
+):
+    path, cache = tmp_path / "model.kvc", CacheConfig(CAPACITY, dtype=dtype)
+    export_hf(folder, recipe="cpu_fp32", cache=cache, prefill_chunk=CHUNK).save(path)
+    with load(path) as program, program.session() as session:
+        list(generate(session, PROMPT, images=pictures_of(PROMPT), max_tokens=1))
+        keys, after = session.state["kvc_cache.0.keys"], session.state["kvc_after"]
+        assert keys.dtype == dtype
+        # Rows and columns are 8x2, 2x2 and 3x9, with a token after each of two.
+        ends = np.cumsum([16, 1, 4, 1, 27, 1]) - 1
+        assert after[0, 0, ends, 0].tolist() == [8, 9, 11, 12, 21, 22]
+
+
+def test_float16_caches_are_as_near_as_they_can_be(folder, tmp_path):
+    path, cache = tmp_path / "model.kvc", CacheConfig(CAPACITY, dtype="float16")
+    export_hf(folder, recipe="cpu_fp32", cache=cache, prefill_chunk=CHUNK).save(path)
+    found = compare(path, model())
+    assert max(found.prefill, found.decode) < HALF < found.control
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -205,9 +238,48 @@ def test_metadata_that_cannot_be_is_refused(session, damage, monkeypatch):
         generate(session, "5 <image> 7", images=[picture(0)])
 
 
-def test_a_processor_without_patches_is_refused(folder, tmp_path):
+def change_processor(folder: Path, change: dict) -> None:
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"patch_size": 0},
+        {"patch_size": 1025},
+        {"size": {"shortest_edge": 0, "longest_edge": 64}},
+        {"size": {"shortest_edge": 64, "longest_edge": (1 << 26) + 1}},
+    ],
+)
+def test_a_processor_without_patches_is_refused(tmp_path, change):
     write_folder(tmp_path)
-    path = tmp_path / "preprocessor_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"patch_size": 0}))
+    change_processor(tmp_path, change)
     with pytest.raises(BadModelFolder, match="no patches can be made"):
         read_pictures(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"patch_size": 2}, "patches of side 2, merge 2, frames 2, and it reads those"),
+        ({"merge_size": 1}, "merge 1"),
+        ({"temporal_patch_size": 1}, "frames 1"),
+    ],
+)
+def test_other_patches_than_the_model_reads_are_refused(tmp_path, change, says):
+    write_folder(tmp_path)
+    change_processor(tmp_path, change)
+    with pytest.raises(UnsupportedModel, match=says):
+        export_hf(tmp_path, recipe="cpu_fp32", cache=CacheConfig(CAPACITY))
+
+
+def test_settings_of_pixels_have_their_older_names_too(tmp_path):
+    write_folder(tmp_path)
+    path = tmp_path / "preprocessor_config.json"
+    described = json.loads(path.read_text())
+    del described["size"]
+    change = {"min_pixels": 5 * 64, "max_pixels": 7 * 64}
+    path.write_text(json.dumps(described | change))
+    made = patches_preparation_of(read_pictures(tmp_path))
+    assert (made.least, made.most) == (5 * 64, 7 * 64)
