@@ -8,6 +8,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from daily import RARELY
+from PIL import Image
 from seeing_models import NOTICED, SIZED, TOKEN, TOLERANCE, picture
 from sized_pictures import (
     CAPACITY,
@@ -21,6 +22,7 @@ from sized_pictures import (
     write_bundle,
     write_folder,
 )
+from transformers.image_utils import load_image
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face.picture_settings import read_pictures
@@ -132,6 +134,31 @@ def test_patches_are_those_of_transformers(folder, size):
     )
     rows, columns = map(int, found.grid.split("x"))
     assert wanted["image_grid_thw"].tolist() == [[1, rows * MERGE, columns * MERGE]]
+
+
+def see_through(mode: str) -> Image.Image:
+    """Return a picture whose left is more transparent than its right."""
+    made = picture(3).convert("RGBA")
+    made.putalpha(Image.linear_gradient("L").rotate(90).resize(made.size))
+    if mode != "P":
+        return made.convert(mode)
+    told = picture(3).convert("P", palette=Image.Palette.ADAPTIVE)
+    told.info["transparency"] = int(np.asarray(told)[0, 0])
+    return told
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_as_transformers_has_it(folder, tmp_path, mode):
+    preparation = patches_preparation_of(read_pictures(folder))
+    shown, file = see_through(mode), tmp_path / "file.png"
+    shown.save(file)
+    pairs = [(shown, shown), (file, load_image(str(file)))]
+    made = [preparation.patches(ours, 99).pixels[0] for ours, _ in pairs]
+    for (_, theirs), patches in zip(pairs, made, strict=True):
+        wanted = processor().image_processor(theirs)["pixel_values"]
+        np.testing.assert_allclose(patches.reshape(wanted.shape), wanted, atol=1e-6)
+    differ = np.abs(made[0] - made[1]).max() > 1  # an alpha channel is left out
+    assert differ == (mode != "P")
 
 
 def test_each_row_of_a_batch_is_what_it_is_alone(bundle, session):
