@@ -53,6 +53,7 @@ class AxesDecoder(CachedDecoder):
         self._tower, tower = (found[0],), found[1]  # its modules are here already
         own = self._embed_in_windows if tower.window else self._embed_whole
         vars(self)["embed_image"] = own
+        # Whole numbers: caches of another dtype, which recipes ask for, are of floats.
         numbers = torch.zeros(1, 1, slots, 1, dtype=torch.int64)
         self.register_buffer(AFTER, numbers, persistent=False)
 

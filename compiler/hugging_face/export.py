@@ -55,7 +55,7 @@ from kvc.compiler.hugging_face.picture_places import (
     Expansion,
     PicturePlaces,
 )
-from kvc.compiler.hugging_face.picture_settings import most_groups, size_of
+from kvc.compiler.hugging_face.picture_settings import most_groups, patches_of, size_of
 from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.replacing import using_kvc
@@ -280,9 +280,20 @@ def _within(
     """Return the same with the most places of a picture that has its own size.
 
     That is what the folder's processor makes, as far as caches hold it.
+
+    Raises:
+        UnsupportedModel: the processor makes other patches than the model reads.
     """
     if seen is None or seen.tower is None:
         return seen
+    made, read = patches_of(opened.pictures), seen.tower.patches()
+    if made not in (None, read):
+        other, own = (
+            ", ".join(f"{name} {n}" for name, n in one.items())
+            for one in (made or {}, read)
+        )
+        reason = f"its processor makes patches of {other}, and it reads those of {own}"
+        raise UnsupportedModel(model=type(opened.model).__name__, reason=reason)
     most = most_groups(opened.pictures)
     return replace(seen, positions=min(most or sizes.length, sizes.length))
 

@@ -31,6 +31,8 @@ _SPLITTING: Final = frozenset({"Idefics3ImageProcessorPil", "SmolVLMImageProcess
 PATCHES: Final = "patches"  # of settings, where a picture has a size of its own
 _MOST_LONGEST: Final = 4096  # to which these make a picture smaller once more
 _MOST_SIDE: Final = 1 << 14
+_MOST_PATCH: Final = 1 << 10  # of what a patch has, as the runtime takes it
+_MOST_PIXELS: Final = 1 << 26  # of a picture, the same
 _MOST_NUMBER: Final = 1e30
 
 
@@ -173,8 +175,9 @@ def _in_patches(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
     }
     patches = {ours: found.get(theirs) for ours, theirs in names.items()}
     least, most = size.get("shortest_edge"), size.get("longest_edge")
-    fits = all(map(_is_side, patches.values()))
-    if not fits or type(least) is not int or type(most) is not int or least > most:
+    fits = all(_is_side(n) and cast(int, n) <= _MOST_PATCH for n in patches.values())
+    pixels = type(least) is int and type(most) is int and 0 < least <= most
+    if not fits or not pixels or cast(int, most) > _MOST_PIXELS:
         reason = f"{_FILES[0]}: no patches can be made with {size}, {patches}"
         raise BadModelFolder(path=str(folder), reason=reason)
     settings = _settings(folder, {**found, "do_resize": False, "do_center_crop": False})
@@ -274,6 +277,18 @@ def most_groups(settings: Mapping[str, object] | None) -> int | None:
     match (settings or {}).get(PATCHES):
         case {"most": int(most), "side": int(side), "merge": int(merge)}:
             return max(1, most // (side * merge) ** 2)
+    return None
+
+
+def patches_of(settings: Mapping[str, object] | None) -> dict[str, object] | None:
+    """Return what patches are made of a picture, None: nothing says it.
+
+    That is the side of one, in pixels, the patches of a side of a group, and how often
+    the picture is in a patch.
+    """
+    match (settings or {}).get(PATCHES):
+        case {"side": side, "merge": merge, "frames": frames}:
+            return {"side": side, "merge": merge, "frames": frames}
     return None
 
 

@@ -61,6 +61,10 @@ class Tower:
         """How many numbers a patch has."""
         return self.channels * self.frames * self.patch**2
 
+    def patches(self) -> dict[str, object]:
+        """Return what patches it reads, as settings of a processor say it."""
+        return {"side": self.patch, "merge": self.merge, "frames": self.frames}
+
     def example(self) -> tuple[Tensor, ...]:
         """Return patches, places, windows and back, as `embeddings_of` takes them."""
         size = self.merge**2

@@ -209,25 +209,39 @@ def image_of(picture: object) -> "tuple[str, Image]":
         BadPicture, FileProblem, MissingPackage: as `read_picture`.
     """
     if isinstance(picture, str | PathLike):
-        return fspath(picture), read_picture(picture)
-    return "the picture", _in_colours(cast("Image", picture))
+        name = fspath(picture)
+        return name, _in_colours(read_picture(picture), name)
+    name = "the picture"
+    return name, _in_colours(cast("Image", picture), name)
 
 
-def _in_colours(picture: "Image") -> "Image":
-    """Return a picture of Pillow in colours.
+def _in_colours(picture: "Image", name: str) -> "Image":
+    """Return a picture of Pillow in colours, on white where it is transparent.
+
+    transformers' processors do so, too. Of a file `load_image` there leaves out an
+    alpha channel, but not which colour is transparent; `read_picture` does the same.
 
     Raises:
         BadPicture: it is closed, its file is damaged, it is too large, or it is none.
     """
-    name = "the picture"
     try:
         check_pixels(*picture.size, name)
+        told = picture.info.get("transparency") is not None
+        if told or "A" in picture.getbands():
+            return _on_white(picture)
         return picture.convert("RGB")
     except BadPicture:
         raise
     except Exception as error:  # it may read its file now, or be of another class
         reason = f"it cannot be used ({type(error).__name__}: {error})"
         raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
+
+
+def _on_white(picture: "Image") -> "Image":
+    from PIL import Image
+
+    white = Image.new("RGBA", picture.size, "white")
+    return Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
 
 
 def check_prepared(preparation: Preparation, size: tuple[int, int]) -> None:
