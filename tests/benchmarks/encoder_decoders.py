@@ -4,7 +4,8 @@ Run it by hand: `python tests/benchmarks/encoder_decoders.py [RECIPE...]`. Model
 the shapes of Whisper-tiny and T5-small, and random weights. Times are the least of some
 runs, in milliseconds: of the encoder, of the first tokens of the decoder, and of one
 more token. kvc makes the cross caches with the encoder, transformers with the first
-tokens; the sum of both is comparable.
+tokens; the sum of both is comparable. Of kvc also a fork, which decodes over the same
+encoding, and what a session's states take, beside the keys and values in its caches.
 """
 
 import sys
@@ -44,9 +45,9 @@ class Times:
     step: float
 
     def line(self, name: str) -> str:
-        """Return a line of the table."""
+        """Return the beginning of a line of the table."""
         parts = self.encode, self.first, self.encode + self.first, self.step
-        return f"{name:24}" + "".join(f"{part * 1e3:10.2f}" for part in parts) + "\n"
+        return f"{name:24}" + "".join(f"{part * 1e3:10.2f}" for part in parts)
 
 
 def whisper() -> tuple[PreTrainedModel, np.ndarray]:
@@ -113,15 +114,30 @@ def of_model(model: PreTrainedModel, given: np.ndarray) -> Times:
     return Times(encode, min(firsts[1:]), min(steps[1:]))
 
 
+def held_by(session: Session, model: PreTrainedModel, given: np.ndarray) -> str:
+    """Return the end of a line: a fork, and bytes of states beside those of rows."""
+    session.encode(given)
+    session.prefill(FIRST)
+    fork = least(lambda: session.fork().close())
+    config = model.config
+    heard = given.shape[1] if given.dtype == np.int64 else given.shape[2] // 2
+    width, layers = config.d_model, getattr(config, "decoder_layers", None)
+    layers = layers or config.num_decoder_layers
+    rows = 4 * 2 * width * layers * (heard + FIRST.shape[1])
+    states = session.residency().own
+    return f"{fork * 1e3:10.2f}{states / 1e6:10.3f}{rows / 1e6:10.3f}\n"
+
+
 def main() -> None:
     """Measure and print."""
-    names = ("encode", "first", "sum", "token")
+    names = ("encode", "first", "sum", "token", "fork", "MB", "MB rows")
     sys.stdout.write(f"{'':24}" + "".join(f"{name:>10}" for name in names) + "\n")
     for name, make in (("whisper-tiny", whisper), ("t5-small", t5)):
         torch.manual_seed(0)
         model, given = make()
         with torch.no_grad():
-            sys.stdout.write(of_model(model, given).line(f"{name}, transformers"))
+            line = of_model(model, given).line(f"{name}, transformers")
+        sys.stdout.write(f"{line}\n")
         for recipe in sys.argv[1:] or RECIPES:
             length = HEARD if given.dtype == np.int64 else None
             cache = CacheConfig(128, encoder_length=length)
@@ -130,7 +146,7 @@ def main() -> None:
                 export_hf(model, recipe=recipe, cache=cache).save(path)
                 with load(path) as program, program.session() as session:
                     line = of_session(session, given).line(f"{name}, {recipe}")
-                    sys.stdout.write(line)
+                    sys.stdout.write(line + held_by(session, model, given))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ FAST = QUICK | {"types": TYPES, "architecture": ARCHITECTURE}
 WHOLE, RUNTIME = "tests/end_to_end", "tests/runtime_py"
 OTHERS = (
     "tests/tools",
-    *(f"{RUNTIME}/{n}" for n in ("generation", "forks", "kernels")),
+    "tests/hostile",
+    *(f"{RUNTIME}/{n}" for n in ("generation", "forks", "kernels", "delegates")),
 )
 # Cut so that both take about as long: what runs whole models, but transformers' ones,
 # and a few folders more.
