@@ -118,13 +118,13 @@ def held_by(session: Session, model: PreTrainedModel, given: np.ndarray) -> str:
     """Return the end of a line: a fork, and bytes of states beside those of rows."""
     session.encode(given)
     session.prefill(FIRST)
+    states = session.residency().own
     fork = least(lambda: session.fork().close())
     config = model.config
     heard = given.shape[1] if given.dtype == np.int64 else given.shape[2] // 2
     width, layers = config.d_model, getattr(config, "decoder_layers", None)
     layers = layers or config.num_decoder_layers
     rows = 4 * 2 * width * layers * (heard + FIRST.shape[1])
-    states = session.residency().own
     return f"{fork * 1e3:10.2f}{states / 1e6:10.3f}{rows / 1e6:10.3f}\n"
 
 

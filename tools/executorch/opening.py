@@ -1,19 +1,20 @@
 """Tell a file of ExecuTorch by its mark, and read it."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kvc.schema.container import OpenFile
 from kvc.schema.container.kinds import PTD_MARK, PTE_MARK
 from kvc.schema.errors import UnknownName
-from kvc.tools.executorch.contents import PteMethod
-from kvc.tools.executorch.flat_tensor import read_ptd
-from kvc.tools.executorch.program import read_pte
-from kvc.tools.executorch.report import PteReport, describe_ptd, describe_pte
 
-Described = tuple[PteReport, tuple[PteMethod, ...]]
+if TYPE_CHECKING:
+    from kvc.tools.executorch.contents import PteMethod
+    from kvc.tools.executorch.report import PteReport
+
+    Described = tuple[PteReport, tuple[PteMethod, ...]]
 
 
-def describe_executorch(path: str) -> Described | None:
+def describe_executorch(path: str) -> "Described | None":
     """Return the reports on a file of ExecuTorch and its methods; None for other files.
 
     Raises:
@@ -22,17 +23,21 @@ def describe_executorch(path: str) -> Described | None:
     """
     with OpenFile(path) as file:
         mark = file.pread(0, min(8, file.size))[4:]
+    if mark not in (PTD_MARK, PTE_MARK):
+        return None
+    from kvc.tools.executorch.flat_tensor import read_ptd
+    from kvc.tools.executorch.program import read_pte
+    from kvc.tools.executorch.report import describe_ptd, describe_pte
+
     if mark == PTD_MARK:
         return describe_ptd(read_ptd(path)), ()
-    if mark != PTE_MARK:
-        return None
     program = read_pte(path)
     return describe_pte(program), program.methods
 
 
 def methods_named(
-    methods: Sequence[PteMethod], names: Sequence[str]
-) -> list[PteMethod]:
+    methods: Sequence["PteMethod"], names: Sequence[str]
+) -> list["PteMethod"]:
     """Return some methods.
 
     Raises:
