@@ -12,6 +12,7 @@ from typing import Final, cast
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
+from kvc.schema.pictures import MOST_LONGEST, MOST_PATCH, MOST_PIXELS
 
 _FILES: Final = ("preprocessor_config.json", "processor_config.json")
 # What to do about a model that makes text, and reads pictures as kvc does not.
@@ -29,10 +30,7 @@ _OF_PATCHES: Final = frozenset({"Qwen2VLImageProcessorPil"})
 # Processors that make parts of a picture, which the runtime does as they do.
 _SPLITTING: Final = frozenset({"Idefics3ImageProcessorPil", "SmolVLMImageProcessorPil"})
 PATCHES: Final = "patches"  # of settings, where a picture has a size of its own
-_MOST_LONGEST: Final = 4096  # to which these make a picture smaller once more
 _MOST_SIDE: Final = 1 << 14
-_MOST_PATCH: Final = 1 << 10  # of what a patch has, as the runtime takes it
-_MOST_PIXELS: Final = 1 << 26  # of a picture, the same
 _MOST_NUMBER: Final = 1e30
 
 
@@ -149,7 +147,7 @@ def _in_parts(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
     longest, side = size.get("longest_edge"), part.get("longest_edge")
     settings = _settings(folder, {**found, "do_resize": False, "do_center_crop": False})
     _check_settings(folder, settings)
-    fits = not resizes or (_is_side(longest) and cast(int, longest) <= _MOST_LONGEST)
+    fits = not resizes or (_is_side(longest) and cast(int, longest) <= MOST_LONGEST)
     if not fits or not _is_side(side):
         reason = f"{_FILES[0]}: no parts can be made with {longest!r:.40}, {side!r:.40}"
         raise BadModelFolder(path=str(folder), reason=reason)
@@ -175,9 +173,9 @@ def _in_patches(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
     }
     patches = {ours: found.get(theirs) for ours, theirs in names.items()}
     least, most = size.get("shortest_edge"), size.get("longest_edge")
-    fits = all(_is_side(n) and cast(int, n) <= _MOST_PATCH for n in patches.values())
+    fits = all(_is_side(n) and cast(int, n) <= MOST_PATCH for n in patches.values())
     pixels = type(least) is int and type(most) is int and 0 < least <= most
-    if not fits or not pixels or cast(int, most) > _MOST_PIXELS:
+    if not fits or not pixels or cast(int, most) > MOST_PIXELS:
         reason = f"{_FILES[0]}: no patches can be made with {size}, {patches}"
         raise BadModelFolder(path=str(folder), reason=reason)
     settings = _settings(folder, {**found, "do_resize": False, "do_center_crop": False})

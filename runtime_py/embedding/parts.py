@@ -8,7 +8,7 @@ picture is made larger.
 
 from collections.abc import Mapping
 from math import ceil
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.embedding.pictures import (
     PARTS,
@@ -21,11 +21,10 @@ from kvc.runtime.embedding.pictures import (
 from kvc.runtime.embedding.rows import Floats
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
+from kvc.schema.pictures import MOST_LONGEST
 
 if TYPE_CHECKING:
     from PIL.Image import Image, Resampling
-
-_MOST_LONGEST: Final = 4096  # of a side that a picture is resized to
 
 
 @frozen
@@ -118,7 +117,7 @@ def _in_tiles(width: int, height: int, side: int) -> tuple[int, int]:
 
 def _is_bound(longest: int | None, splits: bool) -> bool:
     """Tell whether a picture can have only so many parts."""
-    return not splits if longest is None else 0 < longest <= _MOST_LONGEST
+    return not splits if longest is None else 0 < longest <= MOST_LONGEST
 
 
 def parts_preparation_of(found: Mapping[str, object]) -> PartsPreparation:
@@ -133,7 +132,7 @@ def parts_preparation_of(found: Mapping[str, object]) -> PartsPreparation:
             "longest": int() | None as longest,
             "side": int(side),
             "splits": bool(splits),
-        } if 0 < side <= _MOST_LONGEST and _is_bound(longest, splits):
+        } if 0 < side <= MOST_LONGEST and _is_bound(longest, splits):
             return PartsPreparation(longest, side, splits, preparation_of(rest))
     raise BadSetting(
         name="the bundle's metadata pictures",

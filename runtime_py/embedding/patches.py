@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from kvc.runtime.embedding.parts import InParts
 from kvc.runtime.embedding.pictures import (
-    MOST_PIXELS,
     PATCHES,
     Preparation,
     check_pixels,
@@ -24,6 +23,7 @@ from kvc.runtime.embedding.pictures import (
 )
 from kvc.schema.errors import BadPicture, BadSetting
 from kvc.schema.frozen import frozen
+from kvc.schema.pictures import MOST_PATCH, MOST_PIXELS
 
 if TYPE_CHECKING:
     from PIL.Image import Resampling
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Ids = npt.NDArray[np.int64]
 
 _MOST_RATIO: Final = 200  # of the sides of a picture
-_MOST_SIDE: Final = 1 << 10  # of a patch
 
 
 @frozen
@@ -168,7 +167,7 @@ def patches_preparation_of(found: Mapping[str, object]) -> PatchesPreparation:
             "merge": int(merge),
             "frames": int(frames),
         } if 0 < least <= most <= MOST_PIXELS and all(
-            0 < one <= _MOST_SIDE for one in (side, merge, frames)
+            0 < one <= MOST_PATCH for one in (side, merge, frames)
         ):
             whole = preparation_of(rest)
             return PatchesPreparation(least, most, side, merge, frames, whole)

@@ -26,6 +26,7 @@ from kvc.schema.errors import (
     reason_of,
 )
 from kvc.schema.frozen import frozen
+from kvc.schema.pictures import MOST_PIXELS
 from kvc.schema.types import bounds
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 Picture = Union[str, PathLike[str], "Image"]
 
-MOST_PIXELS: Final = 1 << 26  # of a picture: 256 MiB once it is unpacked
 _FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _RESAMPLINGS: Final = range(6)  # as Pillow numbers them
 _ROWS: Final = 16  # of a call

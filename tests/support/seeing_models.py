@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from click.testing import CliRunner
 from hf_models import rescale
 from numpy.typing import NDArray
 from PIL import Image
@@ -25,7 +26,8 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.runtime import Session, load
+from kvc.runtime import Session, generate, load
+from kvc.tools.cli import main
 from kvc.tools.reports.methods import describe_methods
 
 Floats = NDArray[np.float32]
@@ -286,3 +288,16 @@ def save_folder(path: Path, model: PreTrainedModel) -> Path:
     model.save_pretrained(path)
     processor().save_pretrained(path)
     return path
+
+
+def check_the_command(
+    bundle: Path, session: Session, prompt: str, folder: Path
+) -> None:
+    """Check that `kvc generate --image` prints what a session generates."""
+    file = folder / "picture.png"
+    picture(0).save(file)
+    arguments = ["generate", str(bundle), prompt, "--max-tokens", "9"]
+    found = CliRunner().invoke(main, [*arguments, "--image", str(file)])
+    assert found.exit_code == 0, found.stderr
+    run = generate(session, prompt, images=[picture(0)], max_tokens=9)
+    assert found.stdout == "".join(run.text())

@@ -20,6 +20,7 @@ from seeing_models import (
     TOKEN,
     TOLERANCE,
     build,
+    check_the_command,
     eager,
     picture,
 )
@@ -203,13 +204,7 @@ def test_the_command_reads_pictures_of_several_prompts(bundle, tmp_path):
 
 
 def test_the_command_reads_pictures(bundle, session, tmp_path):
-    picture(0).save(tmp_path / "0.png")
-    prompt = "3 4 <boi> 5 6 7 8 9 10 11"
-    arguments = ["generate", str(bundle), prompt, "--max-tokens", "9"]
-    found = CliRunner().invoke(main, [*arguments, "--image", str(tmp_path / "0.png")])
-    assert found.exit_code == 0, found.stderr
-    run = generate(session, prompt, images=[picture(0)], max_tokens=9)
-    assert found.stdout == "".join(run.text())
+    check_the_command(bundle, session, "3 4 <boi> 5 6 7 8 9 10 11", tmp_path)
 
 
 def test_a_later_turn_brings_another_picture(bundle, session):

@@ -6,10 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from daily import RARELY
 from PIL import Image
-from seeing_models import NOTICED, SIZED, TOKEN, TOLERANCE, picture
+from seeing_models import (
+    NOTICED,
+    SIZED,
+    TOKEN,
+    TOLERANCE,
+    check_the_command,
+    picture,
+)
 from sized_pictures import (
     CAPACITY,
     CHUNK,
@@ -37,7 +43,6 @@ from kvc.schema.errors import (
     PromptTooLong,
     UnsupportedModel,
 )
-from kvc.tools.cli import main
 from kvc.tools.reports.methods import describe_methods
 
 STEPS = 40
@@ -193,13 +198,7 @@ def test_a_chat_shows_pictures_in_a_later_turn(bundle):
 
 
 def test_the_command_reads_pictures(bundle, session, tmp_path):
-    picture(0).save(tmp_path / "0.png")
-    prompt = "3 <image> 4"
-    arguments = ["generate", str(bundle), prompt, "--max-tokens", "9"]
-    found = CliRunner().invoke(main, [*arguments, "--image", str(tmp_path / "0.png")])
-    assert found.exit_code == 0, found.stderr
-    run = generate(session, prompt, images=[picture(0)], max_tokens=9)
-    assert found.stdout == "".join(run.text())
+    check_the_command(bundle, session, "3 <image> 4", tmp_path)
 
 
 def test_nothing_is_left_to_pytorch(bundle):
