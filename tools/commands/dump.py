@@ -108,7 +108,7 @@ def dump(
     BUNDLE may also be a saved session: then its program, position and capacity. Or a
     .pte or .ptd file of ExecuTorch: then what such a file says, in the same tables.
 
-    Example: kvc dump model.kvc --at capacity=8192,seq=128,tokens=512
+    Example: kvc dump model.kvc --at capacity=8192,seq=128,tokens=512,threads=2
     """
     from kvc.schema.container import BundleFile, is_session
     from kvc.tools.executorch.opening import describe_executorch

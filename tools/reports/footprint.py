@@ -11,28 +11,45 @@ methods take turns.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 from kvc.runtime.sessions.sizes import position_limit
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.schema.model import (
+    Delegate,
     Graph,
     MemoryKind,
     Program,
+    Ref,
     Scratch,
     State,
     StateKind,
 )
-from kvc.schema.types import only_symbol
+from kvc.schema.types import DType, only_symbol
 from kvc.tools.reports.methods import left_of
 from kvc.tools.reports.weights import held_weights
 from kvc.tools.text import columns, escape, plural, size
 
 TOKENS: Final = "tokens"
-PROCESS_NBYTES: Final = 42_000_000  # Python 3.11, numpy and kvc, a bundle loaded
-STEP_NBYTES: Final = 3000  # of an instruction: decoded, bound and named (2026-11)
+THREADS: Final = "threads"
+PROCESS_NBYTES: Final = 40_000_000  # Python 3.11, numpy and kvc (2026-11)
+STEP_NBYTES: Final = 8000  # of an instruction: decoded, bound and named (2026-11)
+XNNPACK_NBYTES: Final = 4_000_000  # its library (2026-11)
+THREAD_NBYTES: Final = 300_000  # of each thread but the first (2026-11)
 TORCH_NBYTES: Final = 205_000_000  # PyTorch 2.13 for CPUs beside these (2026-11)
+_MOST_THREADS: Final = 1024
 _PAGE: Final = 4096
+_LAID_OUT: Final = 4  # bytes of an element, the most that any instruction set takes
+# Products whose kernels lay their rows out anew, where these are of such a dtype.
+_PRODUCTS: Final = (
+    "aten::linear",
+    "kvc::linear_qd8",
+    "kvc::linear_qb4",
+    "kvc::expert_linear",
+    "kvc::expert_linear_qd8",
+)
+_LAID_OUT_DTYPES: Final = (DType.INT8, DType.BFLOAT16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +68,12 @@ class Footprint:
         states: of one session, with so many tokens.
         token: what a token takes in states, before any ring has gone round.
         scratch: of the method that takes the most.
-        backends: what kvc has planned inside partitions, and bounds of what libraries
-            lay out themselves, with every size at its upper bound.
-        process: about what Python, numpy, kvc and the program's own instructions take;
-            and PyTorch, where no backend runs some instruction.
+        backends: what kvc has planned inside partitions; the most that its kernels lay
+            rows of a product out in; and bounds of what libraries lay out themselves,
+            with every size at its upper bound.
+        process: about what Python, numpy, kvc, the program's own instructions, the
+            threads and XNNPACK's library take; and PyTorch, where no backend runs some
+            instruction.
     """
 
     sizes: Mapping[str, int]
@@ -79,8 +98,9 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
 
     Args:
         program: of the bundle.
-        wanted: sizes of symbols, the others as planned; and "tokens", how many a
-            session holds, as many as it has room for if left out.
+        wanted: sizes of symbols, the others as planned; "tokens", how many a session
+            holds, as many as it has room for if left out; and "threads" of the
+            program, 1 if left out.
 
     Raises:
         UnknownName: there is no such size.
@@ -88,23 +108,22 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
     """
     sizes = _sizes(program, wanted)
     tokens = _tokens(program, sizes, wanted)
+    threads = wanted.get(THREADS, 1)
+    _check_inside(THREADS, threads, 1, _MOST_THREADS)
     states = [state_nbytes(state, sizes, tokens) for state in program.states]
     each = [
         state_nbytes(state, sizes, 1) - state_nbytes(state, sizes, 0)
         for state in program.states
     ]
     graphs = [method.graph for method in program.methods]
-    partitions = [
-        (part, program.methods[part.method].blocks[part.block].graph)
+    planned = [
+        program.methods[part.method].blocks[part.block].graph
         for part in program.delegates
+        if part.memory is MemoryKind.PLANNED
     ]
-    planned = _scratch(
-        (graph for part, graph in partitions if part.memory is MemoryKind.PLANNED),
-        sizes,
-    )
     opaque = (
-        part.workspace_nbytes
-        for part, _ in partitions
+        _workspace(part, program.methods[part.method].blocks[part.block].graph, sizes)
+        for part in program.delegates
         if part.memory is MemoryKind.OPAQUE
     )
     held = [
@@ -119,8 +138,10 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
         states=sum(states),
         token=sum(each),
         scratch=_scratch(graphs, sizes),
-        backends=planned + max(opaque, default=0),
-        process=_process(program),
+        backends=_scratch(planned, sizes)
+        + _laid_out(planned, sizes)
+        + max(opaque, default=0),
+        process=_process(program, threads),
     )
 
 
@@ -188,13 +209,11 @@ def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
     symbols = {symbol.name: symbol for symbol in program.symbols}
     sizes = {name: symbol.greatest for name, symbol in symbols.items()}
     for name, found in wanted.items():
-        if name == TOKENS:
+        if name in (TOKENS, THREADS):
             continue
         if name not in symbols:
-            if name == "threads":
-                expected = "nothing, as threads need none to speak of"
-                raise BadSetting(name=name, expected=expected, found=found)
-            known = (*symbols, TOKENS) if program.position else tuple(symbols)
+            tokens = (TOKENS,) if program.position else ()
+            known = (*symbols, *tokens, THREADS)
             raise UnknownName(kind="size", name=name, known=known)
         _check_inside(name, found, symbols[name].lower, sizes[name])
         if not symbols[name].takes(found):
@@ -265,11 +284,32 @@ def _scratch(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:
     return total * _PAGE
 
 
-def _process(program: Program) -> int:
+def _workspace(part: Delegate, graph: Graph, sizes: Mapping[str, int]) -> int:
+    """Return what a library lays out for a partition, as kvc would have planned it."""
+    beyond = part.workspace_nbytes - graph.scratch_nbytes
+    return beyond + min(graph.scratch_nbytes, _scratch((graph,), sizes))
+
+
+def _laid_out(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:
+    """Return the most bytes that rows of one product are laid out in."""
+    rows = (
+        graph.values[x.value].type
+        for graph in graphs
+        for step in graph.instructions
+        if step.op in _PRODUCTS and isinstance(x := step.arguments[0], Ref)
+    )
+    found = (prod(x.shape(sizes)) for x in rows if x.dtype in _LAID_OUT_DTYPES)
+    return _LAID_OUT * max(found, default=0)
+
+
+def _process(program: Program, threads: int) -> int:
     graphs = (graph for method in program.methods for graph in method.graphs)
     steps = sum(len(graph.instructions) for graph in graphs)
     torch = TORCH_NBYTES if needs_torch(program) else 0
-    return PROCESS_NBYTES + STEP_NBYTES * steps + torch
+    xnnpack = any(part.backend == "xnnpack" for part in program.delegates)
+    library = XNNPACK_NBYTES if xnnpack else 0
+    others = THREAD_NBYTES * (threads - 1)
+    return PROCESS_NBYTES + STEP_NBYTES * steps + others + library + torch
 
 
 def needs_torch(program: Program) -> bool:
