@@ -1,13 +1,12 @@
 """What memory a bundle takes at chosen sizes, beside pages that are really there."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from model_a import random_decoder
+from whole_process import foretold, resident_whole
 
 from kvc.compiler import Dim, Method, StateSpec, compile_program
 from kvc.compiler.models.decoder import DecoderConfig
@@ -74,25 +73,6 @@ def test_pages_that_are_there_are_those_foretold(path, program, tokens):
 LARGE = DecoderConfig(
     vocab=8192, dim=512, layers=6, heads=8, kv_heads=4, ffn=1536, capacity=2048
 )
-RUN = """
-import sys
-import numpy as np
-from kvc.runtime import load
-path = sys.argv[1]
-seq, threads, vocab = map(int, sys.argv[2:])
-tokens = np.random.default_rng(0).integers(0, vocab, (1, seq))
-with load(path, threads=threads) as program, program.session() as session:
-    session.call("prefill", tokens)
-    session.call("decode", np.array([[3]]))
-    with open("/proc/self/status") as told:
-        print(next(line for line in told if line.startswith("VmRSS")).split()[1])
-"""
-
-
-def resident(path, seq, threads, vocab):
-    command = [sys.executable, "-c", RUN, path, *map(str, (seq, threads, vocab))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return 1024 * int(done.stdout)
 
 
 @pytest.fixture(scope="module", params=["cpu_q8", "cpu_fp32", "xnnpack_q8"])
@@ -111,14 +91,9 @@ def large(request, tmp_path_factory):
 def test_the_total_is_what_a_process_takes(path, large, seq, threads):
     """What Python and numpy take differs by machine: a small bundle tells it here."""
 
-    def told(bundle, seq):
-        with BundleFile.open(bundle) as file:
-            asked = {"tokens": seq + 1, "seq": seq, "capacity": 2048}
-            return describe_footprint(file.program, asked).total
-
-    here = resident(path, 2, 1, CONFIG.vocab) - told(path, 2)
-    found = resident(large, seq, threads, LARGE.vocab)
-    assert told(large, seq) + here == pytest.approx(found, rel=0.05)
+    here = resident_whole(path, 2, 1, CONFIG.vocab) - foretold(path, 2, 1).total
+    taken = resident_whole(large, seq, threads, LARGE.vocab)
+    assert foretold(large, seq, threads).total + here == pytest.approx(taken, rel=0.05)
 
 
 def test_what_a_library_packs_is_memory_of_the_process(tmp_path):

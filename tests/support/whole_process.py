@@ -1,0 +1,36 @@
+"""The memory of a process that loads a bundle, prefills, and decodes one token."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from kvc.schema.container import BundleFile
+from kvc.tools.reports.footprint import Footprint, describe_footprint
+
+_RUN = """
+import sys
+import numpy as np
+from kvc.runtime import load
+path = sys.argv[1]
+seq, threads, vocab = map(int, sys.argv[2:])
+tokens = np.random.default_rng(0).integers(0, vocab, (1, seq))
+with load(path, threads=threads) as program, program.session() as session:
+    session.call("prefill", tokens)
+    session.call("decode", np.array([[3]]))
+    with open("/proc/self/status") as told:
+        print(next(line for line in told if line.startswith("VmRSS")).split()[1])
+"""
+
+
+def resident_whole(path: Path, seq: int, threads: int, vocab: int) -> int:
+    """Return its resident bytes after a prompt of `seq` tokens of a vocabulary."""
+    command = [sys.executable, "-c", _RUN, path, *map(str, (seq, threads, vocab))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return 1024 * int(done.stdout)
+
+
+def foretold(path: Path, seq: int, threads: int) -> Footprint:
+    """Return what the file says about the same process."""
+    with BundleFile.open(path) as file:
+        sizes = {"tokens": seq + 1, "seq": seq, "capacity": 2048, "threads": threads}
+        return describe_footprint(file.program, sizes)
