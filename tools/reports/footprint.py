@@ -15,6 +15,7 @@ from math import prod
 from typing import Final
 
 from kvc.runtime.sessions.sizes import position_limit
+from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.schema.model import (
     Delegate,
@@ -26,7 +27,7 @@ from kvc.schema.model import (
     State,
     StateKind,
 )
-from kvc.schema.types import DType, only_symbol
+from kvc.schema.types import only_symbol
 from kvc.tools.reports.methods import left_of
 from kvc.tools.reports.weights import held_weights
 from kvc.tools.text import columns, escape, plural, size
