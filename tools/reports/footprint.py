@@ -36,7 +36,7 @@ TOKENS: Final = "tokens"
 THREADS: Final = "threads"
 PROCESS_NBYTES: Final = 40_000_000  # Python 3.11, numpy and kvc (2026-11)
 STEP_NBYTES: Final = 8000  # of an instruction: decoded, bound and named (2026-11)
-XNNPACK_NBYTES: Final = 4_000_000  # its library (2026-11)
+LIBRARY_NBYTES: Final = 4_000_000  # of code that lays memory out itself (2026-11)
 THREAD_NBYTES: Final = 300_000  # of each thread but the first (2026-11)
 TORCH_NBYTES: Final = 205_000_000  # PyTorch 2.13 for CPUs beside these (2026-11)
 _MOST_THREADS: Final = 1024
@@ -73,7 +73,7 @@ class Footprint:
             rows of a product out in; and bounds of what libraries lay out themselves,
             with every size at its upper bound.
         process: about what Python, numpy, kvc, the program's own instructions, the
-            threads and XNNPACK's library take; and PyTorch, where no backend runs some
+            threads and a backend's library take; and PyTorch, where no backend runs some
             instruction.
     """
 
@@ -307,8 +307,8 @@ def _process(program: Program, threads: int) -> int:
     graphs = (graph for method in program.methods for graph in method.graphs)
     steps = sum(len(graph.instructions) for graph in graphs)
     torch = TORCH_NBYTES if needs_torch(program) else 0
-    xnnpack = any(part.backend == "xnnpack" for part in program.delegates)
-    library = XNNPACK_NBYTES if xnnpack else 0
+    opaque = any(part.memory is MemoryKind.OPAQUE for part in program.delegates)
+    library = LIBRARY_NBYTES if opaque else 0
     others = THREAD_NBYTES * (threads - 1)
     return PROCESS_NBYTES + STEP_NBYTES * steps + others + library + torch
 
