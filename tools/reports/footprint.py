@@ -73,8 +73,8 @@ class Footprint:
             rows of a product out in; and bounds of what libraries lay out themselves,
             with every size at its upper bound.
         process: about what Python, numpy, kvc, the program's own instructions, the
-            threads and a backend's library take; and PyTorch, where no backend runs some
-            instruction.
+            threads and a backend's library take; and PyTorch, where no backend runs
+            some instruction.
     """
 
     sizes: Mapping[str, int]
