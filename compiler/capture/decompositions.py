@@ -27,6 +27,7 @@ _KEPT_WHOLE = (
     _aten.linear.default,
     _aten.rms_norm.default,
     _aten.layer_norm.default,
+    _aten.group_norm.default,
     _aten.silu.default,
     _aten.index_copy.default,
     _aten.index_add.default,

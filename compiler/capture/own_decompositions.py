@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import leaky_relu, linear
+from torch.nn.functional import group_norm, layer_norm, leaky_relu, linear
 
 from kvc.compiler.capture.assignments import explicit_copy
 
@@ -248,6 +248,62 @@ def _batch_statistics(
     return made.to(input.dtype), mean.reshape(-1).to(kind), factor.reshape(-1).to(kind)
 
 
+def _layer_norm_and_statistics(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    made = layer_norm(input, normalized_shape, weight, bias, eps)
+    axes = range(input.dim() - len(normalized_shape), input.dim())
+    return made, *_statistics(input, [*axes], eps, weight, bias)
+
+
+def _group_norm_and_statistics(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    N: int,  # noqa: N803  as torch calls them
+    C: int,  # noqa: N803
+    HxW: int,  # noqa: N803
+    group: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    made = group_norm(input, group, weight, bias, eps)
+    groups = input.reshape(N, group, C // group * HxW)
+    mean, factor = _statistics(groups, [2], eps, weight, bias)
+    return made, mean.squeeze(2), factor.squeeze(2)
+
+
+def _statistics(
+    input: Tensor,
+    axes: Sequence[int],
+    eps: float,
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return means, and 1 over the standard deviations, of a norm along some axes."""
+    x = input.float() if input.dtype.itemsize == 2 else input
+    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    kind = next(
+        (each.dtype for each in (weight, bias) if each is not None), input.dtype
+    )
+    return mean.to(kind), (variance + eps).rsqrt().to(kind)
+
+
+def _windows(self: Tensor, dimension: int, size: int, step: int) -> object:
+    """Take the only window of a tensor without axes."""
+    return _LEFT if self.dim() else self.reshape(1)[:size]
+
+
+def _windows_copied(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    windows = (
+        self.unfold(dimension, size, step) if self.dim() else self.reshape(1)[:size]
+    )
+    return windows.clone()
+
+
 def _diagonal_scatter(
     self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> object:
@@ -313,10 +369,14 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.index_reduce.default: _index_reduce,
     _aten.masked_scatter.default: _masked_scatter,
     _aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    _aten.native_group_norm.default: _group_norm_and_statistics,
+    _aten.native_layer_norm.default: _layer_norm_and_statistics,
     _aten.put.default: _put,
     _aten._pdist_forward.default: _pairwise_distances,
     _aten.repeat_interleave.Tensor: _repeat_interleave,
     _aten.rrelu.default: _rrelu,
     _aten.tril_indices.default: _lower_indices,
     _aten.triu_indices.default: _upper_indices,
+    _aten.unfold.default: _windows,
+    _aten.unfold_copy.default: _windows_copied,
 }

@@ -243,7 +243,7 @@ _RULES: dict[str, Rule] = {
     "aten::_native_batch_norm_legit.no_stats": norms.instance_norm,
     "aten::_linalg_det": norms.first_results("aten::linalg_det", 1),
     "aten::_linalg_slogdet": norms.first_results("aten::linalg_slogdet", 2),
-    "aten::native_group_norm": norms.group_norm,
+    "aten::group_norm": norms.group_norm,
     "aten::convolution": norms.convolution,
     "aten::roll": reads.roll,
     "aten::arange": reads.arange,

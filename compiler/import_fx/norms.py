@@ -1,7 +1,7 @@
 """Rules for norms and convolutions, whose traced ops have more modes than kvc supports.
 
-A traced norm also returns the statistics needed for training; only the first result is
-made here.
+Some traced norms also return the statistics needed for training; only the first result
+is made here.
 """
 
 from kvc.compiler.import_fx.calls import Call, Named, Rule, given
@@ -16,9 +16,9 @@ def batch_norm(named: Named, _: TensorType | None) -> Call:
 
 
 def group_norm(named: Named, _: TensorType | None) -> Call:
-    """Normalise groups of channels; the sizes follow from the input."""
-    values = {name: named[name] for name in ("input", "weight", "bias", "eps")}
-    return Call("aten::group_norm", {**values, "num_groups": named["group"]}, results=1)
+    """Normalise groups of channels; which library does it on a GPU is left out."""
+    kept = ("input", "num_groups", "weight", "bias", "eps")
+    return Call("aten::group_norm", {name: named[name] for name in kept})
 
 
 def instance_norm(named: Named, _: TensorType | None) -> Call:

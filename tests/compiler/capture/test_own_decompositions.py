@@ -43,6 +43,13 @@ CASES = {
     "diagonal_scatter": lambda x: x.diagonal_scatter(torch.ones(3), 1),
     "diagonal_scatter of other axes": lambda x: x.reshape(2, 3, 2).diagonal_scatter(torch.ones(3, 2), 0, 2, 0),
     "diagonal_scatter below": lambda x: x.diagonal_scatter(x[:2, 0] * 9, -1, -2, -1),
+    "statistics of layers": lambda x: torch.native_layer_norm(x, (4,), x[0], None, 0.1),
+    "statistics of layers along two axes": lambda x: torch.native_layer_norm(x.reshape(1, 3, 4), (3, 4), None, x, 0.1)[1:],
+    "statistics of layers in bfloat16": lambda x: torch.native_layer_norm(x.bfloat16(), (4,), None, None, 0.1),
+    "statistics of layers in bfloat16, weights in float32": lambda x: torch.native_layer_norm(x.bfloat16(), (4,), x[0], x[1], 0.1),
+    "statistics of groups": lambda x: torch.native_group_norm(x.reshape(1, 6, 2), x.flatten()[:6], None, 1, 6, 2, 3, 0.1),
+    "statistics of groups in float16": lambda x: torch.native_group_norm(x.half(), None, None, 3, 4, 1, 2, 0.1),
+    "windows of a number": lambda x: [x[0, 1].unfold(0, size, 2) * 2 for size in (0, 1)] + [torch.unfold_copy(x[1, 1], 0, 1, 1)],
     "put": lambda x: x.put(torch.tensor([[0, -1], [3, 5]]), torch.arange(4.0)),
     "put, added up": lambda x: x.t().put(torch.tensor([1, 1, 7]), torch.ones(3), accumulate=True),
     "index_reduce": lambda x: [

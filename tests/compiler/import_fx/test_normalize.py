@@ -42,7 +42,7 @@ def kind(*dims, dtype=F32):
         ("ge.Tensor", {"self": 3, "other": X}, kind(2, 6, dtype=DType.BOOL), "le.Scalar", (X, 3)),
         ("bitwise_and.Scalar_Tensor", {"self": 3, "other": X}, kind(2, 6), "bitwise_and.Scalar", (X, 3)),
         ("gather", {"self": X, "dim": 1, "index": Y, "sparse_grad": False}, kind(2, 6), "gather", (X, 1, Y)),
-        ("native_group_norm", {"input": X, "weight": None, "bias": None, "N": 2, "C": 6, "HxW": 1, "group": 3, "eps": 0.1}, kind(2, 6), "group_norm", (X, 3, None, None, 0.1)),
+        ("group_norm", {"input": X, "num_groups": 3, "weight": None, "bias": None, "eps": 0.1, "cudnn_enabled": True}, kind(2, 6), "group_norm", (X, 3, None, None, 0.1)),
         ("_unsafe_view", {"self": X, "size": (3, -1)}, kind(3, 4), "view", (X, (3, 4))),
         ("reshape", {"self": X, "shape": (-1,)}, kind(12), "view", (X, (12,))),
         ("expand", {"self": X, "size": (3, -1, -1), "implicit": False}, kind(3, 2, 6), "expand", (X, (3, 2, 6))),
