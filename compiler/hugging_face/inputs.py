@@ -71,7 +71,9 @@ def of_decoder(model: PreTrainedModel, argument: str) -> str:
 def cache_name(decoder: PreTrainedModel) -> str:
     """Return what a model calls its cache."""
     known = inspect.signature(decoder.forward).parameters
-    return "cache_params" if "cache_params" in known else "past_key_values"
+    usual = "past_key_values"
+    others = (name for name in ("cache_params", "state") if name in known)
+    return usual if usual in known else next(others, usual)
 
 
 def is_masked(decoder: PreTrainedModel) -> bool:

@@ -18,13 +18,14 @@ from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.picture_parts import parts_given
 from kvc.compiler.hugging_face.recurrences import own_recurrences
 from kvc.compiler.hugging_face.recurrent_layers import adapted_layers
+from kvc.compiler.hugging_face.rwkv_layers import adapted_rwkv, is_rwkv
 from kvc.compiler.hugging_face.windows import unpadded_chunks
 from kvc.schema.errors import UnsupportedModel
 
 # What a model calls in place of transformers' own while it is traced.
 _REPLACED = (
-    adapted, adapted_layers, unexpanded, own_experts, own_recurrences, unpadded_chunks,
-    parts_given,
+    adapted, adapted_layers, adapted_rwkv, unexpanded, own_experts, own_recurrences,
+    unpadded_chunks, parts_given,
 )  # fmt: skip
 
 _ONE_AT_A_TIME = threading.RLock()
@@ -38,7 +39,7 @@ def using_kvc(model: PreTrainedModel) -> Iterator[None]:
         UnsupportedModel: it attends by code of its own that kvc does not know.
     """
     register()
-    if not has_own_attention(model) and not model._can_set_attn_implementation():
+    if not _is_adapted(model) and not model._can_set_attn_implementation():
         reason = "it attends by code of its own, not by transformers' interface for it"
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
     with _ONE_AT_A_TIME, _attending_here(model), ExitStack() as stack:
@@ -65,12 +66,17 @@ def _attending_here(model: PreTrainedModel) -> Iterator[None]:
 
 def _by_interface(model: PreTrainedModel) -> list[PreTrainedModel]:
     """Return what attends by the interface alone: the model, or some of its parts."""
-    if not has_own_attention(model):
+    if not _is_adapted(model):
         return [model]
     return [
         part
         for part in model.modules()
         if isinstance(part, PreTrainedModel)
-        and not has_own_attention(part)
+        and not _is_adapted(part)
         and part._can_set_attn_implementation()
     ]
+
+
+def _is_adapted(model: PreTrainedModel) -> bool:
+    """Tell whether a model mixes tokens by code of its own that kvc knows."""
+    return has_own_attention(model) or is_rwkv(model)

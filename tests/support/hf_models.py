@@ -394,6 +394,16 @@ RECURRENT: dict[str, Tiny] = {
         lru_width=64,
         attention_window_size=WINDOW,
     ),
+    "rwkv": Tiny(
+        "rwkv",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "attention_hidden_size": 48,
+            "num_hidden_layers": 3,
+            "rescale_every": 2,
+        },
+    ),
     "zamba": _like_llama(
         "zamba",
         layers_block_type=["hybrid", "hybrid"],
@@ -461,16 +471,6 @@ REFUSED: dict[str, Tiny] = {
             long_mscale=1.2,
             **_LONG,
         ),
-    ),
-    "rwkv": Tiny(
-        "rwkv",
-        {
-            "vocab_size": VOCAB,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "attention_hidden_size": 64,
-            "intermediate_size": 96,
-        },
     ),
     "xlnet": Tiny(
         "xlnet",

@@ -63,7 +63,6 @@ REASONS = {
     "openai-gpt": "code of its own",
     "phi3, longrope, long texts": r"longer than 32 tokens.*max_length=32",
     "phimoe, longrope": "asks for the value of a tensor",
-    "rwkv": "code of its own",
     "xlnet": "code of its own",
     "xmod": r"modeling_xmod.py:\d+ asks for values of tensors",
 }
