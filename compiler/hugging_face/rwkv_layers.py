@@ -144,7 +144,8 @@ def _decaying(
         values, weights, greatest = before.unbind(1)
         greatest = greatest.masked_fill(weights == 0, _LEAST)
         seen, total, _ = _added(values, weights, greatest, key + first, value)
-        after = torch.stack(_added(values, weights, greatest + decay, key, value), 1)
+        parts = _added(values, weights, greatest + decay, key, value)
+        after = torch.cat([part[:, None] for part in parts], 1)  # no view of another
         for real in counts:
             after = torch.where(real[:, None], after, before)
         return after, seen / total

@@ -399,7 +399,6 @@ RECURRENT: dict[str, Tiny] = {
         {
             "vocab_size": VOCAB,
             "hidden_size": 64,
-            "attention_hidden_size": 48,
             "num_hidden_layers": 3,
             "rescale_every": 2,
         },

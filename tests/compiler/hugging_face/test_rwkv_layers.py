@@ -9,7 +9,7 @@ from transformers.models.rwkv import modeling_rwkv as rwkv
 from kvc.compiler.hugging_face.calls import Call, attending, current_call
 from kvc.compiler.hugging_face.rwkv_layers import adapted_rwkv
 
-ROWS, WIDTH, SUMS, LAYER = 2, 64, 48, 2
+ROWS, WIDTH, SUMS, LAYER = 2, 64, 64, 2
 
 
 class States:
