@@ -36,6 +36,7 @@ from kvc.compiler.capture.questions import (
 )
 from kvc.compiler.capture.quiet import quiet
 from kvc.compiler.capture.real_parts import without_complex
+from kvc.compiler.capture.renormed import noted_tables, refuse_other_reads
 from kvc.compiler.capture.shadow import Observed, shadowed_forward
 from kvc.compiler.capture.sizes_kept import work_once
 from kvc.compiler.capture.traced import Traced, traced_method
@@ -215,7 +216,7 @@ def _trace(
     with torch.no_grad(), settings, ExitStack() as stack:
         for each in patched:
             stack.enter_context(each)
-        with unused_kept(), noted_questions(asked):
+        with unused_kept(), noted_questions(asked), noted_tables() as tables:
             exported = torch.export.export(
                 model,
                 (),
@@ -227,6 +228,7 @@ def _trace(
         check_questions(method, inputs, exported, [*asked, *asserted(exported)])
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)
+        refuse_other_reads(method.name, exported, tables)
         functional: ExportedProgram = exported.run_decompositions(decompositions())
         without_complex(method.name, functional)
         return functional

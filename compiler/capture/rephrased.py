@@ -3,7 +3,8 @@
 torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
 (`recurrent`) in code that turns a dynamic size into a number; Fourier transforms
 are products with matrices here (`fourier`), windows of signals are constants
-(`signal_windows`). In: a call of such a function. Out: its result, computed by
+(`signal_windows`), rows that `embedding` shortens stay as they are in their table
+(`renormed`). In: a call of such a function. Out: its result, computed by
 functions that torch traces for all sizes.
 """
 
@@ -16,6 +17,7 @@ from torch.nn import functional
 from kvc.compiler.capture.fourier import FOURIER
 from kvc.compiler.capture.questions import claim
 from kvc.compiler.capture.recurrent import RECURRENT
+from kvc.compiler.capture.renormed import bounded_embedding
 from kvc.compiler.capture.signal_windows import WINDOWS
 
 Size = int | SymInt
@@ -112,6 +114,7 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     Tensor.tensor_split: _tensor_split,
     torch.max_pool1d: _max_pool1d,
     functional.max_pool1d: _max_pool1d,
+    functional.embedding: bounded_embedding,
     **RECURRENT,
     **FOURIER,
     **WINDOWS,

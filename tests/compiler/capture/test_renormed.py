@@ -1,0 +1,57 @@
+"""Tables whose rows have a greatest norm: rows are shortened, no table is written."""
+
+import copy
+
+import pytest
+import torch
+from module_outcomes import outcome
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kvc.compiler import Method, compile_program
+from kvc.schema.errors import CaptureError
+
+
+class Looking(nn.Module):
+    def __init__(self, norm_type: float = 2.0) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 4, max_norm=1.0, norm_type=norm_type)
+        self.table.weight.data[::2] *= 5
+        self.table.weight.data[1::2] *= 0.01
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.table(tokens) + self.table(tokens.flip(0))
+
+
+class Tied(Looking):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.table(tokens) @ self.table.weight.T
+
+
+class TwiceRead(Looking):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.table(tokens) + functional.embedding(tokens, self.table.weight)
+
+
+TOKENS = torch.tensor([0, 3, 8, 8, 5])
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, float("inf")])
+def test_rows_are_those_of_eager(norm_type, tmp_path):
+    torch.manual_seed(0)
+    found = outcome(Looking(norm_type), (TOKENS,), {}, tmp_path / "table.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_the_table_stays_as_it_is():
+    model = Looking()
+    before = copy.deepcopy(model.state_dict())
+    bundle = compile_program(model, [Method("forward", (TOKENS,))])
+    assert torch.equal(model.table.weight, before["table.weight"])
+    assert not bundle.program.states
+
+
+@pytest.mark.parametrize("kind", [Tied, TwiceRead])
+def test_other_code_that_reads_the_table_is_refused(kind):
+    with pytest.raises(CaptureError, match=r"max_norm=.*shortens in place is read by"):
+        compile_program(kind(), [Method("forward", (TOKENS,))])
