@@ -278,7 +278,7 @@ def _group_norm_and_statistics(
 
 def _statistics(
     input: Tensor,
-    axes: Sequence[int],
+    axes: list[int],
     eps: float,
     weight: Tensor | None,
     bias: Tensor | None,

@@ -7,7 +7,7 @@ attention. transformers' own unroll a loop over tokens, and divide weights in pl
 the model first runs; here results are divided instead, and weights stay.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -52,9 +52,10 @@ def _adapt(model: "RwkvModel", stack: ExitStack) -> None:
     rescaled, every = model.layers_are_rescaled, model.config.rescale_every
     for number, block in enumerate(model.blocks):
         scale = 1.0 if rescaled or every <= 0 else 0.5 ** (number // every)
-        mixing = (block.attention, _mix_times), (block.feed_forward, _mix_channels)
-        for module, function in mixing:
-            _replace(module, partial(function, module, number, scale), stack)
+        for module in block.modules():
+            function = _LAYERS.get(name_of(module))
+            if function is not None:
+                _replace(module, partial(function, module, number, scale), stack)
     model.layers_are_rescaled = True  # then it halves what layers are given
     stack.callback(setattr, model, "layers_are_rescaled", rescaled)
 
@@ -174,3 +175,9 @@ def _added(
     reached = torch.maximum(greatest, key)
     kept, new = torch.exp(greatest - reached), torch.exp(key - reached)
     return kept * values + new * value, kept * weights + new, reached
+
+
+_LAYERS: Final[Mapping[str, Callable[..., object]]] = {
+    "rwkv.RwkvSelfAttention": _mix_times,
+    "rwkv.RwkvFeedForward": _mix_channels,
+}
