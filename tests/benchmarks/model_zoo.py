@@ -204,8 +204,7 @@ and timm {timm}; do not edit.
 The command tries every classification, segmentation, video and detection model of
 `torchvision.models` ({vision} of them) and one of each of {families} families of timm,
 with random weights and small inputs, compiled by `fp32` and compared with eager; it may be
-stopped, and goes on where it was. {tried} models are listed here; the others have not been
-tried yet. Scales and statistics are moved away from 0 and 1, so that no layer is idle.
+stopped, and goes on where it was. Those listed here are {tried}. Scales and statistics are moved away from 0 and 1, so that no layer is idle.
 
 - *error*: the largest difference over the spread of eager's results; right is up to
   {error:g}.
