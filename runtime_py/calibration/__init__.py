@@ -3,8 +3,7 @@
     samples + bundle --observe--> ranges of the values of each partition
 
 `samples.py` is the door; `token_calls.py` and `array_calls.py` make the calls,
-`observing.py` runs them by the reference and notes, `state_memories.py` says which
-values are one state.
+`observing.py` runs them by the reference and notes.
 """
 
 from kvc.runtime.calibration.samples import Samples

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.calibration.state_memories import StateMemories
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Delegate, Options
+from kvc.runtime.delegates.state_memories import StateMemories
 from kvc.runtime.delegates.stepped import SteppedHandle
 from kvc.runtime.program import Program
 from kvc.schema import model

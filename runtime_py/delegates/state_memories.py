@@ -27,6 +27,10 @@ class StateMemories:
                 partition = partitions[number, block]
                 self._states.update(((partition, v), s) for v, s in states.items())
 
+    def state_of(self, partition: int, value: int) -> int | None:
+        """Return the state that an input of a partition is, None where it is none."""
+        return self._states.get((partition, value))
+
     def memory_of(self, partition: int, graph: Graph, value: int) -> object:
         """Return what stands for the memory of a value of a partition's graph."""
         root = graph.root_of(value)
