@@ -1,6 +1,6 @@
 """What storing values as integers costs the demo model, in bits per byte.
 
-`python tests/benchmarks/calibration.py [--kilobytes 8]`. Calibrates with the start of
+`python tests/benchmarks/calibration.py [--kilobytes 3]`. Calibrates with the start of
 the training text of `tools/dev/train_demo.py`, or with texts of the model itself, and
 measures on the start of its held-out text, as `kvc eval` does. All that the model
 computes is rounded to grids by `FixedPointHandle`. Writes the table of
@@ -77,7 +77,7 @@ def table(train: bytes, held_out: bytes) -> str:
 def main() -> None:
     """Measure, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kilobytes", type=int, default=8)
+    parser.add_argument("--kilobytes", type=int, default=3)
     kilobytes = parser.parse_args().kilobytes
     register_backend(FixedPoint)
     register_delegate(NAME, FixedPointDelegate)
