@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_decoder
 import torch
 from click.testing import CliRunner
 from streaming_audio import CHANNELS, CausalStack
@@ -257,6 +258,61 @@ def test_what_is_left_runs_on_the_host_and_says_why(tmp_path: Path):
         assert np.abs(found - wanted).max() < 0.1 * np.abs(wanted).max()
 
 
+def decoder(folder: Path) -> Path:
+    """Compile a decoder whose rest is for `cpu`, at some sizes."""
+    recipe, path = folder / "decoder.toml", folder / "decoder.kvc"
+    recipe.write_text(
+        '[backend]\nname = "ethosu"\nrest = "cpu"\n[buckets]\nseq = [1, 8]\n'
+    )
+    np.savez(folder / "tokens.npz", tokens=PROMPT)
+    spec = tiny_decoder.factory()
+    compile_program(
+        spec.model,
+        spec.methods,
+        recipe=str(recipe),
+        calibrate=Samples(folder / "tokens.npz"),
+    ).save(path)
+    return path
+
+
+PROMPT = np.random.default_rng(0).integers(0, 256, (8, 20))
+
+
+def test_of_a_decoder_linear_layers_gates_and_sums_are_taken(tmp_path: Path):
+    path, plain = decoder(tmp_path), tmp_path / "plain.kvc"
+    with BundleFile.open(path) as file:
+        ops = {
+            step.op
+            for one in file.program.delegates
+            if one.backend == "ethosu"
+            for step in file.program.methods[one.method]
+            .blocks[one.block]
+            .graph.instructions
+        }
+    assert {"aten::linear", "aten::add.Tensor", "aten::mul.Tensor", "aten::silu"} <= ops
+    spec = tiny_decoder.factory()
+    compile_program(spec.model, spec.methods).save(plain)
+    results = []
+    for bundle in (path, plain):
+        with load(bundle) as program, program.session() as session:
+            prompt = session.prefill(PROMPT[:1, :13])  # 8, and five by one
+            results.append(np.stack([prompt, session.decode(PROMPT[:1, 13:14])]))
+    far = np.abs(results[0] - results[1]).max()
+    assert 0 < far < 0.08 * np.abs(results[1]).max()
+
+
+@needs_vela
+def test_a_partition_is_exported_at_each_of_its_sizes(tmp_path: Path):
+    with load(decoder(tmp_path)) as program:
+        raw = program.pack(U85)[0].content()
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        told = json.loads(archive.read("report.json"))["partitions"]
+        files = {one["file"]: one["inputs"][0]["shape"] for one in told}
+        assert {*archive.namelist()} == {"report.json", *files}
+    assert files["partition0_seq=8.tflite"] == [1, 8, 32]
+    assert files["partition0_seq=1.tflite"] == [1, 1, 32]
+
+
 def test_sizes_need_buckets(tmp_path: Path):
     (x,) = noise([(2, 3)])
     rows = Dim("rows", 1, 8)
@@ -336,10 +392,11 @@ def test_dump_refuses_archives_that_are_no_exports(tmp_path, name, content, word
 
 @needs_vela
 @pytest.mark.parametrize("name", MODELS)
-def test_models_are_compiled_for_an_npu(tmp_path: Path, name: str):
+def test_models_are_compiled_for_both_npus(tmp_path: Path, name: str):
     _, path, _ = compiled(tmp_path, name)
     with load(path) as program:
-        assert program.pack(U85)[0].nbytes > 1000
+        for target in (U85, U55):
+            assert program.pack(target)[0].nbytes > 1000
 
 
 def test_an_unknown_target_is_refused_with_those_that_there_are(tmp_path: Path):
