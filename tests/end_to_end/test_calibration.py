@@ -129,6 +129,35 @@ def test_what_is_one_state_has_one_range_in_all_methods(tmp_path: Path):
     assert caches[0] == caches[1]
 
 
+class TwoWriters(nn.Module):
+    """A buffer that two methods write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("held", torch.zeros(3))
+
+    def one(self, x):
+        self.held.copy_(x)
+        return self.held * 1.0
+
+    def two(self, y):
+        self.held.copy_(y.neg())
+        return self.held * 1.0
+
+
+def test_the_range_of_a_state_covers_what_every_method_writes(tmp_path: Path):
+    methods = [Method(name, (torch.zeros(3),)) for name in ("one", "two")]
+    given = {"x": np.float32([1, 0, 0]), "y": np.float32([0, 2, 0])}
+    compile_program(
+        TwoWriters(),
+        methods,
+        recipe=recipe(tmp_path),
+        calibrate=saved(tmp_path, **given),
+    )
+    for partition in SEEN:
+        assert (-2.0, 1.0) in [(r.low, r.high) for r in partition.ranges.values()]
+
+
 def text(
     folder: Path, content: str = "def hello():\n    return 'you'\n" * 20
 ) -> Samples:
