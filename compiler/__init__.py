@@ -23,6 +23,7 @@ if not is_tested(torch.__version__):
 import kvc.schema.torch_ops  # noqa: F401  registers kvc::cache_update, kvc::attention
 from kvc.compiler.backends import register_backend
 from kvc.compiler.bundle import Bundle, SaveReport
+from kvc.compiler.calibration import Calibrator
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.pipeline import compile_program
 from kvc.compiler.spec import Dim, Method, ModelSpec, StateSpec
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bundle",
     "CacheConfig",
+    "Calibrator",
     "Checkpoint",
     "Dim",
     "Method",

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 
 import torch
@@ -21,6 +22,14 @@ from kvc.compiler.backends.moves import with_moves
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.buckets import check_fixed, values_of, with_buckets
 from kvc.compiler.bundle import Bundle
+from kvc.compiler.calibration import (
+    Calibrating,
+    Calibrator,
+    Parts,
+    check_calibration,
+    plain_calls,
+    with_calibration,
+)
 from kvc.compiler.capture import CapturedMethod, Unchanged, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_budgets, check_copy_budget
@@ -83,6 +92,7 @@ def compile_program(
     max_copy_bytes: Mapping[str, int] | None = None,
     files: Files | None = None,
     max_length: int | None = None,
+    calibrate: Calibrator | None = None,
 ) -> Bundle:
     """Compile methods of a model, which share its weights and its state.
 
@@ -102,6 +112,8 @@ def compile_program(
             bytes, or the path of a file that is read when the bundle is saved.
         max_length: the most tokens of a session. Rings set no such limit; a cache of
             a fixed size does, and then the lower of both limits holds.
+        calibrate: samples, such as `kvc.runtime.calibration.Samples("text.txt")`, for a
+            recipe whose backend stores values as integers.
 
     Raises:
         CompileError: what is asked for is not a module with methods, a method does not
@@ -115,6 +127,11 @@ def compile_program(
         RecipeError: the recipe is unknown or wrong, or its backend is.
         RecipesApart: several recipes do not make one program of the model.
         BadBuckets: the recipe's buckets do not fit the sizes of the model.
+        CalibrationNeeded, CalibrationUnused: a backend needs samples and there are
+            none, or the other way round.
+        BadSamples, NotCalibrated, SamplesNotFinite, RangeUnbounded: the samples are
+            not for this model, do not run all of it, or show that it cannot be stored
+            as integers.
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend returned something wrong.
@@ -131,6 +148,7 @@ def compile_program(
     check_max_length(max_length)
     taken = take_files(files or {})
     backends = [_backends_of(one) for one in recipes]
+    check_calibration(recipes, backends, calibrate)
     report = progress or _silent
     # The outer one, so that it is the last that puts things back.
     with Unchanged(model, methods), stand_ins(model):
@@ -138,12 +156,15 @@ def compile_program(
         report("optimise", 0, 1)
         imported = import_program(model, captured)
     check_roles(imported)
+    samples = None if calibrate is None else Calibrating(calibrate, taken, report)
     made = [
-        _made_by(one, each, imported, metadata or {}, max_copy_bytes or {}, report)
+        _made_by(
+            one, each, imported, metadata or {}, max_copy_bytes or {}, samples, report
+        )
         for one, each in zip(recipes, backends, strict=True)
     ]
     emitted = together(made)
-    program = limited(emitted.program, max_length)
+    program = limited(with_calibration(emitted.program, made), max_length)
     check_declared(program, metadata or {}, files or {})
     return Bundle(program, emitted.sources, taken)
 
@@ -154,6 +175,7 @@ def _made_by(
     imported: Program,
     metadata: Mapping[str, object],
     max_copy_bytes: Mapping[str, int],
+    samples: Calibrating | None,
     report: Progress,
 ) -> Emitted:
     """Return what a recipe makes of an imported program."""
@@ -166,21 +188,20 @@ def _made_by(
     for backend in backends:
         program = _lower(program, backend, owners)
     program, verdicts = _update_in_place(program)
-    calls = [
-        call
-        for each in backends
-        for call in _delegate_calls(program, each, owners, recipe)
-    ]
+    sources = {c.name: c.source for c in program.constants}
+    provenance = _provenance(imported, recipe)
+    emit = partial(emit_program, program, verdicts, metadata=_as_json(metadata))
+    parts: Parts = {
+        each: _partitions(program, each, owners, recipe) for each in backends
+    }
+    if samples is not None and any(each.calibrated for each in backends):
+        plain = emit(plain_calls(parts), provenance)
+        parts, used = samples.ranges(plain, sources, parts)
+        provenance = replace(provenance, calibration=used)
+    calls = [call for each in backends for call in _calls(program, each, parts[each])]
     check_copy_budget(_by_entry(program, verdicts), max_copy_bytes)
     report("plan", 0, 1)
-    emitted = emit_program(
-        program,
-        verdicts,
-        calls,
-        _provenance(imported, recipe),
-        _as_json(metadata),
-    )
-    return Emitted(emitted, {c.name: c.source for c in program.constants})
+    return Emitted(emit(calls, provenance), sources)
 
 
 def _silent(stage: str, done: int, total: int, item: str = "") -> None:
@@ -288,10 +309,10 @@ def _blocks_at(node: Node) -> tuple[int, ...]:
     return () if control is None else control.blocks
 
 
-def _delegate_calls(
+def _partitions(
     program: Program, backend: Backend, owners: Mapping[int, Backend], recipe: Recipe
-) -> list[DelegateCall]:
-    """Ask a backend what each of its proven partitions needs beside its code.
+) -> dict[str, list[Partition]]:
+    """Return the proven partitions of a backend, by what calls them.
 
     Raises:
         BadBuckets: it needs fixed shapes, and the recipe does not give them.
@@ -309,6 +330,13 @@ def _delegate_calls(
                     sizes = fixed_sizes(program.symbols, types)
                     partition = Partition(blocks[number], sizes)
                     partitions.setdefault(method.name, []).append(partition)
+    return partitions
+
+
+def _calls(
+    program: Program, backend: Backend, partitions: Mapping[str, Sequence[Partition]]
+) -> list[DelegateCall]:
+    """Ask a backend what each of its partitions needs beside its code."""
     constants = {c.name: c for c in program.constants}
     lowered = lowered_partitions(backend, partitions, constants, program.symbols)
     return [

@@ -34,9 +34,6 @@ TARGETS: Final = {
     "cuda": Target("NVIDIA's CUDA", "planned", _GPU),
     "coreml": Target("Apple's Core ML", "planned", _ANYWHERE),
     "qnn": Target("Qualcomm's QNN", "planned", _GPU),
-    "ethosu": Target(
-        "Arm's Ethos-U", "planned, once activations can be calibrated", _ANYWHERE
-    ),
     "openvino": Target(
         "Intel's OpenVINO",
         "not planned: on processors it was no faster than XNNPACK",

@@ -18,7 +18,7 @@ import numpy as np
 from kvc.runtime.arrays import Array, copy_into, own_copy
 from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
 from kvc.runtime.binding.executor import Binding, Progress, fill_cursors
-from kvc.runtime.binding.resources import Resources
+from kvc.runtime.binding.resources import FindBackend, Resources
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.entries import Entry, make_entry
 from kvc.runtime.calls.inputs import Inputs, take_inputs
@@ -27,7 +27,7 @@ from kvc.runtime.calls.transactions import Transaction
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
-from kvc.runtime.delegates.table import check_target
+from kvc.runtime.delegates.table import check_target, delegate_of
 from kvc.runtime.sessions.sizes import count_rows, row_dims
 from kvc.runtime.states.divided import divide, find_backends
 from kvc.runtime.states.host import HostMemory
@@ -53,7 +53,9 @@ class Engine:
         reference: bool | None = None,
         max_turns: int | None = None,
         devices: Mapping[str, int] = MappingProxyType({}),
+        find_backend: FindBackend = delegate_of,
     ) -> None:
+        self._find_backend = find_backend
         self.program: Program = stored.program
         self.digest = digest
         self.path = path
@@ -347,6 +349,7 @@ class Engine:
             self._reference,
             self._max_turns,
             self._devices,
+            self._find_backend,
         )
 
     def _count_out(self) -> None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.frames import needs_torch
+from kvc.runtime.binding.resources import FindBackend
 from kvc.runtime.data import FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.base import Packing
 from kvc.runtime.delegates.choosing import choose_body
-from kvc.runtime.delegates.table import check_backends, check_device
+from kvc.runtime.delegates.table import check_backends, check_device, delegate_of
 from kvc.runtime.engine import Engine
 from kvc.runtime.methods import Callables
 from kvc.runtime.sessions.session import Session
@@ -159,8 +160,11 @@ class Program(Callables):
         reference: bool | None = None,
         max_turns: int | None = None,
         devices: Mapping[str, int] = MappingProxyType({}),
+        find_backend: FindBackend = delegate_of,
     ) -> None:
-        self._engine = Engine(path, digest, stored, mode, reference, max_turns, devices)
+        self._engine = Engine(
+            path, digest, stored, mode, reference, max_turns, devices, find_backend
+        )
         declared = stored.program
         self.path = path
         self.digest = digest

@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 8a0c07f4b1d026068ac71510e6f6fc3b08908e0a95477d6b46b39f9f8abc723f
+# sha256 of program.fbs: 157696ad7492c84db35128bf5b9b954309edcbe5940adcf86e8896e7ec24d21c
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -33,6 +33,13 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
         ('accesses', 'table', 'Accesses', 4, False, 0),
+    ),
+    'Calibration': (
+        ('kind', 'string', 'string', 4, False, 0),
+        ('digest', 'string', 'string', 4, False, 0),
+        ('samples', 'scalar', 'uint32', 4, False, 0),
+        ('tokens', 'scalar', 'uint64', 8, False, 0),
+        ('method', 'string', 'string', 4, False, 0),
     ),
     'Cursor': (
         ('name', 'string', 'string', 4, False, 0),
@@ -143,6 +150,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('recipe', 'string', 'string', 4, False, 0),
         ('recipe_text', 'string', 'string', 4, False, 0),
         ('source_digest', 'string', 'string', 4, False, 0),
+        ('calibration', 'table', 'Calibration', 4, True, 0),
     ),
     'State': (
         ('name', 'string', 'string', 4, False, 0),

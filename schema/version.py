@@ -17,6 +17,7 @@ with its date, and old files load or fail with `UnsupportedVersion` by decision.
     0   2026-11-23   advances without a number, which a counter says after the call
     0   2026-11-23   quotients of sizes; results that are numbers
     0   2026-11-26   variants: methods by several recipes
+    0   2026-11-26   what a calibration was made with
 """
 
 from typing import Final

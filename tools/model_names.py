@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kvc.compiler import Bundle, ModelSpec, compile_program
+from kvc.compiler import Bundle, Calibrator, ModelSpec, compile_program
 from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.models import BUILTIN
 from kvc.recipes import Wanted
@@ -29,6 +29,7 @@ def compile_model(
     recipe: Wanted,
     progress: Progress,
     max_copy_bytes: Mapping[str, int],
+    calibrate: Calibrator | None,
 ) -> Bundle:
     """Compile a built-in model, or what a factory returns.
 
@@ -46,6 +47,7 @@ def compile_model(
         states=spec.states,
         max_copy_bytes=max_copy_bytes,
         files=spec.files,
+        calibrate=calibrate,
     )
 
 
@@ -55,6 +57,7 @@ def compile_folder(
     progress: Progress,
     max_copy_bytes: Mapping[str, int],
     options: FolderOptions,
+    calibrate: Calibrator | None,
 ) -> Bundle:
     """Compile a Hugging Face folder.
 
@@ -81,6 +84,7 @@ def compile_folder(
         pictures=not options["no_pictures"],
         progress=progress,
         max_copy_bytes=max_copy_bytes,
+        calibrate=calibrate,
     )
 
 

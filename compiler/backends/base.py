@@ -7,11 +7,12 @@ block of its method; weights stay in the blob store under their names.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kvc.compiler.ir import Constant, Method
 from kvc.recipes import Option
+from kvc.schema.calibration import Range
 from kvc.schema.errors import BadOption
 from kvc.schema.model import MemoryKind
 from kvc.schema.types import Symbol
@@ -28,10 +29,15 @@ class Partition:
             proven.
         sizes: all sizes of symbols that its values can have together, where each has
             buckets; None where one may be any within its bounds.
+        ranges: for a backend that is `calibrated`, the least and the greatest number of
+            each floating-point value, by its id; inputs and constants among them. One
+            of no elements has none. What lies in the memory of one state has one range
+            in all methods. Empty for other backends.
     """
 
     graph: Method
     sizes: tuple[Mapping[str, int], ...] | None = None
+    ranges: Mapping[int, Range] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +71,14 @@ class Backend(ABC):
             of the partitions of other backends.
         fixed_shapes: whether it needs to know all sizes that a partition is called
             with. Recipes must then give each size of its partitions buckets.
+        calibrated: whether it stores values as integers, and needs to know how large
+            they become: whoever compiles must then give samples.
     """
 
     name: ClassVar[str]
     in_place: ClassVar[bool] = False
     fixed_shapes: ClassVar[bool] = False
+    calibrated: ClassVar[bool] = False
 
     def __init__(self, options: Mapping[str, Option]) -> None:
         """Take what a recipe says in `[backend.options]`; here, that it says nothing.

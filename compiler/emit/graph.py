@@ -41,7 +41,7 @@ def emit_graph(
         check_plan(requests, plan)
     except PlanFault as error:
         raise PlanFailed(method=method.name, reason=str(error)) from error
-    numbers = _number(method)
+    numbers = value_numbers(method)
     storages = _storages(method, aliases, plan, constant_ids, state_ids, numbers)
     values = sorted(_all_values(method), key=lambda value: numbers[value.id])
     return model.Graph(
@@ -71,8 +71,12 @@ def _all_values(method: Method) -> list[Value]:
     return [*method.inputs, *method.bound, *defined]
 
 
-def _number(method: Method) -> dict[int, int]:
-    """Return IR id -> id in the file, dense and in order of definition."""
+def value_numbers(method: Method) -> dict[int, int]:
+    """Return IR id -> id in the file, dense and in order of definition.
+
+    A backend that writes ids into its payload takes them from here. They are those of
+    the file unless the method runs blocks, whose scratch memory is added later.
+    """
     return {value.id: i for i, value in enumerate(_all_values(method))}
 
 

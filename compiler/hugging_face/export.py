@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvc.compiler.bundle import Bundle
+from kvc.compiler.calibration import Calibrator
 from kvc.compiler.capture import Unchanged
 from kvc.compiler.files import TOKENIZER
 from kvc.compiler.hugging_face.axes_decoder import (
@@ -88,6 +89,7 @@ def export_hf(
     pictures: bool = True,
     progress: Progress | None = None,
     max_copy_bytes: Mapping[str, int] | None = None,
+    calibrate: Calibrator | None = None,
 ) -> Bundle:
     """Compile a model of transformers; a language model with a cache of kvc's.
 
@@ -134,6 +136,7 @@ def export_hf(
             by `embed_image`, `embed_tokens` and `prefill_embeds`.
         progress: as of `compile_program`.
         max_copy_bytes: as of `compile_program`.
+        calibrate: as of `compile_program`.
 
     Raises:
         UnsupportedModel: the model does what kvc cannot express.
@@ -162,7 +165,7 @@ def export_hf(
             opened.task, asked, prefill_chunk, prefill_sizes, all_logits, inputs_embeds,
             pictures,
         )  # fmt: skip
-        return export_encoders(opened, settings, asked, progress)
+        return export_encoders(opened, settings, asked, progress, calibrate)
     with (
         Unchanged(decoder), using_kvc(decoder), as_products(decoder),
         ExitStack() as together,
@@ -215,6 +218,7 @@ def export_hf(
                 max_copy_bytes=max_copy_bytes,
                 files=opened.files,
                 max_length=None if linear_layers(layers.own, sizes) else sizes.length,
+                calibrate=calibrate,
             )
 
 

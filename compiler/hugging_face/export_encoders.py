@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedConfig
 
 from kvc.compiler.bundle import Bundle
+from kvc.compiler.calibration import Calibrator
 from kvc.compiler.capture import Unchanged
 from kvc.compiler.files import TOKENIZER
 from kvc.compiler.hugging_face.encoding_methods import (
@@ -32,7 +33,11 @@ _ROWS = 64  # of a call where nobody says how many; they take memory only when u
 
 
 def export_encoders(
-    opened: Opened, recipe: Wanted, asked: CacheConfig, progress: Progress | None
+    opened: Opened,
+    recipe: Wanted,
+    asked: CacheConfig,
+    progress: Progress | None,
+    calibrate: Calibrator | None,
 ) -> Bundle:
     """Compile a model without a cache.
 
@@ -56,6 +61,7 @@ def export_encoders(
                 metadata=_metadata(opened, reading),
                 progress=progress,
                 files=opened.files,
+                calibrate=calibrate,
             )
 
 

@@ -18,11 +18,13 @@ from kvc.runtime.binding.frames import needs_torch
 from kvc.runtime.calls.first_call import import_beside_packing
 from kvc.runtime.data import FreeableBuffer, NamedBuffers
 from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
-from kvc.runtime.delegates.table import delegate_of
+from kvc.runtime.delegates.table import Factory, delegate_of
 from kvc.runtime.threads import settle_threads
 from kvc.schema.model import Program
 from kvc.schema.torch_package import check_torch
 from kvc.schema.uses import constants_of
+
+FindBackend = Callable[[str], Factory]  # by name, the run-time half of a backend
 
 
 class Resources:
@@ -40,8 +42,10 @@ class Resources:
         reference: bool | None = None,
         max_turns: int | None = None,
         devices: Mapping[str, int] = MappingProxyType({}),
+        find_backend: FindBackend = delegate_of,
     ) -> None:
         self._path = path
+        self._find_backend = find_backend
         self._max_turns = max_turns
         self._devices = devices
         self._reference = reference
@@ -96,7 +100,7 @@ class Resources:
                     threads,
                     self._devices.get(name),
                 )
-                self._backends[name] = delegate_of(name)(options)
+                self._backends[name] = self._find_backend(name)(options)
             return self._backends[name]
 
     def packed(self) -> Mapping[str, int]:

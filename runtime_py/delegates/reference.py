@@ -11,6 +11,7 @@ from kvc.runtime.arrays import Array, copy_into, lies_over
 from kvc.runtime.binding.code import code_of
 from kvc.runtime.binding.executor import Frame, Progress, Unbegun
 from kvc.runtime.binding.frames import bind_graph
+from kvc.runtime.binding.values import Memory
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle, Workspace, first_write, on_host
 from kvc.runtime.delegates.partition_memory import partition_memory
@@ -47,10 +48,20 @@ class ReferenceHandle(Handle):
             on_host(inputs),
             targets,
             workspace.arena,
-            lambda name: self._buffers[name].private_array(),
+            self.constant,
         )
-        frame = bind_graph(graph, sizes, memory, self._code)
+        frame = self.watched(
+            bind_graph(graph, sizes, memory, self._code), sizes, memory
+        )
         return partial(_run, frame, _copies(frame, targets), self._first_write)
+
+    def constant(self, name: int) -> Array:
+        """Return named data, as the code reads it."""
+        return self._buffers[name].private_array()
+
+    def watched(self, frame: Frame, sizes: Mapping[str, int], memory: Memory) -> Frame:
+        """Return the frame to run: here, the one that was bound."""
+        return frame
 
     def close(self) -> None:
         """Free the data."""

@@ -35,6 +35,7 @@ from kvc.schema.model import (
     Advance,
     Blob,
     Block,
+    Calibration,
     Cursor,
     CursorKind,
     DataFile,
@@ -91,6 +92,9 @@ def _provenance_record(provenance: Provenance) -> Record:
             "recipe": provenance.recipe,
             "recipe_text": provenance.recipe_text,
             "source_digest": provenance.source_digest,
+            "calibration": None
+            if provenance.calibration is None
+            else Record("Calibration", dataclasses.asdict(provenance.calibration)),
         },
     )
 
@@ -307,6 +311,19 @@ def _read_provenance(table: TableReader) -> Provenance:
         recipe=table.text("recipe"),
         recipe_text=table.text("recipe_text"),
         source_digest=table.text("source_digest"),
+        calibration=_read_calibration(table.child("calibration"))
+        if "calibration" in table
+        else None,
+    )
+
+
+def _read_calibration(table: TableReader) -> Calibration:
+    return Calibration(
+        kind=table.text("kind"),
+        digest=table.text("digest"),
+        samples=table.number("samples"),
+        tokens=table.number("tokens"),
+        method=table.text("method"),
     )
 
 

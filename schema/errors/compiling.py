@@ -343,3 +343,54 @@ class BadOption(RecipeError):
     template = (
         "backend {backend}, option {option!r}: expected {expected}, found {found}"
     )
+
+
+class CalibrationNeeded(RecipeError):
+    """A backend computes with integers, and nothing says how large values become."""
+
+    backend: str
+    template = "the backend {backend} stores values as integers, and needs samples to know how large they become; give some with --calibrate FILE (compile_program, export_hf: calibrate=Samples(FILE))"
+
+
+class CalibrationUnused(RecipeError):
+    """Samples are given, and no backend of the recipe asks for any.
+
+    Attributes: recipes (as text), backends (those of these recipes, as text).
+    """
+
+    recipes: str
+    backends: str
+    template = "--calibrate: recipe {recipes} has no use for samples, since none of its backends ({backends}) stores values as integers of a range that must be known before; leave it out"
+
+
+class NotCalibrated(CompileError):
+    """Samples are given, and do not run all that a backend takes parts of."""
+
+    methods: str
+    backend: str
+    template = "the samples never run {methods}, of which {backend} takes parts; give samples for all inputs"
+
+
+class BadSamples(CompileError):
+    """Samples to calibrate with cannot be read, or are not for this model."""
+
+    source: str
+    reason: str
+    template = "samples {source}: {reason}"
+
+
+class SamplesNotFinite(CompileError):
+    """The model computes a NaN for a sample."""
+
+    method: str
+    what: str
+    place: str
+    template = "calibration: method {method} gives NaN for a sample, first in {what}{place}; no range of integers holds it"
+
+
+class RangeUnbounded(CompileError):
+    """A value that is to be stored as an integer becomes infinite."""
+
+    low: float
+    high: float
+    template = "a value that is to be stored as an integer becomes infinite (from {low} to {high}); a mask of infinities can be one of large finite numbers, such as -1e4"

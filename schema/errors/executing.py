@@ -300,3 +300,20 @@ class DeviceLost(ExecutionError):
     backend: str
     what: str
     template = "the {backend} device was lost ({what}): what its sessions held is gone, and this process cannot use it again; start another process, and if it happens again, update the driver or use a recipe of another backend"
+
+
+class ScaleOutOfRange(ExecutionError):
+    """Two values are stored on grids that are too far apart for an integer scale."""
+
+    scale: float
+    most: float
+    template = "a scale of {scale} between two values is more than {most}, the greatest that integers of 32 bits express; calibrate with samples in which neither is constant"
+
+
+class ExportFailed(ExecutionError):
+    """A target's compiler does not make its file."""
+
+    target: str
+    what: str
+    reason: str
+    template = "{target}: {what} cannot be compiled: {reason}"

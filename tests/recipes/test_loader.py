@@ -35,6 +35,7 @@ RECIPES = (
     "cpu_fp32",
     "cpu_q4",
     "cpu_q8",
+    "ethosu_a8w8",
     "fp32",
     "vulkan_fp32",
     "vulkan_q8",
@@ -121,7 +122,7 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
 
 
 def test_what_a_backend_leaves_may_be_for_another_one(tmp_path):
-    assert [name for name in RECIPES if load_recipe(name).rest] == [*RECIPES[6:]]
+    assert [name for name in RECIPES if load_recipe(name).rest] == [*RECIPES[7:]]
     path = tmp_path / "mine.toml"
     path.write_text('[backend]\nname = "fast"\nrest = "faster"')
     assert load_recipe(path).rest == "faster"
@@ -288,7 +289,6 @@ def test_recipes_do_not_need_torch():
         ("cuda_q8", "planned"),
         ("coreml", "planned"),
         ("QNN_fp16", "planned"),
-        ("ethosu_q8", "planned, once"),
         ("openvino_q8", "not planned"),
     ],
 )

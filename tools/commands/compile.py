@@ -14,6 +14,7 @@ from kvc.tools.folder_options import FolderOptions, folder_options, refuse_optio
 
 if TYPE_CHECKING:
     from kvc.compiler.bundle import Bundle, Placement, SaveReport
+    from kvc.runtime.calibration import Samples
     from kvc.schema.container import SavedBundle
     from kvc.tools.budgets import Budgets
     from kvc.tools.progress import Stages
@@ -88,6 +89,13 @@ _FOLDERS_RECIPE, _RECIPE = "cpu_q8", "fp32"
     "The error for a wrong name tells the right one.",
 )
 @click.option(
+    "--calibrate",
+    metavar="FILE|generated",
+    help="Samples for a recipe whose backend stores values as integers: a text, or "
+    "arrays named as inputs (.npz, .npy, .safetensors); generated: the model makes "
+    "texts itself.",
+)
+@click.option(
     "--check",
     is_flag=True,
     help="Keep results of sample calls in the bundle, which kvc check compares with.",
@@ -115,6 +123,7 @@ def compile_command(
     data: "Placement",
     reuse: tuple[str, ...],
     pack: str | None,
+    calibrate: str | None,
     check: bool,
     what_if: str | None,
     quiet: bool,
@@ -164,6 +173,7 @@ def compile_command(
         _check_reuse(reuse, path)
     backends = [one.backend for one in recipes]
     packed_form = "" if pack is None else _check_pack(backends, pack)
+    samples = None if calibrate is None else _samples(calibrate)
 
     from kvc.tools.progress import Stages
 
@@ -173,10 +183,12 @@ def compile_command(
 
         stages.show("loading the model", 0, 0)
         if is_folder(model):
-            bundle = compile_folder(model, recipes, stages.show, allowed, options)
+            bundle = compile_folder(
+                model, recipes, stages.show, allowed, options, samples
+            )
         else:
             refuse_options(options, model)
-            bundle = compile_model(model, recipes, stages.show, allowed)
+            bundle = compile_model(model, recipes, stages.show, allowed, samples)
         if check:
             bundle = _with_results(bundle, stages)
         report = bundle.save(
@@ -202,6 +214,17 @@ def compile_command(
             path, bundle.model_nbytes, report, packed, seconds, recipe is None
         )
         click.echo("\n".join(lines), err=True)
+
+
+def _samples(wanted: str) -> "Samples":
+    """Read the samples of --calibrate before the work, not after it.
+
+    Raises:
+        BadSamples: they cannot be read.
+    """
+    from kvc.runtime.calibration import Samples
+
+    return Samples.generated() if wanted == "generated" else Samples(wanted)
 
 
 def _print_what_if(bundle: str, settings: str, at: str | None) -> None:

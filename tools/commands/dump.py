@@ -19,6 +19,7 @@ from kvc.tools.terminal import show
 if TYPE_CHECKING:
     from kvc.schema.model import Program
     from kvc.tools.executorch.opening import Described
+    from kvc.tools.reports.exported import ExportedReport
     from kvc.tools.reports.listing import ListingReport
     from kvc.tools.reports.overview import DumpReport
 
@@ -107,25 +108,21 @@ def dump(
 
     BUNDLE may also be a saved session: then its program, position and capacity. Or a
     .pte or .ptd file of ExecuTorch: then what such a file says, in the same tables.
+    Or a file of kvc export: then what its partitions take on the target.
 
     Example: kvc dump model.kvc --at capacity=8192,seq=128,tokens=512,threads=2
     """
-    from kvc.schema.container import BundleFile, is_session
+    from kvc.schema.container import BundleFile
     from kvc.tools.executorch.opening import describe_executorch
     from kvc.tools.reports.files import describe_file
     from kvc.tools.reports.recipes import body_of
-    from kvc.tools.text import escape
 
     places = sizes_of(at)
     most = None if max_ram is None else nbytes_of(max_ram, "--max-ram")
     footprint = at is not None or most is not None or what_if
     tables = ops or any(sections.values())
-    if is_session(bundle):
-        if tables or footprint or page is not None or backend is not None:
-            raise click.UsageError(
-                f"{escape(bundle)} is a saved session, which has no such tables"
-            )
-        _print_session(bundle, as_json)
+    plain = not (tables or footprint or page is not None or backend is not None)
+    if _is_printed(bundle, plain, as_json):
         return
     asked = [name for name, wanted in sections.items() if wanted]
     foreign = describe_executorch(bundle)
@@ -159,6 +156,33 @@ def dump(
         show(_lines(report, asked, listings, full))
 
 
+def _is_printed(path: str, plain: bool, as_json: bool) -> bool:
+    """Describe a saved session or a file of kvc export; return False for others.
+
+    Args:
+        path: of the file.
+        plain: whether no table is asked for.
+        as_json: whether to print JSON.
+    """
+    from kvc.schema.container import is_session
+    from kvc.tools.reports.exported import describe_exported
+    from kvc.tools.text import escape
+
+    exported = None
+    if not is_session(path):
+        exported = describe_exported(path)
+        if exported is None:
+            return False
+    if not plain:
+        kind = "a saved session" if exported is None else "a file of kvc export"
+        raise click.UsageError(f"{escape(path)} is {kind}, which has no such tables")
+    if exported is None:
+        _print_session(path, as_json)
+    else:
+        _print_exported(path, exported, as_json)
+    return True
+
+
 def _print_session(path: str, as_json: bool) -> None:
     from kvc.tools.reports.session import describe_session, session_lines
 
@@ -167,6 +191,15 @@ def _print_session(path: str, as_json: bool) -> None:
         click.echo(report_text("dump", {"session": asdict(report)}))
     else:
         show(session_lines(report))
+
+
+def _print_exported(path: str, report: "ExportedReport", as_json: bool) -> None:
+    from kvc.tools.reports.exported import exported_lines
+
+    if as_json:
+        click.echo(report_text("dump", {"exported": asdict(report)}))
+    else:
+        show(exported_lines(path, report))
 
 
 def _print_executorch(

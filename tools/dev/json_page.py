@@ -24,6 +24,7 @@ from kvc.tools.evaluation import Evaluation
 from kvc.tools.executorch.report import PteReport
 from kvc.tools.json_text import VERSIONS
 from kvc.tools.reports.differences import DifferenceReport
+from kvc.tools.reports.exported import ExportedReport
 from kvc.tools.reports.footprint import Footprint
 from kvc.tools.reports.listing import ListingReport
 from kvc.tools.reports.overview import DumpReport
@@ -45,6 +46,7 @@ PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
     ("kvc dump BUNDLE --what-if --json", "savings", "a list of ", Saving),
     ("kvc dump SESSION --json", "session", "", SessionReport),
     ("kvc dump PROGRAM.pte --json", "", "", PteReport),
+    ("kvc dump EXPORTED --json", "exported", "", ExportedReport),
     ("kvc diff OLD NEW --json", "", "", DifferenceReport),
     (
         "kvc eval BUNDLE... FILE --json",

@@ -1,7 +1,10 @@
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+from calibrated_backend import recipe, register_fixed_point
 from click.testing import CliRunner
 from named_bytes import SMALL, save_data
 
@@ -96,7 +99,7 @@ def test_an_unknown_recipe_lists_those_that_exist(kvc, tmp_path):
     result = kvc("compile", "demo", "--recipe", "q3", "-o", tmp_path / "a.kvc")
     assert result.exit_code == 1
     assert (
-        "no recipe 'q3'; there are: bf16, cpu_bf16, cpu_fp32, cpu_q4, cpu_q8, fp32, "
+        "no recipe 'q3'; there are: bf16, cpu_bf16, cpu_fp32, cpu_q4, cpu_q8, "
         in result.stderr
     )
 
@@ -273,3 +276,37 @@ def test_a_name_of_a_hub_says_what_to_do_before_where_to_write(
     wrong = kvc("compile", "Org/Model")
     assert "downloads nothing from a hub; if it is a model there" in wrong.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_samples_calibrate_and_the_bundle_says_with_what(kvc, tmp_path, monkeypatch):
+    register_fixed_point(monkeypatch)
+    sample, out = tmp_path / "sample.txt", tmp_path / "a.kvc"
+    sample.write_text("some text, and some more of it\n" * 4)
+    made = ("tiny_decoder:factory", "--recipe", recipe(tmp_path), "-o", out)
+    result = kvc("compile", *made, "--calibrate", sample)
+    assert result.exit_code == 0, result.output
+    digest = hashlib.sha256(sample.read_bytes()).hexdigest()
+    shown = kvc("dump", out).output
+    used = "calibrated by minmax with 5 samples (120 tokens) of text"
+    assert f"{used}, SHA-256 {digest[:16]}" in shown.splitlines()
+    told = json.loads(kvc("dump", out, "--json").output)
+    assert told["file"]["calibration"]["digest"] == digest
+
+
+def test_the_model_may_make_the_samples(kvc, tmp_path, monkeypatch):
+    register_fixed_point(monkeypatch)
+    made = ("tiny_decoder:factory", "--recipe", recipe(tmp_path), "-o", tmp_path / "a")
+    result = kvc("compile", *made, "--calibrate", "generated")
+    assert result.exit_code == 0, result.output
+
+
+def test_samples_are_refused_before_the_work(kvc, tmp_path):
+    for given, words in (
+        (tmp_path / "none.txt", "cannot be read"),
+        (Path(__file__), "recipe cpu_q8 has no use for samples"),
+    ):
+        made = ("tiny_decoder:factory", "--recipe", "cpu_q8", "-o", tmp_path / "a.kvc")
+        result = kvc("compile", *made, "--calibrate", given)
+        assert result.exit_code == 1
+        assert words in result.stderr
+        assert "capture" not in result.stderr

@@ -6,6 +6,7 @@ RECIPES = [
     "cpu_fp32",
     "cpu_q4",
     "cpu_q8",
+    "ethosu_a8w8",
     "fp32",
     "vulkan_fp32",
     "vulkan_q8",

@@ -1,0 +1,156 @@
+"""Have a program run on samples, for backends that store values as integers.
+
+In: a program whose partitions are cut and proven, and somebody who runs it. Out: the
+range of each value of the partitions, in terms of the IR. The program is saved to a
+temporary bundle for that, as large as its weights.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from kvc.compiler.backends import Backend, Lowered, Partition
+from kvc.compiler.bundle import Bundle
+from kvc.compiler.constants import Source
+from kvc.compiler.emit.graph import value_numbers
+from kvc.compiler.emit.program import DelegateCall
+from kvc.compiler.variants import Emitted
+from kvc.recipes import Recipe
+from kvc.schema import model
+from kvc.schema.calibration import Observed
+from kvc.schema.container import Content, Progress
+from kvc.schema.errors import (
+    CalibrationNeeded,
+    CalibrationUnused,
+    NotCalibrated,
+    listing,
+)
+
+
+class Calibrator(Protocol):
+    """Runs a program on samples; `kvc.runtime.calibration.Samples` is one."""
+
+    def observe(self, bundle: Path, progress: Progress) -> Observed:
+        """Return the ranges of the values of a bundle's partitions.
+
+        Raises:
+            KvcError: the samples are not for this model, or a call fails.
+        """
+
+
+def check_calibration(
+    recipes: Sequence[Recipe],
+    backends: Sequence[Sequence[Backend]],
+    calibrator: Calibrator | None,
+) -> None:
+    """Check that samples are given where they are needed, and only there.
+
+    Raises:
+        CalibrationNeeded, CalibrationUnused: they are not.
+    """
+    every = [each for some in backends for each in some]
+    needing = [each.name for each in every if each.calibrated]
+    if needing and calibrator is None:
+        raise CalibrationNeeded(backend=needing[0])
+    if calibrator is not None and not needing:
+        names = listing(list(dict.fromkeys(each.name for each in every)))
+        recipe = listing([one.name for one in recipes])
+        raise CalibrationUnused(recipes=recipe, backends=names)
+
+
+Parts = Mapping[Backend, Mapping[str, Sequence[Partition]]]
+
+
+def plain_calls(parts: Parts) -> list[DelegateCall]:
+    """Return the delegates of a program that only the reference runs."""
+    return [
+        DelegateCall(backend.name, partition.graph, Lowered())
+        for backend, by_name in parts.items()
+        for some in by_name.values()
+        for partition in some
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrating:
+    """Samples, and what running a program on them takes.
+
+    Attributes:
+        calibrator: runs a program.
+        files: that a bundle carries, such as a tokenizer.
+        progress: told of each stage.
+    """
+
+    calibrator: Calibrator
+    files: Mapping[str, Content]
+    progress: Progress
+
+    def ranges(
+        self, program: model.Program, sources: Mapping[str, Source], parts: Parts
+    ) -> tuple[Parts, model.Calibration]:
+        """Return partitions with their ranges, and what these were found with.
+
+        Args:
+            program: of `plain_calls`.
+            sources: of its names.
+            parts: its partitions, by backend and by what calls them.
+
+        Raises:
+            NotCalibrated: the samples do not run a partition that needs ranges.
+            KvcError: as `Calibrator.observe`, or the bundle cannot be written.
+        """
+        self.progress("calibrate", 0, 0)
+        with tempfile.TemporaryDirectory(prefix="kvc-calibrate-") as folder:
+            path = Path(folder) / "bundle.kvc"
+            Bundle(program, sources, self.files).save(path)
+            observed = self.calibrator.observe(path, self.progress)
+        _check_run(program, observed, [each for each in parts if each.calibrated])
+        numbers = count()
+        found = {
+            backend: {
+                name: [_ranged(backend, one, observed, next(numbers)) for one in some]
+                for name, some in by_name.items()
+            }
+            for backend, by_name in parts.items()
+        }
+        return found, observed.calibration
+
+
+def _ranged(
+    backend: Backend, partition: Partition, observed: Observed, delegate: int
+) -> Partition:
+    """Return a partition with the ranges that its backend asks for."""
+    if not backend.calibrated:
+        return partition
+    seen = observed.ranges[delegate]
+    ids = value_numbers(partition.graph).items()
+    return replace(partition, ranges={v: seen[i] for v, i in ids if i in seen})
+
+
+def _check_run(
+    program: model.Program, observed: Observed, backends: Sequence[Backend]
+) -> None:
+    """Check that what needs ranges has run.
+
+    Raises:
+        NotCalibrated: it has not.
+    """
+    for backend in backends:
+        missing = {
+            program.methods[one.method].name: None
+            for number, one in enumerate(program.delegates)
+            if number not in observed.ranges and one.backend == backend.name
+        }
+        if missing:
+            raise NotCalibrated(methods=listing([*missing]), backend=backend.name)
+
+
+def with_calibration(program: model.Program, made: Sequence[Emitted]) -> model.Program:
+    """Return a program that says what any of its recipes was calibrated with."""
+    used = [one.program.provenance.calibration for one in made]
+    calibration = next((one for one in used if one is not None), None)
+    provenance = replace(program.provenance, calibration=calibration)
+    return replace(program, provenance=provenance)

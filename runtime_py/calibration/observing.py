@@ -1,0 +1,167 @@
+"""Run a program by the reference, and note how small and large each value becomes.
+
+In: the path of a bundle whose partitions are those of a backend that needs ranges. Out:
+the program, whatever its backends are, and what its calls have shown.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import Delegate, Options
+from kvc.runtime.delegates.state_memories import StateMemories
+from kvc.runtime.delegates.stepped import SteppedHandle
+from kvc.runtime.program import Program
+from kvc.schema import model
+from kvc.schema.calibration import Range
+from kvc.schema.container import BundleFile, StoredBlobs
+from kvc.schema.errors import SamplesNotFinite
+from kvc.schema.model import Constant
+
+Seen = dict[int, Range]  # by value
+
+
+class ObservedHandle(SteppedHandle):
+    """A partition that notes the ranges of its values.
+
+    Attributes:
+        graph: its code.
+        seen: the ranges of what has been there, by value.
+    """
+
+    def __init__(
+        self,
+        program: model.Program,
+        partition: model.Delegate,
+        data: Mapping[str, FreeableBuffer],
+    ) -> None:
+        super().__init__(program, partition, data)
+        self._method = program.methods[partition.method].name
+        self.graph = self._graph
+        self.seen: Seen = {}
+
+    def reached(self, value: int, array: Array) -> None:
+        """Note a value.
+
+        Raises:
+            SamplesNotFinite: it holds a NaN.
+        """
+        if not array.size or not self._graph.values[value].type.dtype.is_floating:
+            return
+        found = Range(float(np.min(array)), float(np.max(array)))
+        if math.isnan(found.low) or math.isnan(found.high):
+            raise self._not_finite(value)
+        before = self.seen.get(value)
+        self.seen[value] = found if before is None else before.joined(found)
+
+    def _not_finite(self, value: int) -> SamplesNotFinite:
+        makers = (s for s in self._graph.instructions if value in s.results)
+        maker = next(makers, None)
+        what = "an input of a partition" if maker is None else maker.op
+        place = f" at {maker.source}" if maker is not None and maker.source else ""
+        return SamplesNotFinite(method=self._method, what=what, place=place)
+
+    def note_constants(self) -> None:
+        """Note the named data that the code reads."""
+        for number, value in enumerate(self._graph.values):
+            if isinstance(value.storage, Constant):
+                self.reached(number, self.constant(value.storage.name))
+
+
+class Observer(Delegate):
+    """Stands for the run-time half of each backend of a program."""
+
+    def __init__(self, options: Options) -> None:
+        self._program = options.program
+        self.handles: dict[int, ObservedHandle] = {}
+
+    def init(
+        self, partition: model.Delegate, data: Mapping[str, FreeableBuffer]
+    ) -> ObservedHandle:
+        """Return a handle that observes."""
+        handle = ObservedHandle(self._program, partition, data)
+        self.handles[self._program.delegates.index(partition)] = handle
+        return handle
+
+    def packed(self) -> Mapping[str, int]:
+        """Return that nothing is packed."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+
+@contextmanager
+def observed(path: Path) -> Iterator["Observation"]:
+    """Open a bundle to observe it.
+
+    Raises:
+        FormatError, LoadError: it cannot be read.
+    """
+    bundle = BundleFile.open(path)
+    try:
+        stored = StoredBlobs.open(bundle, ())
+    except BaseException:
+        bundle.close()
+        raise
+    found = Observation(bundle, stored)
+    try:
+        yield found
+    finally:
+        found.program.close()
+
+
+class Observation:
+    """A program that is observed.
+
+    Attributes:
+        program: to call.
+    """
+
+    def __init__(self, bundle: BundleFile, stored: StoredBlobs) -> None:
+        self._declared = bundle.program
+        self._observers: list[Observer] = []
+        noted = self._observers
+
+        class Noted(Observer):
+            def __init__(self, options: Options) -> None:
+                super().__init__(options)
+                noted.append(self)
+
+        self.program = Program(
+            bundle.path, bundle.digest, stored, "map", find_backend=lambda _: Noted
+        )
+
+    def ranges(self) -> dict[int, Seen]:
+        """Return the ranges of each partition that has run, by its id.
+
+        Values that share memory share a range, and all that are one state do.
+        """
+        handles = {
+            number: handle
+            for observer in self._observers
+            for number, handle in observer.handles.items()
+            if handle.seen
+        }
+        for handle in handles.values():
+            handle.note_constants()
+        memories = StateMemories(self._declared)
+        groups: dict[object, Range] = {}
+        for number, handle in handles.items():
+            for value, found in handle.seen.items():
+                key = memories.memory_of(number, handle.graph, value)
+                groups[key] = groups.get(key, found).joined(found)
+        return {
+            number: {
+                value: groups[key]
+                for value, told in enumerate(handle.graph.values)
+                if told.type.dtype.is_floating
+                and (key := memories.memory_of(number, handle.graph, value)) in groups
+            }
+            for number, handle in handles.items()
+        }

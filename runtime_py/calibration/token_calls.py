@@ -1,0 +1,158 @@
+"""Run a language model on sequences of tokens, in all the ways that it has.
+
+In: a text, or a model that makes some itself. Out: sequences that a session holds, and
+calls of prefill in chunks, of decode, and of prefill_all.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
+from kvc.runtime.generation.feeding import Feeder, find_all_logits, find_roles
+from kvc.runtime.program import Program
+from kvc.runtime.scoring.scorers import ByChunks
+from kvc.runtime.sessions.session import Session
+from kvc.runtime.tokenizers import tokenizer_of
+from kvc.schema.container import Progress
+from kvc.schema.errors import BadSamples, KvcError
+
+Sequences = Sequence[Sequence[int]]
+
+MOST_SEQUENCES: Final = 8
+LENGTH: Final = 256  # of a sequence, in tokens
+_STEPS: Final = 16  # of a sequence, by decode
+_SEED: Final = 0
+_GENERATED: Final = 8  # sequences
+
+
+def reads_tokens(program: Program) -> bool:
+    """Tell whether a program reads a prompt and continues it."""
+    roles = {method.role for method in program.methods.values()}
+    return {"prefill", "decode"} <= roles and "encode" not in roles
+
+
+def text_sequences(source: str, text: str, program: Program) -> Sequences:
+    """Return a text as sequences of tokens: all of it, or parts from all over it.
+
+    Raises:
+        BadSamples: the program does not read text.
+        KvcError: as `tokenizer_of`.
+    """
+    _check_reads(source, program)
+    try:
+        tokens = tokenizer_of(program).encode(text)
+    except KvcError as error:
+        reason = f"the model's tokenizer does not take the text: {error}"
+        raise BadSamples(source=source, reason=reason) from error
+    length = _length(program)
+    if len(tokens) < 2:
+        raise BadSamples(source=source, reason="the text is one token, of 2 or more")
+    count = max(1, min(MOST_SEQUENCES, len(tokens) // length))
+    last = max(0, len(tokens) - length)
+    starts = np.linspace(0, last, count).astype(int).tolist()
+    return [tuple(tokens[at : at + length]) for at in starts]
+
+
+def generate_sequences(source: str, program: Program, progress: Progress) -> Sequences:
+    """Return sequences that a model makes: each begins with a token of its own.
+
+    Tokens are drawn as likely as the model finds them, by a fixed seed.
+
+    Raises:
+        BadSamples: the program continues no text.
+    """
+    _check_reads(source, program)
+    random, made = np.random.default_rng(_SEED), list[Sequence[int]]()
+    length = _length(program)
+    with program.session() as session:
+        for number in range(_GENERATED):
+            progress("generate", number, _GENERATED)
+            session.reset()
+            made.append(_generated(session, random, length))
+    return made
+
+
+def _generated(
+    session: Session, random: np.random.Generator, length: int
+) -> Sequence[int]:
+    feeder = Feeder(session)
+    assert isinstance(feeder.vocabulary, int)
+    tokens = [int(random.integers(feeder.vocabulary))]
+    logits = feeder.feed_prompts([tokens])
+    while len(tokens) < length:
+        exact = logits[-1].astype(np.float64)
+        weights = np.exp(exact - exact.max())
+        ends = np.cumsum(weights / weights.sum())
+        tokens.append(min(int(np.searchsorted(ends, random.random())), len(ends) - 1))
+        logits = feeder.feed([tokens[-1]])
+    return tuple(tokens)
+
+
+def run_sequences(
+    source: str, program: Program, sequences: Sequences, progress: Progress
+) -> None:
+    """Run sequences by each method of the roles prefill, decode and prefill_all.
+
+    Raises:
+        BadSamples: the model does not have a token, or has no room for a sequence.
+        KvcError: as `Session.call`.
+    """
+    _check_reads(source, program)
+    with program.session() as session:
+        sizes = _prefill_sizes(session)
+        for number, tokens in enumerate(sequences):
+            progress("calibrate", number, len(sequences))
+            _run_sequence(source, session, tokens)
+            for one in sizes:
+                _run_prefill(session, one, tokens)
+            appending = find_all_logits(session)
+            if appending is not None:
+                session.reset()
+                for _ in ByChunks(session, appending).logits(tokens, 1):
+                    pass
+
+
+def _run_sequence(source: str, session: Session, tokens: Sequence[int]) -> None:
+    """Feed the beginning in chunks, and the rest token by token."""
+    session.reset()
+    feeder = Feeder(session)
+    steps = min(_STEPS, len(tokens) // 2)
+    try:
+        feeder.check_prompts([tokens])
+    except KvcError as error:
+        raise BadSamples(source=source, reason=str(error)) from error
+    feeder.feed_prompts([tokens[: len(tokens) - steps]])
+    for token in tokens[len(tokens) - steps :]:
+        feeder.feed([token])
+
+
+def _prefill_sizes(session: Session) -> list[ChunkSizes]:
+    longest = session.longest_call
+    methods = find_roles(session, "prefill")
+    return [chunk_sizes(one, session.symbols, longest) for one in methods]
+
+
+def _run_prefill(session: Session, sizes: ChunkSizes, tokens: Sequence[int]) -> None:
+    """Run the beginning by one method, which a plan for all may leave out."""
+    if sizes.least > len(tokens):
+        return
+    session.reset()
+    count = sizes.greatest(len(tokens))
+    Feeder(session).run(sizes.method, [tokens[:count]])
+
+
+def _length(program: Program) -> int:
+    with program.session() as session:
+        room = session.capacity
+    return LENGTH if room is None else min(LENGTH, room)
+
+
+def _check_reads(source: str, program: Program) -> None:
+    if not reads_tokens(program):
+        reason = (
+            "the model has no methods of the roles prefill and decode that read "
+            "tokens; give arrays with the names of its inputs, in a .npz file"
+        )
+        raise BadSamples(source=source, reason=reason)

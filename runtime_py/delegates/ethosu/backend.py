@@ -1,0 +1,207 @@
+"""The delegate `ethosu`: computes its partitions on the host, and makes files for NPUs.
+
+No NPU is a device of this process. On the host a partition is its TOSA graph, computed
+by numpy: the integers that a device gives. `export` compiles the same graphs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import (
+    Delegate,
+    Handle,
+    Options,
+    Packing,
+    Workspace,
+    on_host,
+)
+from kvc.runtime.delegates.ethosu.evaluate import evaluate
+from kvc.runtime.delegates.ethosu.image import TARGETS, Unit, image_of
+from kvc.runtime.delegates.ethosu.lowering import lower, results_of, written_inputs
+from kvc.runtime.delegates.ethosu.tosa import TosaGraph
+from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.state_memories import StateMemories
+from kvc.runtime.states.owner import Buffer
+from kvc.schema import model
+from kvc.schema.backends.ethosu import why_not
+from kvc.schema.backends.grids import Grid, Stored, read_grids
+from kvc.schema.buckets import fixed_sizes
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadProgram
+from kvc.schema.model import Graph
+
+
+class EthosU(Delegate):
+    """The run-time half."""
+
+    def __init__(self, options: Options) -> None:
+        self._program, self._path = options.program, options.path
+
+    @staticmethod
+    def targets() -> Sequence[str]:
+        """Return the NPUs that files can be made for, with Vela's version."""
+        return tuple(TARGETS)
+
+    def init(
+        self, partition: model.Delegate, data: Mapping[str, FreeableBuffer]
+    ) -> "EthosUHandle":
+        """Check the code and the grids.
+
+        Raises:
+            BadProgram: the backend does not take an operator, or a grid is missing,
+                wrong, or not of int8.
+        """
+        program = self._program
+        method = program.methods[partition.method]
+        graph = method.blocks[partition.block].graph
+        where = f"a delegate of method {method.name!r}"
+        check_taken(graph, partition.backend, why_not, f"{self._path}: {where}")
+        grids = read_grids(partition.payload, graph, self._path, where)
+        self._check(graph, grids, where)
+        every = fixed_sizes(program.symbols, [value.type for value in graph.values])
+        names = {i: data[program.names[i].name] for i in partition.names}
+        return EthosUHandle(graph, grids, every or (), names)
+
+    def _check(self, graph: Graph, grids: Mapping[int, Grid], where: str) -> None:
+        """Check what the code is written over, and that all of it has grids.
+
+        Raises:
+            BadProgram: a grid is missing, or not of int8, or an instruction writes a
+                part of an input.
+        """
+        wrong = ""
+        for number, value in enumerate(graph.values):
+            if number not in grids and value.type.dtype is DType.FLOAT32:
+                wrong = f"value {number} has no grid"
+        if any(grid.stored is not Stored.INT8 for grid in grids.values()):
+            wrong = "a grid is not one of int8"
+        for root, new in written_inputs(graph).items():
+            if graph.values[root].type != graph.values[new].type:
+                wrong = f"value {new} is a part of input {root}, which it is to become"
+        if wrong:
+            raise BadProgram(path=self._path, where=where, what=wrong)
+
+    def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
+        """Return the command streams of all partitions, at all their sizes.
+
+        Raises:
+            MissingLibrary: Vela is missing.
+            ExportFailed: it refuses a partition, crashes, or takes too long.
+        """
+        program, units = self._program, list[Unit]()
+        memories = StateMemories(program)
+        for number, handle in sorted(handles.items()):
+            assert isinstance(handle, EthosUHandle), "init makes no others"
+            method = program.methods[program.delegates[number].method].name
+            states = {
+                value: program.states[state].name
+                for value in handle.inputs
+                if (state := memories.state_of(number, value)) is not None
+            }
+            units += handle.units(f"partition{number}", method, states)
+        raw = image_of(target, units)
+        key = f"ethosu {target}"
+        return Packing(key, "", tuple(sorted(handles)), len(raw), lambda: raw)
+
+    def packed(self) -> Mapping[str, int]:
+        """Return that nothing is kept."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+
+class EthosUHandle(Handle):
+    """A partition, by the graph of TOSA that it becomes."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        grids: Mapping[int, Grid],
+        every: Sequence[Mapping[str, int]],
+        buffers: Mapping[int, FreeableBuffer],
+    ) -> None:
+        self._graph, self._grids = graph, grids
+        self._every, self._buffers = every, buffers
+
+    def lowered(self, sizes: Mapping[str, int]) -> TosaGraph:
+        """Return the graph at some sizes."""
+        return lower(
+            self._graph, self._grids, sizes, lambda name: self._buffers[name].array()
+        )
+
+    @property
+    def inputs(self) -> Sequence[int]:
+        """Return the inputs of the code."""
+        return self._graph.inputs
+
+    def units(
+        self, name: str, method: str, states: Mapping[int, str]
+    ) -> Iterator[Unit]:
+        """Yield the partition at each of its sizes.
+
+        Args:
+            name: of the partition.
+            method: that it belongs to.
+            states: the names of those among its inputs.
+        """
+        graph = self._graph
+        places = {value: f"input {i}" for i, value in enumerate(graph.inputs)}
+        places |= {value: f"state {state}" for value, state in states.items()}
+        inputs = [(self._grids[value], places[value]) for value in graph.inputs]
+        outputs = [
+            (self._grids[value], " and ".join(what))
+            for value, what in _results(graph, places).items()
+        ]
+        for sizes in self._every:
+            said = "".join(f"_{key}={size}" for key, size in sorted(sizes.items()))
+            yield Unit(f"{name}{said}", method, self.lowered(sizes), inputs, outputs)
+
+    def prepare(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Callable[[], None]:
+        """Make the graph at some sizes; see `Handle.prepare`."""
+        graph, given = self._graph, on_host(inputs)
+        by_value = dict(zip(graph.inputs, given, strict=True))
+        sources = [(array, self._grids[v]) for v, array in by_value.items()]
+        kept = list(zip(graph.outputs, on_host(outputs), strict=True))
+        written = written_inputs(graph).items()
+        kept += [(value, by_value[root]) for root, value in written]
+        places = {value: place for place, value in enumerate(results_of(graph))}
+        targets = [(array, places[v], self._grids[v]) for v, array in kept]
+        return partial(_run, self.lowered(sizes), sources, targets)
+
+    def close(self) -> None:
+        """Free the data."""
+        for buffer in self._buffers.values():
+            buffer.free()
+
+
+def _results(graph: Graph, places: Mapping[int, str]) -> dict[int, list[str]]:
+    """Return what each result is, in words."""
+    told: dict[int, list[str]] = {value: [] for value in results_of(graph)}
+    for number, value in enumerate(graph.outputs):
+        told[value].append(f"output {number}")
+    for root, value in written_inputs(graph).items():
+        told[value].append(f"new content of {places[root]}")
+    return told
+
+
+def _run(
+    graph: TosaGraph,
+    sources: Sequence[tuple[Array, Grid]],
+    targets: Sequence[tuple[Array, int, Grid]],
+) -> None:
+    """Run a graph: all inputs are read before anything is written."""
+    given = [grid.integers(array.astype(np.float32)) for array, grid in sources]
+    made = evaluate(graph, given)
+    for array, place, grid in targets:
+        array[...] = grid.numbers(made[place].astype(np.int32))

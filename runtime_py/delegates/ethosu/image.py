@@ -1,0 +1,99 @@
+"""The file of a target: the command streams of all partitions, and what they take.
+
+In: graphs by partition and sizes. Out: a zip archive of a TFLite file for each, and
+`report.json`, which comes first: inputs and outputs in order, with their grids, memory
+and cycles as Vela says them. Equal graphs give equal bytes.
+"""
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kvc.runtime.delegates.ethosu.tosa import TosaGraph
+from kvc.runtime.delegates.ethosu.tosa_file import tosa_bytes
+from kvc.runtime.delegates.ethosu.vela import VERSION, check_vela, compile_graph
+from kvc.schema.backends.grids import Grid
+from kvc.schema.frozen import frozen
+
+_MACS: Final = {"u55": (32, 64, 128, 256), "u85": (128, 256, 512, 1024, 2048)}
+TARGETS: Final = {
+    f"{npu}-{macs}-vela{VERSION}": f"ethos-{npu}-{macs}"
+    for npu, sizes in _MACS.items()
+    for macs in sizes
+}
+_REPORT: Final = "report.json"
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the first that an archive can say
+
+
+@frozen
+class Unit:
+    """A partition at some sizes.
+
+    Attributes:
+        name: of its file, without a suffix.
+        method: that it belongs to.
+        graph: of TOSA.
+        inputs, outputs: the grid of each, and what it is in words.
+    """
+
+    name: str
+    method: str
+    graph: TosaGraph
+    inputs: Sequence[tuple[Grid, str]]
+    outputs: Sequence[tuple[Grid, str]]
+
+
+def image_of(target: str, units: Sequence[Unit]) -> bytes:
+    """Return the file of a target.
+
+    Raises:
+        MissingLibrary: Vela is missing.
+        ExportFailed: it does not compile a graph.
+    """
+    check_vela()
+    report, files = [], dict[str, bytes]()
+    for unit in units:
+        what = f"{unit.name} of method {unit.method!r}"
+        made = compile_graph(tosa_bytes(unit.graph), TARGETS[target], target, what)
+        files[f"{unit.name}.tflite"] = made.content
+        report.append(
+            {
+                "file": f"{unit.name}.tflite",
+                "method": unit.method,
+                "inputs": _told(unit.graph, unit.graph.inputs, unit.inputs),
+                "outputs": _told(unit.graph, unit.graph.outputs, unit.outputs),
+                "sram_nbytes": made.sram_nbytes,
+                "other_nbytes": made.other_nbytes,
+                "cycles": made.cycles,
+                "macs": made.macs,
+            }
+        )
+    text = json.dumps({"target": target, "partitions": report}, indent=1)
+    return _archive({_REPORT: text.encode(), **files})
+
+
+def _told(
+    graph: TosaGraph, names: Sequence[str], grids: Sequence[tuple[Grid, str]]
+) -> list[Mapping[str, object]]:
+    return [
+        {
+            "name": name,
+            "is": what,
+            "shape": graph.tensors[name].shape,
+            "dtype": "int8",
+            "scale": grid.scale,
+            "zero": grid.zero,
+        }
+        for name, (grid, what) in zip(names, grids, strict=True)
+    ]
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    """Return files as a zip archive without times."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, _DATE), content)
+    return made.getvalue()

@@ -1,0 +1,133 @@
+"""Run Vela, Arm's compiler for Ethos-U, in a process of its own.
+
+In: a TOSA file, the name of an NPU. Out: the compiled file, and what Vela says of
+memory and cycles. Vela has native code: a crash or an endless run of it ends that
+process, and nothing else.
+"""
+
+import csv
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from kvc.schema.errors import ExportFailed, MissingLibrary
+from kvc.schema.frozen import frozen
+
+VERSION: Final = "5.2.0"
+PACKAGE: Final = "ethos-u-vela"
+COMMAND: Final = ("-m", "ethosu.vela")
+SECONDS: Final = 600
+_NAME: Final = "partition"
+_LAST_LINES: Final = 12
+
+
+@frozen
+class Compiled:
+    """What Vela makes of a graph.
+
+    Attributes:
+        content: a TFLite file with one custom operator, the command stream.
+        sram_nbytes, other_nbytes: memory that a run takes in SRAM, and in DRAM or flash
+            beside it, constants and the command stream among it.
+        cycles: of a run, as Vela estimates them.
+        macs: multiplications of a run.
+    """
+
+    content: bytes
+    sram_nbytes: int
+    other_nbytes: int
+    cycles: int
+    macs: int
+
+
+def check_vela() -> None:
+    """Check that the right Vela is installed.
+
+    Raises:
+        MissingLibrary: it is not.
+    """
+    try:
+        found = version(PACKAGE)
+    except PackageNotFoundError:
+        found = ""
+    if found != VERSION:
+        reason = f"{found} is installed" if found else "it is not installed"
+        raise MissingLibrary(
+            library=f"{PACKAGE} {VERSION}",
+            reason=reason,
+            install="pip install 'kvc[ethosu]'",
+        )
+
+
+def compile_graph(raw: bytes, npu: str, target: str, what: str) -> Compiled:
+    """Compile a TOSA file.
+
+    Args:
+        raw: the file.
+        npu: as Vela names it, such as ethos-u85-256.
+        target: for messages.
+        what: is compiled, for messages.
+
+    Raises:
+        ExportFailed: Vela refuses it, leaves operators to a processor, crashes, or
+            takes too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvc-vela-") as folder:
+        given = Path(folder) / f"{_NAME}.tosa"
+        given.write_bytes(raw)
+        told = _run(given, npu, target, what)
+        left = [line for line in told if line.startswith("CPU operators")]
+        if not left or left[0].split("=")[1].split()[0] != "0":
+            raise _failed(target, what, "operators are left to a processor", told)
+        (summary,) = Path(folder).glob("*.csv")
+        with summary.open(newline="") as file:
+            (row,) = csv.DictReader(file)
+        content = (Path(folder) / f"{_NAME}_vela.tflite").read_bytes()
+    kilobytes = {name: float(row[f"{name}_memory_used"]) for name in _MEMORIES}
+    return Compiled(
+        content=content,
+        sram_nbytes=round(1024 * kilobytes.pop("sram")),
+        other_nbytes=round(1024 * sum(kilobytes.values())),
+        cycles=int(float(row["cycles_total"])),
+        macs=int(float(row["nn_macs"])),
+    )
+
+
+_MEMORIES: Final = ("sram", "dram", "on_chip_flash", "off_chip_flash")
+
+
+def _run(given: Path, npu: str, target: str, what: str) -> list[str]:
+    """Run Vela beside a file; return what it prints."""
+    command = [
+        *(sys.executable, "-I", *COMMAND, str(given)),
+        *("--accelerator-config", npu, "--output-dir", str(given.parent)),
+        "--show-cpu-operations",
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+            cwd=given.parent,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as error:
+        reason = f"Vela took more than {SECONDS} seconds"
+        raise ExportFailed(target=target, what=what, reason=reason) from error
+    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+    if done.returncode:
+        ended = f"Vela ended with {done.returncode}"
+        raise _failed(target, what, ended, lines)
+    return lines
+
+
+def _failed(target: str, what: str, reason: str, lines: list[str]) -> ExportFailed:
+    said = [line for line in lines if line.strip() and "Warning: No" not in line]
+    text = "\n  ".join((f"{reason}; it says", *said[-_LAST_LINES:]))
+    return ExportFailed(target=target, what=what, reason=text)

@@ -1,0 +1,75 @@
+"""Find out which values of partitions lie in the memory of which state.
+
+In: a program. Out: for a value of a partition, what stands for its memory: a state,
+which partitions of all methods share, or memory of the partition alone.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from kvc.schema.control import Control, read_control
+from kvc.schema.model import Graph, Instruction, Method, Program, Ref, StateSlot
+from kvc.schema.ops import CONTROL_OPS, DELEGATE
+
+_States = Mapping[int, int]  # by value of a graph that lies in a state's memory
+
+
+class StateMemories:
+    """The states in which partitions compute."""
+
+    def __init__(self, program: Program) -> None:
+        partitions = {
+            (one.method, one.block): number
+            for number, one in enumerate(program.delegates)
+        }
+        self._states: dict[tuple[int, int], int] = {}
+        for number, method in enumerate(program.methods):
+            for block, states in _partition_states(method):
+                partition = partitions[number, block]
+                self._states.update(((partition, v), s) for v, s in states.items())
+
+    def state_of(self, partition: int, value: int) -> int | None:
+        """Return the state that an input of a partition is, None where it is none."""
+        return self._states.get((partition, value))
+
+    def memory_of(self, partition: int, graph: Graph, value: int) -> object:
+        """Return what stands for the memory of a value of a partition's graph."""
+        root = graph.root_of(value)
+        return self._states.get((partition, root), (partition, root))
+
+
+def _partition_states(method: Method) -> Iterator[tuple[int, _States]]:
+    """Yield the partitions of a method, by their blocks, with what lies in states."""
+    own = {
+        value: told.storage.state
+        for value, told in enumerate(method.graph.values)
+        if isinstance(told.storage, StateSlot)
+    }
+    waiting: list[tuple[Graph, _States]] = [(method.graph, own)]
+    while waiting:
+        graph, states = waiting.pop()
+        for step in graph.instructions:
+            if step.op not in CONTROL_OPS:
+                continue
+            for block in read_control(step.op, step.arguments).blocks:
+                inner = method.blocks[block].graph
+                inside = _inside(step, graph, states, inner)
+                if step.op == DELEGATE:
+                    yield block, inside
+                else:
+                    waiting.append((inner, inside))
+
+
+def _inside(
+    step: Instruction, graph: Graph, states: _States, inner: Graph
+) -> dict[int, int]:
+    """Return what lies in states in a block that an instruction runs."""
+    control: Control[object] = read_control(step.op, step.arguments)
+    lent = [
+        states.get(graph.root_of(one.value)) if isinstance(one, Ref) else None
+        for one in control.operands
+    ]
+    pairs = list(zip(inner.inputs, lent, strict=True))
+    if step.op == DELEGATE:  # what a result lies over is what the block makes it in
+        outputs = zip(inner.outputs, control.over, strict=False)
+        pairs += [(inner.root_of(v), lent[o]) for v, o in outputs if o is not None]
+    return {value: state for value, state in pairs if state is not None}

@@ -1,0 +1,199 @@
+"""Grids: the numbers that an integer of a few bits can stand for.
+
+In: how small and large a value becomes. Out: the grid that a backend of fixed point
+stores it on; the numbers rounded to it; and bytes that say which value of a partition
+lies on which grid, written and read. What a backend computes in between is its own.
+"""
+
+import math
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvc.schema.calibration import Range
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadProgram, RangeUnbounded
+from kvc.schema.frozen import frozen
+from kvc.schema.model import Graph
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int32]
+
+_LEAST_SCALE: Final = float(np.finfo(np.float32).tiny)  # a smaller one is not normal
+_ENTRY: Final = np.dtype(
+    [("value", "<u4"), ("kind", "u1"), ("scale", "<f4"), ("zero", "<i4")]
+)
+
+
+class Stored(IntEnum):
+    """An integer type; the member's value is its number in payloads."""
+
+    INT8 = 0
+    UINT8 = 1
+    INT16 = 2
+    UINT16 = 3
+
+    @property
+    def least(self) -> int:
+        """Return the least integer."""
+        return 0 if self in _UNSIGNED else -(1 << (self.bits - 1))
+
+    @property
+    def most(self) -> int:
+        """Return the greatest integer."""
+        return self.least + (1 << self.bits) - 1
+
+    @property
+    def bits(self) -> int:
+        """Return how many bits an integer has."""
+        return 8 if self in (Stored.INT8, Stored.UINT8) else 16
+
+
+_UNSIGNED: Final = (Stored.UINT8, Stored.UINT16)
+
+
+@frozen
+class Grid:
+    """The numbers (q - zero) * scale, for all integers q of a type.
+
+    Attributes:
+        stored: the type of q.
+        scale: a positive number that float32 has.
+        zero: the integer that stands for 0.
+    """
+
+    stored: Stored
+    scale: float
+    zero: int = 0
+
+    def integers(self, numbers: Floats) -> Integers:
+        """Return the nearest integers, halves to even; what lies outside is clipped.
+
+        A NaN becomes the integer of 0.
+        """
+        steps = np.rint(np.nan_to_num(numbers / np.float32(self.scale), nan=0.0))
+        bounded = np.clip(steps + self.zero, self.stored.least, self.stored.most)
+        whole: Integers = bounded.astype(np.int32)
+        return whole
+
+    def numbers(self, integers: Integers) -> Floats:
+        """Return what integers stand for, in float32."""
+        steps = (integers.astype(np.int32) - np.int32(self.zero)).astype(np.float32)
+        return steps * np.float32(self.scale)
+
+    def rounded(self, numbers: Floats) -> Floats:
+        """Return the nearest numbers of the grid."""
+        return self.numbers(self.integers(numbers))
+
+
+def symmetric(found: Range, stored: Stored) -> Grid:
+    """Return the finest grid around 0 that reaches a range, its zero at integer 0.
+
+    Raises:
+        RangeUnbounded: the range has no end.
+    """
+    _check(found)
+    reach = max(-found.low, found.high)
+    return Grid(stored, _scale(reach, stored.most))
+
+
+def asymmetric(found: Range, stored: Stored) -> Grid:
+    """Return the finest grid that covers a range and 0, which is on it exactly.
+
+    Raises:
+        RangeUnbounded: the range has no end.
+    """
+    _check(found)
+    low, high = min(found.low, 0.0), max(found.high, 0.0)
+    scale = _scale(high - low, stored.most - stored.least)
+    zero = stored.least + round(-low / scale)
+    return Grid(stored, scale, min(max(zero, stored.least), stored.most))
+
+
+def _check(found: Range) -> None:
+    if not (math.isfinite(found.low) and math.isfinite(found.high)):
+        raise RangeUnbounded(low=found.low, high=found.high)
+
+
+def _scale(width: float, steps: int) -> float:
+    """Return the width of a step as float32 has it; 1 where there is none."""
+    if width == 0:
+        return 1.0
+    return max(float(np.float32(width / steps)), _LEAST_SCALE)
+
+
+def channels_rounded(
+    weight: Floats, axis: int, stored: Stored = Stored.INT8
+) -> tuple[Integers, Floats]:
+    """Return the integers of a weight and the scale of each of its channels.
+
+    Symmetric: a channel's greatest number is `stored.most`, none is below -`most`. A
+    channel of zeros has scale 1.
+
+    Args:
+        weight: float32, any shape, finite.
+        axis: which has the channels.
+        stored: the type of the integers.
+
+    Returns:
+        int32 of the weight's shape; float32 [channels].
+    """
+    others = tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
+    reach = np.abs(weight).max(others, keepdims=True, initial=0.0)
+    wide = np.maximum(reach / np.float32(stored.most), np.float32(_LEAST_SCALE))
+    scale = np.where(reach > 0, wide, np.float32(1))
+    whole = np.clip(np.rint(weight / scale), -stored.most, stored.most)
+    return whole.astype(np.int32), scale.reshape(-1).astype(np.float32)
+
+
+def write_grids(grids: Mapping[int, Grid]) -> bytes:
+    """Return the grids of a partition's values, by their ids in the file, as bytes."""
+    rows = [(v, g.stored, g.scale, g.zero) for v, g in sorted(grids.items())]
+    return np.array(rows, _ENTRY).tobytes()
+
+
+def read_grids(raw: bytes, graph: Graph, path: str, where: str) -> dict[int, Grid]:
+    """Return the grids of a partition's values, by their ids.
+
+    Args:
+        raw: as `write_grids` makes it; of anybody.
+        graph: the partition's code.
+        path: of the bundle, for messages.
+        where: what has the bytes, for messages.
+
+    Raises:
+        BadProgram: they are not grids of float32 values of the graph.
+    """
+    whole, rest = divmod(len(raw), _ENTRY.itemsize)
+    if rest or whole > len(graph.values):
+        what = f"{len(raw)} bytes of grids for {len(graph.values)} values"
+        raise BadProgram(path=path, where=where, what=what)
+    grids: dict[int, Grid] = {}
+    before = -1
+    for value, kind, scale, zero in np.frombuffer(raw, _ENTRY).tolist():
+        wrong = _wrong(graph, value, kind, scale, zero)
+        if not before < value:
+            wrong = f"value {value} after value {before}"
+        if wrong:
+            raise BadProgram(path=path, where=where, what=f"a grid: {wrong}")
+        grids[value] = Grid(Stored(kind), scale, zero)
+        before = value
+    return grids
+
+
+def _wrong(graph: Graph, value: int, kind: int, scale: float, zero: int) -> str:
+    """Say what is wrong with an entry, "" where nothing is."""
+    if value >= len(graph.values):
+        return f"value {value} of {len(graph.values)}"
+    if graph.values[value].type.dtype is not DType.FLOAT32:
+        return f"value {value} is {graph.values[value].type}"
+    if kind not in [*Stored]:
+        return f"integers of kind {kind}"
+    if not _LEAST_SCALE <= scale < math.inf:
+        return f"a scale of {scale}"
+    if not Stored(kind).least <= zero <= Stored(kind).most:
+        return f"a zero at {zero}"
+    return ""

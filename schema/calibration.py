@@ -1,0 +1,42 @@
+"""What calibration finds out: how small and large each value of partitions becomes.
+
+In: nothing; these are values. `kvc.runtime.calibration` makes them of samples, and
+backends of fixed point choose by them how they store what they compute.
+"""
+
+from collections.abc import Mapping
+
+from kvc.schema.frozen import frozen
+from kvc.schema.model import Calibration
+
+
+@frozen
+class Range:
+    """The least and the greatest number of a value, over all samples.
+
+    An infinity is one where the model computes with infinities.
+    """
+
+    low: float
+    high: float
+
+    def joined(self, other: "Range") -> "Range":
+        """Return the least range that covers both."""
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+
+Ranges = Mapping[int, Range]  # by a value's id in the graph of the file
+
+
+@frozen
+class Observed:
+    """What samples have shown of a program.
+
+    Attributes:
+        ranges: of the floating-point values of each partition, by its id. Values that
+            share memory share a range, and so do all values that are one state.
+        calibration: what was used.
+    """
+
+    ranges: Mapping[int, Ranges]
+    calibration: Calibration

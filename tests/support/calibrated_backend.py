@@ -1,0 +1,133 @@
+"""A backend of fixed point that its reference runs: what calibration is for.
+
+Options: `bits` of activations, 8 or 16, or 32 to leave them float32; `symmetric`.
+Weights are int8, symmetric, with a scale for each output channel. Its payload is grids.
+`SEEN` is the partitions that it was told the ranges of.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from greedy_backends import ByReference, Greedy
+
+from kvc.compiler import register_backend
+from kvc.compiler.backends import BACKENDS, Lowered, Partition
+from kvc.compiler.emit.graph import value_numbers
+from kvc.compiler.ir import Constant, Method, Value
+from kvc.recipes import Option
+from kvc.runtime import register_delegate
+from kvc.runtime.arrays import Array
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import Handle, Options
+from kvc.runtime.delegates.fixed_point import FixedPointHandle
+from kvc.runtime.delegates.table import DELEGATES
+from kvc.schema.backends.grids import (
+    Grid,
+    Stored,
+    asymmetric,
+    channels_rounded,
+    read_grids,
+    symmetric,
+    write_grids,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Delegate, Graph, Ref
+from kvc.schema.types import Symbol
+
+NAME = "fixed_point"
+SEEN: list[Partition] = []
+_BY_CHANNEL = ("aten::linear", "aten::embedding", "aten::convolution")
+
+
+class FixedPoint(Greedy):
+    """Takes everything, and stores float32 values on grids."""
+
+    name: ClassVar[str] = NAME
+    calibrated = True
+
+    def __init__(self, options: Mapping[str, Option]) -> None:
+        self._bits = options.get("bits", 8)
+        self._stored = Stored.INT16 if self._bits == 16 else Stored.INT8
+        self._grid = symmetric if options.get("symmetric") else asymmetric
+
+    def lower(
+        self,
+        partitions: Mapping[str, Sequence[Partition]],
+        constants: Mapping[str, Constant],
+        symbols: tuple[Symbol, ...],
+    ) -> Mapping[str, Sequence[Lowered]]:
+        SEEN.extend(one for some in partitions.values() for one in some)
+        return {
+            name: [Lowered(payload=self._payload(one)) for one in some]
+            for name, some in partitions.items()
+        }
+
+    def _payload(self, partition: Partition) -> bytes:
+        if self._bits == 32:
+            return b""
+        numbers = value_numbers(partition.graph)
+        return write_grids(
+            {
+                numbers[value.id]: self._grid(partition.ranges[value.id], self._stored)
+                for value in values(partition.graph)
+                if value.id in partition.ranges and value.type.dtype is DType.FLOAT32
+            }
+        )
+
+
+def values(graph: Method) -> Iterator[Value]:
+    """Yield all values of a partition."""
+    yield from (*graph.inputs, *graph.bound)
+    for node in graph.nodes:
+        yield from node.outputs
+
+
+class FixedPointDelegate(ByReference):
+    """The run-time half."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._path = options.path
+
+    def init(self, partition: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
+        program = self._program
+        graph = program.methods[partition.method].blocks[partition.block].graph
+        grids = read_grids(partition.payload, graph, self._path, "a delegate")
+        store = partial(store_weight, graph, grids)
+        return FixedPointHandle(program, partition, data, grids, store)
+
+
+def store_weight(
+    graph: Graph, grids: Mapping[int, Grid], value: int, weight: Array
+) -> Array:
+    """Round what a product reads by its channels, all else as any value."""
+    readers = {
+        step.op for step in graph.instructions if Ref(value) in step.arguments[:2]
+    }
+    if weight.ndim > 1 and readers & set(_BY_CHANNEL):
+        whole, scale = channels_rounded(weight.astype(np.float32), 0)
+        shape = (-1,) + (1,) * (weight.ndim - 1)
+        return (whole.astype(np.float32) * scale.reshape(shape)).astype(np.float32)
+    return grids[value].rounded(weight) if value in grids else weight
+
+
+def register_fixed_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the backend known for one test."""
+    for table in (BACKENDS, DELEGATES):
+        monkeypatch.setitem(table, NAME, None)
+        del table[NAME]
+    register_backend(FixedPoint)
+    register_delegate(NAME, FixedPointDelegate)
+    SEEN.clear()
+
+
+def recipe(folder: Path, bits: int = 8, symmetric: bool = False) -> str:
+    """Write a recipe for it; return its path."""
+    path = folder / f"a{bits}{'s' * symmetric}.toml"
+    options = f"bits = {bits}\nsymmetric = {str(symmetric).lower()}\n"
+    path.write_text(f'[backend]\nname = "{NAME}"\n[backend.options]\n{options}')
+    return str(path)
