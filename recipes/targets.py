@@ -33,7 +33,6 @@ TARGETS: Final = {
     ),
     "cuda": Target("NVIDIA's CUDA", "planned", _GPU),
     "coreml": Target("Apple's Core ML", "planned", _ANYWHERE),
-    "qnn": Target("Qualcomm's QNN", "planned", _GPU),
     "ethosu": Target(
         "Arm's Ethos-U", "planned, once activations can be calibrated", _ANYWHERE
     ),

@@ -39,6 +39,7 @@ Factory = type[Delegate]
 # By name; what is a text is imported when a bundle first names it.
 DELEGATES: dict[str, Factory | str] = {
     "cpu": "kvc.runtime.delegates.cpu:Cpu",
+    "qnn": "kvc.runtime.delegates.qnn:Qnn",
     "vulkan": "kvc.runtime.delegates.vulkan:Vulkan",
     "xnnpack": "kvc.runtime.delegates.xnnpack:Xnnpack",
 }

@@ -7,13 +7,14 @@ of partitions all the same; `why_apart` says why, by what its cutting does.
 
 from typing import Final
 
-from kvc.schema.backends import cpu, vulkan, xnnpack
+from kvc.schema.backends import cpu, qnn, vulkan, xnnpack
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.ops import AFTER, OPS, Aliasing
 
 _WHY_NOT: Final[dict[str, WhyNot]] = {
     "cpu": cpu.why_not,
+    "qnn": qnn.why_not,
     "vulkan": vulkan.why_not,
     "xnnpack": xnnpack.why_not,
 }

@@ -83,6 +83,7 @@ from kvc.schema.errors.executing import (
     TooManyTurns,
     UnknownName,
     UnusableLogits,
+    WorkerLost,
 )
 from kvc.schema.errors.formats import (
     BadMagic,
@@ -215,6 +216,7 @@ __all__ = [
     "UnsupportedVersion",
     "Unsynced",
     "UnusableLogits",
+    "WorkerLost",
     "WrongKind",
     "WrongTorch",
     "listing",
