@@ -13,7 +13,6 @@ from kvc.recipes import Recipe
 from kvc.schema.errors import BadBuckets, listing, meant
 from kvc.schema.types import Symbol, symbols_in
 
-
 # A size that may be larger has no bound that is meant.
 MAX_LARGEST: Final = 1 << 20
 

@@ -83,7 +83,9 @@ def _values(argument: object) -> tuple[Value, ...]:
 
 def _alike(node: Node, taken: dict[int, Node], writers: dict[int, int]) -> bool:
     """Tell whether keys and values are written at one place, as they are read."""
-    pair = [writers.get(v.id) for n in (_KEYS, _VALUES) for v in _values(node.arguments[n])]
+    pair = [
+        writers.get(v.id) for n in (_KEYS, _VALUES) for v in _values(node.arguments[n])
+    ]
     if pair == [None, None]:
         return True
     if None in pair:

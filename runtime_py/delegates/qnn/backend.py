@@ -6,8 +6,9 @@ it with the reference, in float32. States stay with the host.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
@@ -16,6 +17,7 @@ from kvc.runtime.delegates.base import (
     FoundDevice,
     Handle,
     Options,
+    Packing,
     SoftwareDevice,
     Workspace,
     library_unless,
@@ -23,7 +25,13 @@ from kvc.runtime.delegates.base import (
 )
 from kvc.runtime.delegates.operands import check_taken
 from kvc.runtime.delegates.qnn.calls import bind_call, rounded
-from kvc.runtime.delegates.qnn.context import Context
+from kvc.runtime.delegates.qnn.context import Context, Graph
+from kvc.runtime.delegates.qnn.context_file import (
+    BadContexts,
+    Stored,
+    read_contexts,
+    write_contexts,
+)
 from kvc.runtime.delegates.qnn.library import (
     ARCHITECTURES,
     LIBRARY,
@@ -31,14 +39,15 @@ from kvc.runtime.delegates.qnn.library import (
     check_installed,
     target_of,
 )
-from kvc.runtime.delegates.qnn.plan import Plan, Stored
+from kvc.runtime.delegates.qnn.model_file import encode_model
+from kvc.runtime.delegates.qnn.plan import Plan
+from kvc.runtime.delegates.qnn.plan import Stored as Weight
 from kvc.runtime.delegates.qnn.translation import NotTaken, translate
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.qnn import why_not
 from kvc.schema.buckets import fixed_sizes
-from kvc.schema.errors import BadProgram
-from kvc.schema.model import Block
+from kvc.schema.errors import BadProgram, DataFileMissing, MissingLibrary
 from kvc.schema.model import Delegate as Partition
 
 
@@ -61,7 +70,9 @@ class Qnn(Delegate):
         asked = options.reference is None and options.device is not None
         find = partial(_find, options.device)
         found = library_unless(False if asked else options.reference, find, "qnn")
-        self._context = None if found is None else Context(found, {})
+        self._context = None if found is None else Context(found)
+        self._form = "" if found is None else f"qnn:{target_of(found)}"
+        self._stored: dict[int, Mapping[str, Stored]] = {}
 
     @staticmethod
     def check_library() -> None:
@@ -86,7 +97,62 @@ class Qnn(Delegate):
         program = self._options.program
         if self._context is None:
             return ReferenceHandle(program, partition, data)
-        return QnnHandle(self._options, partition, data, self._context)
+        found = self._contexts(partition, data)
+        return QnnHandle(self._options, partition, data, self._context, found)
+
+    def _contexts(
+        self, partition: Partition, data: Mapping[str, FreeableBuffer]
+    ) -> Mapping[str, Stored]:
+        """Return the graphs that the bundle holds for the device that was asked for.
+
+        Raises:
+            BadProgram: what holds them is damaged.
+        """
+        names = self._options.program.names
+        mine = [n for n in partition.names if names[n].format == self._form]
+        if self._options.device is None or not mine:
+            return {}
+        number = mine[0]
+        if number not in self._stored:
+            self._stored[number] = self._read_contexts(names[number].name, data)
+        return self._stored[number]
+
+    def _read_contexts(
+        self, name: str, data: Mapping[str, FreeableBuffer]
+    ) -> Mapping[str, Stored]:
+        try:
+            with data[name] as buffer:
+                raw = buffer.array().tobytes()
+        except DataFileMissing:
+            return {}
+        try:
+            return read_contexts(raw, self._form.partition(":")[2])
+        except BadContexts as error:
+            what = f"these are no contexts to use: {error}"
+            raise BadProgram(path=self._options.path, where=name, what=what) from error
+
+    @staticmethod
+    def targets() -> Sequence[str]:
+        """Return the architectures, where the library is here."""
+        try:
+            check_installed()
+        except MissingLibrary:
+            return ()
+        return [target_of(each) for each in ARCHITECTURES]
+
+    def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
+        """Return the contexts of all graphs for a target; see `Delegate.export`."""
+        architecture = {target_of(each): each for each in ARCHITECTURES}[target]
+        context, graphs = Context(architecture), list[Stored]()
+        try:
+            for _, handle in sorted(handles.items()):
+                if isinstance(handle, QnnHandle):
+                    graphs += handle.stored(context)
+        finally:
+            context.close()
+        raw = write_contexts(target, graphs)
+        numbers = tuple(sorted(handles))
+        return Packing(f"qnn {target}", "", numbers, len(raw), lambda: raw)
 
     def packed(self) -> Mapping[str, int]:
         """Return the bytes of weights that were written for the device, by name."""
@@ -113,8 +179,10 @@ class QnnHandle(Handle):
         partition: Partition,
         data: Mapping[str, FreeableBuffer],
         context: Context,
+        found: Mapping[str, Stored],
     ) -> None:
         program = options.program
+        self._program, self._found = program, found
         self._number = program.delegates.index(partition)
         method = program.methods[partition.method]
         self._method, self._block = method.name, method.blocks[partition.block]
@@ -135,7 +203,8 @@ class QnnHandle(Handle):
     ) -> Callable[[], None]:
         """Build the graph of these sizes, and bind it; see `Handle.prepare`."""
         plan = self.plan({name: sizes[name] for name in self._symbols})
-        make = partial(self._context.call, plan, self.weight)
+        found = self._graph(plan)
+        make = partial(self._context.call, plan, self.weight, found)
         call = workspace.own((self, plan.model.name), make)
         return bind_call(
             self._method,
@@ -167,12 +236,43 @@ class QnnHandle(Handle):
                 ) from error
         return self._plans[key]
 
-    def weight(self, stored: Stored) -> Array:
+    def _graph(self, plan: Plan) -> Graph | None:
+        """Return the graph of a plan that the bundle holds; None where it has none.
+
+        Raises:
+            BadProgram: what it holds was made of something else.
+        """
+        found = self._found.get(plan.model.name)
+        if found is None:
+            return None
+        if found.digest != self._digest(plan):
+            what = f"the context {plan.model.name} was made of another model"
+            raise BadProgram(path=self._path, where=self._where, what=what)
+        return found.graph, found.content
+
+    def _digest(self, plan: Plan) -> str:
+        """Return the digest of a model and its weights."""
+        found = sha256(encode_model(plan.model))
+        for weight in plan.stored:
+            blob = self._program.names[weight.data].blob
+            found.update(self._program.blobs[blob].digest)
+        return found.hexdigest()
+
+    def stored(self, context: Context) -> Iterator[Stored]:
+        """Yield the graphs of all sizes, each in a context.
+
+        Raises:
+            NativeCallFailed, WorkerLost: the library does not make one.
+        """
+        for sizes in self.sizes:
+            plan = self.plan(sizes)
+            name, content = context.store(plan, self.weight)
+            yield Stored(plan.model.name, self._digest(plan), name, content)
+
+    def weight(self, stored: Weight) -> Array:
         """Return a weight's elements, rounded to float16."""
-        buffer = self._buffers[stored.data]
-        found = buffer.array()
-        made = rounded(found.T if stored.transposed else found)
-        return made
+        found = self._buffers[stored.data].array()
+        return rounded(found.T if stored.transposed else found)
 
     def close(self) -> None:
         """Free the data."""

@@ -199,6 +199,3 @@ def round_into(target: Array, source: Array) -> None:
     """Write an array rounded to float16; see `rounded`."""
     with np.errstate(over="ignore"):
         np.copyto(target, source, casting="same_kind")
-
-
-

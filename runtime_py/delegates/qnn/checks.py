@@ -24,15 +24,20 @@ def checks_of(
     graph: Graph, values: Values, sizes: Mapping[str, int]
 ) -> list[tuple[int, Callable[[], None]]]:
     """Return the checks of a graph, with the indices of their instructions."""
-    found = []
+    found: list[tuple[int, Callable[[], None]]] = []
     for index, step in enumerate(graph.instructions):
-        check = _CHECKS.get(step.op)
-        if check is None:
-            continue
-        if step.op == CHECK_INDEX and checks_rows(graph, step, sizes):
-            check = _check_row_index
-        found.append((index, partial(check, *_arguments(step, values))))
+        check = _check_of(graph, step, sizes)
+        if check is not None:
+            found.append((index, partial(check, *_arguments(step, values))))
     return found
+
+
+def _check_of(
+    graph: Graph, step: Instruction, sizes: Mapping[str, int]
+) -> Callable[..., None] | None:
+    if step.op == CHECK_INDEX and checks_rows(graph, step, sizes):
+        return _check_row_index
+    return _CHECKS.get(step.op)
 
 
 def _arguments(step: Instruction, values: Values) -> list[object]:

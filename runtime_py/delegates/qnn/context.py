@@ -18,6 +18,7 @@ import numpy as np
 from kvc.runtime.arenas import align_up
 from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.qnn.model_file import (
+    Attribute,
     Model,
     Node,
     Value,
@@ -29,22 +30,15 @@ from kvc.runtime.delegates.qnn.process import BUILDING_S, RUNNING_S, Process
 WEIGHTS: Final = "weights.bin"
 
 Read = Callable[[Stored], Array]  # the elements of a weight, as float16
-Names = tuple[str, bytes]  # a graph's name in a context, and the context
+Graph = tuple[str, bytes]  # its name in a context, and the context
 
 
 class Context:
-    """What a program has on the device; used from many threads.
+    """What a program has on the device; used from many threads."""
 
-    """
-
-    def __init__(self, architecture: int, contexts: Mapping[str, Names]) -> None:
-        """Take what is asked of the device; nothing is started.
-
-        Args:
-            architecture: that graphs are built for.
-            contexts: those that are there already, by the name of the model.
-        """
-        self._architecture, self._contexts = architecture, contexts
+    def __init__(self, architecture: int) -> None:
+        """Take the architecture that graphs are built for; nothing is started."""
+        self._architecture = architecture
         self._lock = threading.Lock()
         self._process: Process | None = None
         self._built: set[str] = set()
@@ -56,10 +50,16 @@ class Context:
         """Return the bytes of the weights in the file."""
         return {stored: nbytes for stored, (_, nbytes) in self._offsets.items()}
 
-    def call(self, plan: Plan, read: Read) -> "Call":
-        """Return a call of a plan, bound to memory of its own."""
+    def call(self, plan: Plan, read: Read, found: Graph | None) -> "Call":
+        """Return a call of a plan, bound to memory of its own.
+
+        Args:
+            plan: to run.
+            read: returns its weights.
+            found: the graph where it is there already, None to build it.
+        """
         with self._lock:
-            call = Call(self, plan, read, next(self._numbers))
+            call = Call(self, plan, read, found, next(self._numbers))
             self._ready(call)
             return call
 
@@ -81,7 +81,7 @@ class Context:
             return process
         name = call.plan.model.name
         if name not in self._built:
-            self._build(process, call.plan, call.read)
+            self._build(process, call)
             self._built.add(name)
         process.ask(
             "bind",
@@ -103,20 +103,19 @@ class Context:
             self._process = Process()
         return self._process
 
-    def _build(self, process: Process, plan: Plan, read: Read) -> None:
-        name, file = plan.model.name, f"{plan.model.name}.onnx"
-        found = self._contexts.get(name)
-        if found is None:
-            self._write(process, plan, read)
-            facts = {"name": name, "model": file, "arch": self._architecture}
-            process.ask("build", BUILDING_S, **facts)
-            return
-        own_name, content = found
-        (process.folder / f"{name}.bin").write_bytes(content)
-        wrapped = encode_model(_within(plan.model, own_name))
-        (process.folder / file).write_bytes(wrapped)
-        facts = {"name": name, "model": file, "arch": self._architecture}
-        process.ask("load", BUILDING_S, **facts)
+    def _build(self, process: Process, call: "Call") -> None:
+        model, do = call.plan.model, "build"
+        file = _file_of(model)
+        if call.found is None:
+            self._write(process, call.plan, call.read)
+        else:
+            do, (own_name, content) = "load", call.found
+            (process.folder / _context_of(model)).write_bytes(content)
+            wrapped = encode_model(_within(model, own_name))
+            (process.folder / file).write_bytes(wrapped)
+        process.ask(
+            do, BUILDING_S, name=model.name, model=file, arch=self._architecture
+        )
 
     def _write(self, process: Process, plan: Plan, read: Read) -> None:
         """Write a model, and those of its weights that no other had."""
@@ -136,31 +135,28 @@ class Context:
         )
         model = replace(plan.model, weights=tuple(weights))
         raw = encode_model(model, WEIGHTS)
-        (process.folder / f"{plan.model.name}.onnx").write_bytes(raw)
+        (process.folder / _file_of(model)).write_bytes(raw)
 
-    def store(self, plans: Sequence[tuple[Plan, Read]]) -> list[Names]:
-        """Return each plan's graph in a context of its own.
+    def store(self, plan: Plan, read: Read) -> Graph:
+        """Return a plan's graph in a context of its own.
 
-        They are made in a process of their own: the same plans give the same bytes,
-        whatever else has run.
+        Equal plans give equal bytes, whatever else has been built.
         """
         with self._lock:
-            made = Context(self._architecture, {})
-            process = made._alive()
-            try:
-                return [made._store(process, plan, read) for plan, read in plans]
-            finally:
-                process.close()
+            process = self._alive()
+            return self._store(process, plan, read)
 
-    def _store(self, process: Process, plan: Plan, read: Read) -> Names:
-        name = plan.model.name
+    def _store(self, process: Process, plan: Plan, read: Read) -> Graph:
+        model = plan.model
         self._write(process, plan, read)
-        models = {name: f"{name}.onnx"}
-        names = process.ask(
-            "store", BUILDING_S, models=models, arch=self._architecture
+        name = process.ask(
+            "store",
+            BUILDING_S,
+            name=model.name,
+            model=_file_of(model),
+            arch=self._architecture,
         )
-        assert isinstance(names, dict)
-        return names[name], (process.folder / f"{name}.bin").read_bytes()
+        return str(name), (process.folder / _context_of(model)).read_bytes()
 
     def forget(self, call: "Call") -> None:
         """Give a call back."""
@@ -177,12 +173,20 @@ class Context:
                 self._process = None
 
 
+def _file_of(model: Model) -> str:
+    return f"{model.name}.model.onnx"
+
+
+def _context_of(model: Model) -> str:
+    return f"{model.name}_qnn.bin"
+
+
 def _within(model: Model, own_name: str) -> Model:
     """Return a model that takes its graph out of the context beside it."""
-    facts = {
+    facts: dict[str, Attribute] = {
         "main_context": 1,
         "embed_mode": 0,
-        "ep_cache_context": f"{model.name}.bin",
+        "ep_cache_context": _context_of(model),
         "source": "QNN",
         "partition_name": own_name,
     }
@@ -199,14 +203,22 @@ class Call:
         number: of the call, in its context.
         plan: what it runs.
         read: returns weights.
+        found: the graph where it is there already.
         nbytes, descriptor: of the memory.
         arrays: float16, over the memory, by name of inputs and outputs.
         process: in which it is bound, None before.
     """
 
-    def __init__(self, context: Context, plan: Plan, read: Read, number: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        plan: Plan,
+        read: Read,
+        found: Graph | None,
+        number: int,
+    ) -> None:
         """Make the memory, of zeros."""
-        self._context = context
+        self._context, self.found = context, found
         self.number, self.plan, self.read = number, plan, read
         self._offsets: dict[str, int] = {}
         end = 0
@@ -225,9 +237,7 @@ class Call:
         }
         self.process: Process | None = None
 
-    def placed(
-        self, values: Sequence[Value]
-    ) -> list[tuple[str, int, tuple[int, ...]]]:
+    def placed(self, values: Sequence[Value]) -> list[tuple[str, int, tuple[int, ...]]]:
         """Return where values lie: name, offset, shape."""
         return [(v.name, self._offsets[v.name], v.shape) for v in values]
 

@@ -7,7 +7,7 @@ the model itself.
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,7 @@ OPSETS: Final = (("", 23), ("com.microsoft", 1))
 FLOAT32, INT64, FLOAT16 = 1, 7, 10  # TensorProto.DataType
 KINDS: Final = {"float32": FLOAT32, "int64": INT64, "float16": FLOAT16}
 
-Attribute = int | float | str | bytes | tuple[int, ...]
+Attribute = int | float | str | tuple[int, ...]
 
 
 @frozen
@@ -119,18 +119,20 @@ def _node(node: Node) -> bytes:
 
 def _attribute(name: str, value: Attribute) -> bytes:
     """Return an `AttributeProto`; its type is field 20."""
-    match value:
-        case int():
-            said, kind = _number(3, value), 2
-        case float():
-            said, kind = b"\x15" + struct.pack("<f", value), 1
-        case str():
-            said, kind = _field(4, value.encode()), 3
-        case bytes():
-            said, kind = _field(4, value), 3
-        case tuple():
-            said, kind = b"".join(_number(8, item) for item in value), 7
+    said, kind = _attribute_value(value)
     return _field(1, name.encode()) + said + _number(20, kind)
+
+
+def _attribute_value(value: Attribute) -> tuple[bytes, int]:
+    match value:
+        case float():
+            return b"\x15" + struct.pack("<f", value), 1
+        case int():
+            return _number(3, value), 2
+        case str():
+            return _field(4, value.encode()), 3
+        case tuple():
+            return b"".join(_number(8, item) for item in value), 7
 
 
 def _weight(weight: Weight, file: str) -> bytes:
@@ -173,8 +175,3 @@ def _varint(value: int) -> Iterator[int]:
         yield value & 0x7F | 0x80
         value >>= 7
     yield value
-
-
-def shapes_of(values: Sequence[Value]) -> dict[str, tuple[int, ...]]:
-    """Return shapes by name."""
-    return {value.name: value.shape for value in values}

@@ -165,19 +165,8 @@ def _gate(step: Step, x: str, kind: str, output: str) -> str:
     if kind == "silu":
         y = emitter.node("Sigmoid", (x,), f"{output}_sigmoid", shape)
         return emitter.node("Mul", (x, y), output, shape)
-    if kind == "gelu":
-        return emitter.node("Gelu", (x,), output, shape, approximate="none")
-    # x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as x * sigmoid(2 ...).
-    node, number = emitter.node, emitter.number
-    square = node("Mul", (x, x), f"{output}_square", shape)
-    cubic = number(f"{output}_cubic", 0.044715)
-    y = node("Mul", (square, cubic), f"{output}_part", shape)
-    y = node("Add", (y, number(f"{output}_one", 1.0)), f"{output}_sum", shape)
-    y = node("Mul", (y, x), f"{output}_inner", shape)
-    factor = number(f"{output}_factor", 2 * np.sqrt(2 / np.pi))
-    y = node("Mul", (y, factor), f"{output}_twice", shape)
-    y = node("Sigmoid", (y,), f"{output}_sigmoid", shape)
-    return node("Mul", (x, y), output, shape)
+    approximate = "tanh" if kind == "gelu_tanh" else "none"
+    return emitter.node("Gelu", (x,), output, shape, approximate=approximate)
 
 
 def _glu(step: Step, gate: object, up: object, activation: object) -> Made:
@@ -208,9 +197,7 @@ def _added_product(
     return step.node("Add", y, step.widened(step.read(x), len(step.shape), "bias"))
 
 
-def _rms_norm(
-    step: Step, x: object, axes: object, weight: object, eps: object
-) -> Made:
+def _rms_norm(step: Step, x: object, axes: object, weight: object, eps: object) -> Made:
     least = eps if isinstance(eps, float) else _SMALLEST
     inputs = (step.read(x), step.read(weight))
     return step.emitter.node(
@@ -282,7 +269,8 @@ def _attention_product(
 
 
 def _cat(step: Step, tensors: object, axis: object) -> Made:
-    assert isinstance(tensors, tuple) and isinstance(axis, int)
+    assert isinstance(tensors, tuple)
+    assert isinstance(axis, int)
     inputs = tuple(step.read(each) for each in tensors)
     along = axis % len(step.shape)
     return step.emitter.node("Concat", inputs, step.name, step.shape, axis=along)
@@ -293,7 +281,8 @@ def _reshape(step: Step, x: object, *_: object) -> Made:
 
 
 def _transpose(step: Step, x: object, one: object, other: object) -> Made:
-    assert isinstance(one, int) and isinstance(other, int)
+    assert isinstance(one, int)
+    assert isinstance(other, int)
     order = list(range(len(step.shape)))
     order[one], order[other] = order[other], order[one]
     return _permute(step, x, tuple(order))
@@ -314,7 +303,8 @@ def _permute(step: Step, x: object, order: object) -> Made:
 def _slice(
     step: Step, x: object, axis: object, start: object, end: object, by: object
 ) -> Made:
-    assert isinstance(axis, int) and isinstance(by, int)
+    assert isinstance(axis, int)
+    assert isinstance(by, int)
     name = step.read(x)
     shape = step.shape_of(name)
     along = axis % len(shape)
@@ -327,7 +317,8 @@ def _bound(value: object) -> int | None:
 
 
 def _select(step: Step, x: object, axis: object, index: object) -> Made:
-    assert isinstance(axis, int) and isinstance(index, int)
+    assert isinstance(axis, int)
+    assert isinstance(index, int)
     name = step.read(x)
     shape = step.shape_of(name)
     along = axis % len(shape)
@@ -337,7 +328,8 @@ def _select(step: Step, x: object, axis: object, index: object) -> Made:
 
 
 def _split(step: Step, x: object, sizes: object, axis: object) -> Made:
-    assert isinstance(sizes, tuple) and isinstance(axis, int)
+    assert isinstance(sizes, tuple)
+    assert isinstance(axis, int)
     name = step.read(x)
     along, start = axis % len(step.shape_of(name)), 0
     made = []

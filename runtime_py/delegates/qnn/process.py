@@ -7,6 +7,7 @@ time limit, and the next request starts another one. What a call costs for that 
 messages on a socket; tensors lie in memory that both see.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -112,8 +113,6 @@ class Process:
         """Let the process end by itself, if it does so soon."""
         self._socket.close()
         if self._owner == os.getpid() and not self.is_lost:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ENDING_S)
-            except subprocess.TimeoutExpired:
-                pass
         self.end()

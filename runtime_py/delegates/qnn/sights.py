@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.qnn.checks import check_length, check_slots
@@ -22,6 +23,9 @@ HIDDEN: Final = -60000.0  # added to a score of float16: its exponential is 0
 LARGEST_BIAS: Final = 30000.0
 
 Read = Callable[[int], Array]  # the array of a value
+Floats = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
 
 
 @frozen
@@ -116,7 +120,7 @@ class Sight:
         """The shape of what is added to scores, [batch, heads, queries, keys]."""
         return self.batch, self.heads, self.queries, self.columns
 
-    def measure(self, read: Read) -> tuple[Array, Array, Array]:
+    def measure(self, read: Read) -> tuple[Floats, Floats, Bools]:
         """Return what a call sees.
 
         Returns:
@@ -134,10 +138,11 @@ class Sight:
             self._measure_row(read, row, bias[row], seen[row])
         np.clip(bias, -LARGEST_BIAS, LARGEST_BIAS, out=bias)
         bias[~seen] = HIDDEN
-        kept = seen[..., : self.slots].any(axis=(1, 2))
-        return bias, seen.any(axis=-1, keepdims=True).astype(np.float32), kept
+        seeing: Floats = np.any(seen, axis=-1, keepdims=True).astype(np.float32)
+        kept: Bools = np.any(seen[..., : self.slots], axis=(1, 2))
+        return bias, seeing, kept
 
-    def _measure_row(self, read: Read, row: int, bias: Array, seen: Array) -> None:
+    def _measure_row(self, read: Read, row: int, bias: Floats, seen: Bools) -> None:
         total = int(read(self.total)[row])
         if total < 0 or not (self.ring or total <= self.slots):
             raise ValueError(f"valid length {total} of {self.slots} slots")
@@ -146,14 +151,14 @@ class Sight:
         queries = total - count + np.arange(self.queries)
         seen[:] = self._allowed(queries, at, count)
         if self.slopes is not None:
-            slopes = read(self.slopes).astype(np.float32)
+            slopes: Floats = read(self.slopes).astype(np.float32)
             bias += slopes[:, None, None] * (at - queries[:, None])
         if self.mask is not None:
             _apply(read(self.mask), row, at, bias, seen)
 
-    def _positions(self, read: Read, row: int, total: int) -> Array:
+    def _positions(self, read: Read, row: int, total: int) -> Integers:
         """Return which position lies in each column; -1 for none."""
-        at = np.full(self.slots, -1)
+        at = np.full(self.slots, -1, np.int64)
         if not self.ring:
             at[:total] = np.arange(total)
         else:
@@ -166,7 +171,7 @@ class Sight:
                     done += count
         if self.writes is None:
             return at
-        new = np.full(self.writes.rows, -1)
+        new = np.full(self.writes.rows, -1, np.int64)
         for first, slot, count in self.writes.runs(read, row):
             new[first : first + count] = at[slot : slot + count]
             at[slot : slot + count] = -1
@@ -177,10 +182,10 @@ class Sight:
         first = oldest(total, self.slots, self.keep)
         return (0, min(self.keep, total)), (first, total)
 
-    def _allowed(self, queries: Array, at: Array, count: int) -> Array:
+    def _allowed(self, queries: Integers, at: Integers, count: int) -> Bools:
         """Return bool [queries, columns]: what position, window and length allow."""
         distance = at[None, :] - queries[:, None]
-        allowed = np.broadcast_to(at >= 0, distance.shape).copy()
+        allowed: Bools = np.broadcast_to(at >= 0, distance.shape).copy()
         ahead = 0 if self.causal else self.right
         if ahead is not None:
             allowed &= distance <= ahead
@@ -190,14 +195,15 @@ class Sight:
         return allowed
 
 
-def _apply(mask: Array, row: int, at: Array, bias: Array, seen: Array) -> None:
+def _apply(mask: Array, row: int, at: Integers, bias: Floats, seen: Bools) -> None:
     """Hide or add what a mask says of the positions in columns."""
     own = mask[min(row, mask.shape[0] - 1)]  # [heads or 1, queries, positions]
     there = (at >= 0) & (at < own.shape[-1])
     picked = own[..., np.where(there, at, 0)]
     seen &= there
     if mask.dtype == bool:
-        seen &= picked
+        seen &= picked.astype(np.bool_)
     else:
-        seen &= picked != -np.inf
-        bias += np.where(np.isfinite(picked), picked, 0) * there
+        added = picked.astype(np.float32)
+        seen &= added != -np.inf
+        bias += np.where(np.isfinite(added), added, 0) * there

@@ -185,7 +185,8 @@ class _Translator:
 
     def _update(self, instruction: Instruction) -> None:
         cache, update, start, _, mode, lengths, keep = instruction.arguments
-        assert isinstance(cache, Ref) and isinstance(mode, str)
+        assert isinstance(cache, Ref)
+        assert isinstance(mode, str)
         assert isinstance(keep, int)
         if cache.value not in self._host:
             raise NotTaken("a cache is made by another instruction of the partition")
@@ -216,7 +217,9 @@ class _Translator:
         arguments = [self._argument(each) for each in instruction.arguments]
         q, k, v, _, scale, causal, left, right, softcap = arguments[:9]
         mask, slopes, _, layout, *_, keep = arguments[9:]
-        assert isinstance(q, Ref) and isinstance(k, Ref) and isinstance(v, Ref)
+        assert isinstance(q, Ref)
+        assert isinstance(k, Ref)
+        assert isinstance(v, Ref)
         batch, heads, queries, width = self._shape(q.value)
         written = [self._updates.get(each.value) for each in (k, v)]
         writes = self._same_place(written, layout, keep)

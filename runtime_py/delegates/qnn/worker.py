@@ -6,7 +6,7 @@ memory that both processes see. Out, on the same socket: an answer to each, in o
 
     open    load the library: paths of Python's packages, the folder to work in
     build   make a graph of a model in the folder, in the context that all graphs share
-    store   make a context of its own of each of some models, as files of the folder
+    store   make a context of its own of a model, as a file of the folder
     load    take a graph out of a context in the folder
     bind    settle where a graph's inputs and outputs lie in memory that comes with it
     run     run what is bound
@@ -21,6 +21,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 LENGTH_NBYTES: Final = 4
@@ -52,7 +53,7 @@ def send(connection: socket.socket, message: object, fd: int | None = None) -> N
 
 
 def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
-    """Return a message and the descriptors with it; None where the other end is gone."""
+    """Return a message and descriptors; None where the other end is gone."""
     head, descriptors, _, _ = socket.recv_fds(connection, LENGTH_NBYTES, 1)
     while head and len(head) < LENGTH_NBYTES:
         head += connection.recv(LENGTH_NBYTES - len(head))
@@ -118,24 +119,15 @@ class Work:
         }
         self._sessions[name] = self._session(model, arch, entries)
 
-    def store(self, models: Mapping[str, str], arch: int) -> dict[str, str]:
-        """Make a context for each of some models.
-
-        Returns:
-            model -> the name of its graph there; the context is `MODEL.bin`.
-        """
-        names = {}
-        for name, model in models.items():
-            entries = {
-                "ep.context_enable": "1",
-                "ep.context_embed_mode": "0",
-                "ep.context_file_path": f"{name}.onnx",
-            }
-            self._session(model, arch, entries)
-            with open(f"{name}.onnx", "rb") as file:
-                names[name] = graph_name(file.read())
-            os.replace(f"{name}_qnn.bin", f"{name}.bin")
-        return names
+    def store(self, name: str, model: str, arch: int) -> str:
+        """Make a context of its own, `NAME_qnn.bin`; return its graph's name there."""
+        entries = {
+            "ep.context_enable": "1",
+            "ep.context_embed_mode": "0",
+            "ep.context_file_path": f"{name}.onnx",
+        }
+        self._session(model, arch, entries)
+        return graph_name(Path(f"{name}.onnx").read_bytes())
 
     def load(self, name: str, model: str, arch: int) -> None:
         """Take a graph out of a context."""
@@ -175,7 +167,7 @@ class Work:
         """Give what is bound back."""
         self._bound.pop(number, None)
 
-    def _session(self, model: str, arch: int, entries: Mapping[str, str]) -> Any:
+    def _session(self, model: str, arch: int, entries: Mapping[str, str]) -> Any:  # noqa: ANN401  # a class of the library
         """Return a session of which no part runs on this processor.
 
         The library's emulator of it apart.
@@ -245,3 +237,4 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]))
+    os._exit(0)  # the library fails where it is taken down in order
