@@ -7,6 +7,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+import qnn_here
 import vulkan_here
 from ragged_models import opened_ragged
 from state_backends import RECIPES, WAYS, compiling_with
@@ -69,6 +70,8 @@ _HERE = Path(__file__).parent
 # With each way one of so many tests runs every day; the rest on request.
 _DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72, "vulkan_fp32": 48}
 _NAMES = ["", *WAYS]
+# Those of a library that few have, an emulator: all of them on request.
+_ON_REQUEST = ("qnn_fp16",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -85,7 +88,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         always = any(text in item.nodeid for text in _ALWAYS.get(name, ()))
         own = item.nodeid.replace(f"[{name}", "[")
-        if not always and crc32(own.encode()) % _DAILY[name] != _NAMES.index(name):
+        chosen = crc32(own.encode()) % _DAILY[name] == _NAMES.index(name)
+        if name in _ON_REQUEST or not (always or chosen):
             item.add_marker(pytest.mark.exhaustive)
         kept.append(item)
     items[:] = kept
@@ -100,6 +104,8 @@ def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name == "vulkan_fp32":
         vulkan_here.device()
+    if name == "qnn_fp16":
+        qnn_here.check()
     return name
 
 
