@@ -33,7 +33,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
             return f"it takes tensors of 1 to {MAX_RANK} dims, and no {kind}"
     if OPS[op].aliasing in (Aliasing.VIEW, Aliasing.CHECK):
         return ""
-    rule = _RULES.get(op)
+    rule = RULES.get(op)
     return f"it does not run {op}" if rule is None else rule(arguments, results)
 
 
@@ -172,7 +172,7 @@ def _table(rule: Rule, names: str) -> dict[str, Rule]:
     return dict.fromkeys(names.split(), rule)
 
 
-_RULES: Final[Mapping[str, Rule]] = {
+RULES: Final[Mapping[str, Rule]] = {
     **_table(_sum, "aten::add.Tensor aten::sub.Tensor aten::add.Scalar"),
     **_table(_sum, "aten::sub.Scalar"),
     **_table(

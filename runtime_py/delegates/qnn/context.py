@@ -26,6 +26,7 @@ from kvc.runtime.delegates.qnn.model_file import (
 )
 from kvc.runtime.delegates.qnn.plan import Plan, Stored
 from kvc.runtime.delegates.qnn.process import BUILDING_S, RUNNING_S, Process
+from kvc.schema.errors import NativeCallFailed
 
 WEIGHTS: Final = "weights.bin"
 
@@ -113,9 +114,15 @@ class Context:
             (process.folder / _context_of(model)).write_bytes(content)
             wrapped = encode_model(_within(model, own_name))
             (process.folder / file).write_bytes(wrapped)
-        process.ask(
-            do, BUILDING_S, name=model.name, model=file, arch=self._architecture
-        )
+        try:
+            process.ask(
+                do, BUILDING_S, name=model.name, model=file, arch=self._architecture
+            )
+        except NativeCallFailed:
+            # A graph that is begun and not finished stays in the context of all, and
+            # the library then makes no other one there.
+            process.end()
+            raise
 
     def _write(self, process: Process, plan: Plan, read: Read) -> None:
         """Write a model, and those of its weights that no other had."""
