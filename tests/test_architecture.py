@@ -22,6 +22,7 @@ SOURCES = sorted(
 # What of a backend's name no other code says; "cpu" alone is torch's device as well.
 BACKENDS = {
     "cpu": ("backends.cpu", "delegates.cpu"),
+    "qnn": ("qnn",),
     "vulkan": ("vulkan",),
     "xnnpack": ("xnnpack",),
 }

@@ -47,8 +47,10 @@ def why_left(
     return "" if used else _WHY_NOTHING.get(backend, "")
 
 
-def why_apart(op: str) -> str:
+def why_apart(backend: str, op: str) -> str:
     """Return why an instruction that a backend takes is in no partition of it."""
+    if backend == "qnn" and OPS[op].aliasing is not Aliasing.CHECK:
+        return qnn.why_apart(op)
     if op == "kvc::append":
         return "it lengthens an array that is no state"
     if op == AFTER:

@@ -209,7 +209,10 @@ ANCHORS: Final = frozenset(
         ATTENTION,
     }
 )
-WHY_APART: Final = (
-    "no product feeds it, so that it stays exact; or it is of a cache that others than "
-    "attention read"
-)
+
+
+def why_apart(op: str) -> str:
+    """Return why a node that the list has is left to others all the same."""
+    if op in (CACHE_UPDATE, ATTENTION):
+        return "others than one attention read what is written to the cache"
+    return "no product feeds it, so that it stays exact"

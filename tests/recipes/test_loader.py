@@ -36,6 +36,7 @@ RECIPES = (
     "cpu_q4",
     "cpu_q8",
     "fp32",
+    "qnn_fp16",
     "vulkan_fp32",
     "vulkan_q8",
     "xnnpack_fp32",
@@ -116,7 +117,7 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
         "backend.options.a must be a text, a number, true or false, not a list"
     )
     assert bad(tmp_path, "[backend]\nlevel = 3") == (
-        "unknown key 'level' in [backend]; allowed there: name, rest, options"
+        "unknown key 'level' in [backend]; allowed there: name, rest, sizes, options"
     )
 
 
@@ -287,7 +288,6 @@ def test_recipes_do_not_need_torch():
         ("mps_fp32", "not planned: ExecuTorch"),
         ("cuda_q8", "planned"),
         ("coreml", "planned"),
-        ("QNN_fp16", "planned"),
         ("ethosu_q8", "planned, once"),
         ("openvino_q8", "not planned"),
     ],

@@ -54,6 +54,8 @@ from kvc.schema.model import Delegate as Partition
 class Qnn(Delegate):
     """Runs partitions on the HTP."""
 
+    runs_on = "the HTP of a Snapdragon"
+
     def __init__(self, options: Options) -> None:
         """Check all partitions, and find the library, unless it is not to be used.
 

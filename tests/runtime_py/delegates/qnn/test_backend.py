@@ -77,7 +77,9 @@ def another_op(graph: Graph) -> Graph:
 def a_cache_read_by_others(graph: Graph) -> Graph:
     """The sum of the last layer reads the new content of a cache."""
     cache = graph.instructions[step_of(graph, "kvc::cache_update")].results[0]
-    index = max(i for i, s in enumerate(graph.instructions) if s.op == "aten::add.Tensor")
+    index = max(
+        i for i, s in enumerate(graph.instructions) if s.op == "aten::add.Tensor"
+    )
     _, other, alpha = graph.instructions[index].arguments
     return with_step(graph, index, arguments=(Ref(cache), other, alpha))
 

@@ -29,7 +29,9 @@ from kvc.schema.ops import OPS, Aliasing
 WEIGHTS = {"aten::linear": (1, 2), "aten::rms_norm": (2,), "aten::layer_norm": (2, 3)}
 
 
-def graph_of(case: Case, first: int = 0) -> tuple[Graph, dict[int, torch.Tensor]] | None:
+def graph_of(
+    case: Case, first: int = 0
+) -> tuple[Graph, dict[int, torch.Tensor]] | None:
     """Return the block of one call, its weights as constants."""
     built = native_graph(case, case.eager())
     if built is None:
