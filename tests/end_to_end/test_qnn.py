@@ -45,14 +45,12 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(params=["numpy", "library"])
-def device(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "numpy":
         use_numpy_device(monkeypatch)
     else:
         qnn_here.check()
-    yield request.param
+    return request.param
 
 
 @pytest.fixture
@@ -226,15 +224,12 @@ def test_without_the_library_the_reference_runs_and_says_so(
     monkeypatch.setattr(base, "_warned", set())
     with pytest.raises(MissingLibrary, match=r"pip install 'kvc\[qnn\]'"):
         load(paths[0], reference=False)
-    with (
-        load(paths[0]) as mine,
-        load(paths[1]) as plain,
-        plain.session() as there,
-        pytest.warns(ReferenceUsed, match="onnxruntime-qnn is not installed"),
-        mine.session() as here,
-    ):
-        for found, wanted in zip(answers(here), answers(there), strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    with load(paths[0]) as mine, load(paths[1]) as plain:
+        with pytest.warns(ReferenceUsed, match="onnxruntime-qnn is not installed"):
+            here = mine.session()
+        with here, plain.session() as there:
+            for found, wanted in zip(answers(here), answers(there), strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr(library, "version", lambda package: "1.0")
     with pytest.raises(MissingLibrary, match=r"of version 1\.0, where 2\.7\.0"):
         load(paths[0], reference=False)
@@ -250,9 +245,7 @@ def test_an_emulator_is_told_of_once(
 
     use_numpy_device(monkeypatch)
     monkeypatch.setattr(backend, "_told", [])
-    with (
-        load(paths[0]) as program,
-        pytest.warns(SoftwareDevice, match=r"device='qnn:v75'"),
-        program.session(),
-    ):
-        pass
+    with load(paths[0]) as program:
+        with pytest.warns(SoftwareDevice, match=r"device='qnn:v75'"):
+            session = program.session()
+        session.close()

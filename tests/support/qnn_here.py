@@ -1,4 +1,4 @@
-"""Whether Qualcomm's library is here: tests that need it are skipped where it is not."""
+"""Whether Qualcomm's library is here: tests that need it are skipped without it."""
 
 import pytest
 
