@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 import qnn_here
 import tiny_decoder
+import torch
+from hf_models import build
 from qnn_device import ASKED, use_numpy_device
+from torch import nn
 
-from kvc.compiler import compile_program
+from kvc.compiler import CacheConfig, Method, compile_program, export_hf
 from kvc.recipes import Recipe, load_recipe
 from kvc.runtime import Program, Session, SoftwareDevice, generate, load
 from kvc.schema.errors import BadBuckets, BadSetting, CacheOverflow
@@ -173,6 +176,47 @@ def test_the_file_of_a_target_has_the_same_bytes_each_time(
     assert files[0] == files[1]
     with load(paths[0]) as program, pytest.raises(BadSetting, match="qnn:v68, qnn:v69"):
         program.pack(target="qnn:v12")
+
+
+def test_views_of_weights_are_given_to_the_device(device: str, tmp_path: Path):
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.product = nn.Linear(4, 4)
+            self.table = nn.Parameter(torch.randn(3, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.product(x) * self.table[1] + self.table.t()[:, 2]
+
+    model, x = Viewed().eval(), torch.randn(2, 4)
+    wanted = model(x).detach().numpy()
+    compile_program(model, [Method("forward", (x,))], "qnn_fp16").save(tmp_path / "m")
+    with load(tmp_path / "m") as program:
+        assert near(program.forward(x.numpy()), wanted)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt2", "falcon", "gemma2", "mpt", "opt", "phi", "qwen2"]
+)
+def test_architectures_are_near_the_reference_on_the_library(name: str, tmp_path: Path):
+    """Grouped heads, joined projections, soft caps, slopes and windows.
+
+    Weights are scaled so that errors grow from layer to layer: twice what float16 of
+    PyTorch makes of the Llama among them.
+    """
+    qnn_here.check()
+    cache, chunk = CacheConfig(max_length=64), 16
+    sized = recipe(seq=(1, 16), capacity=(64,))
+    found = []
+    for one in (sized, "cpu_fp32"):
+        bundle = export_hf(build(name), recipe=one, cache=cache, prefill_chunk=chunk)
+        bundle.save(tmp_path / "m.kvc")
+        with load(tmp_path / "m.kvc") as program, program.session() as session:
+            found.append(answers(session))
+    for mine, wanted in zip(*found, strict=True):
+        assert np.abs(mine - wanted).max() <= 1e-2 * np.abs(wanted).max()
 
 
 def test_weights_lie_once_and_positions_stay_exact(paths: tuple[Path, Path]):

@@ -21,7 +21,7 @@ from kvc.runtime.delegates.qnn.context import Call
 from kvc.runtime.delegates.qnn.plan import Bias, Feed, Made, Past, Rows, Seeing, Whole
 from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.schema.errors import KvcError
-from kvc.schema.model import Block, Graph, Ref
+from kvc.schema.model import Block, Constant, Graph, Ref
 from kvc.schema.ops import OPS, Aliasing
 
 Check = tuple[int, Callable[[], None]]
@@ -60,7 +60,8 @@ def bind_call(
 
 def _place_views(graph: Graph, values: Values) -> None:
     """Place the views of what the host has."""
-    known = {*graph.inputs}
+    constants = (isinstance(each.storage, Constant) for each in graph.values)
+    known = {*graph.inputs, *(i for i, constant in enumerate(constants) if constant)}
     for instruction in graph.instructions:
         first = instruction.arguments[0] if instruction.arguments else None
         view = OPS[instruction.op].aliasing is Aliasing.VIEW

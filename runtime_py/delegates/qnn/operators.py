@@ -91,7 +91,7 @@ class Step:
             scale: factor on the scores.
             softcap: as of `kvc::attention`.
             bias: to add to scores [batch, heads, queries, columns], or None.
-            seeing: factor on results, or None.
+            seeing: factor on the weights of each query, or None.
         """
         batch, heads, queries, width = sizes
         keys, values = content
@@ -113,13 +113,13 @@ class Step:
         if bias is not None:
             x = self.node("Add", x, bias, part="biased", shape=apart)
         x = emitter.node("Softmax", (x,), f"{name}_weights", apart, axis=-1)
+        if seeing is not None:
+            # Not on what is mixed: there the library made a program that crashes.
+            x = self.node("Mul", x, seeing, part="counted", shape=apart)
         x = emitter.reshape(x, f"{name}_shares", grouped)
         mixed = (batch, groups, rows, self.shape[-1])
         x = self.node("MatMul", x, values, part="mixed", shape=mixed)
-        if seeing is None:
-            return emitter.reshape(x, name, self.shape)
-        x = emitter.reshape(x, f"{name}_all", self.shape)
-        return self.node("Mul", x, seeing)
+        return emitter.reshape(x, name, self.shape)
 
     def _capped(self, x: str, softcap: float, shape: Shape) -> str:
         cap = self.number("cap", softcap)
