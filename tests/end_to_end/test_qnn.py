@@ -4,6 +4,8 @@ What is checked of both is the same. With the library, its emulator runs: tests 
 are skipped where it is not installed.
 """
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -194,6 +196,32 @@ def test_views_of_weights_are_given_to_the_device(device: str, tmp_path: Path):
     compile_program(model, [Method("forward", (x,))], "qnn_fp16").save(tmp_path / "m")
     with load(tmp_path / "m") as program:
         assert near(program.forward(x.numpy()), wanted)
+
+
+def modules_after(path: Path) -> set[str]:
+    """Return what a process has imported that has called both methods of a bundle."""
+    code = (
+        "import sys, warnings; warnings.simplefilter('ignore'); import numpy as np\n"
+        "from kvc.runtime import load\n"
+        "with load(sys.argv[1]) as program, program.session() as session:\n"
+        "    session.prefill(np.ones((1, 4), np.int64))\n"
+        "    session.decode(np.ones((1, 1), np.int64))\n"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_nothing_of_the_library_is_imported_here(
+    paths: tuple[Path, Path], tmp_path: Path
+):
+    other = modules_after(compiled(tmp_path / "cpu.kvc", "cpu_fp32"))
+    assert not [name for name in other if "qnn" in name]
+    qnn_here.check()
+    mine = modules_after(paths[0])
+    assert "kvc.runtime.delegates.qnn.process" in mine
+    assert not mine & {"torch", "onnxruntime", "onnxruntime_qnn"}
 
 
 @pytest.mark.exhaustive
