@@ -56,7 +56,11 @@ class Process:
                 start_new_session=True,  # Ctrl-C is for this process alone
             )
         self._owner, self.is_lost = os.getpid(), False
-        self.ask("open", OPENING_S, paths=sys.path, folder=str(self.folder))
+        try:
+            self.ask("open", OPENING_S, paths=sys.path, folder=str(self.folder))
+        except NativeCallFailed:
+            self.end()
+            raise
 
     def ask(
         self, do: str, limit_s: float, descriptor: int | None = None, **facts: object

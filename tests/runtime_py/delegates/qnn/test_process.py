@@ -62,6 +62,22 @@ def test_a_request_is_answered_in_another_process(script: Path):
     assert not folder.exists()
 
 
+def test_a_library_that_cannot_be_loaded_leaves_no_process(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text = script.read_text()
+    script.write_text(text.replace("os.chdir(folder)", "raise OSError('no device')"))
+    ended: list[Process] = []
+    end = Process.end
+    monkeypatch.setattr(Process, "end", lambda self: (ended.append(self), end(self)))
+    with pytest.raises(NativeCallFailed, match="open: no device"):
+        Process()
+    (process,) = ended
+    assert process.is_lost
+    assert process._process.returncode is not None
+    assert not process.folder.exists()
+
+
 def test_a_refusal_is_told_and_the_process_goes_on(script: Path):
     process = Process()
     with pytest.raises(NativeCallFailed, match="run: no such graph"):
