@@ -6,11 +6,15 @@ whose symbols say their only sizes; or an error that names the size.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from kvc.compiler.ir import Method, Program, Value
 from kvc.recipes import Recipe
 from kvc.schema.errors import BadBuckets, listing, meant
 from kvc.schema.types import Symbol, symbols_in
+
+# A size that may be larger has no bound that is meant.
+MAX_LARGEST: Final = 1 << 20
 
 
 def with_buckets(program: Program, recipe: Recipe) -> Program:
@@ -30,7 +34,9 @@ def with_buckets(program: Program, recipe: Recipe) -> Program:
 
 
 def _with_sizes(symbol: Symbol, recipe: Recipe) -> Symbol:
-    sizes = recipe.buckets.get(symbol.name, ())
+    largest = recipe.sizes == "largest" and symbol.upper <= MAX_LARGEST
+    usual = (symbol.upper,) if largest else ()
+    sizes = recipe.buckets.get(symbol.name, usual)
     if sizes and not symbol.lower <= sizes[0] <= sizes[-1] <= symbol.upper:
         what = f"{list(sizes)} reach out of {symbol.lower}..{symbol.upper}"
         raise BadBuckets(recipe=recipe.name, size=symbol.name, what=what)

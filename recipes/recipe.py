@@ -40,6 +40,8 @@ class Recipe:
             computes in float32; "int8" is int8 rows, symmetric, with a float32 scale
             for each token and head; "float32" leaves them as they are.
         keep: which modules' or weights' matrices stay float32: parts of their paths.
+        sizes: which sizes calls and sessions have that `buckets` does not name: any,
+            or the largest alone.
         buckets: by the name of a size, the only sizes that calls and sessions have,
             ascending; for targets of fixed shapes.
     """
@@ -54,6 +56,7 @@ class Recipe:
     backend_options: Mapping[str, Option] = field(default_factory=dict)
     cache: Literal["float32", "float16", "int8"] = "float32"
     rest: str = ""
+    sizes: Literal["any", "largest"] = "any"
     keep: tuple[str, ...] = ()
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -84,4 +87,5 @@ SETTINGS = (
     Setting("cache", "dtype", "cache", ("float32", "float16", "int8")),
     Setting("backend", "name", "backend", ("",), open=True),
     Setting("backend", "rest", "rest", ("",), open=True),
+    Setting("backend", "sizes", "sizes", ("any", "largest")),
 )

@@ -33,7 +33,6 @@ TARGETS: Final = {
     ),
     "cuda": Target("NVIDIA's CUDA", "planned", _GPU),
     "coreml": Target("Apple's Core ML", "planned", _ANYWHERE),
-    "qnn": Target("Qualcomm's QNN", "planned", _GPU),
     "openvino": Target(
         "Intel's OpenVINO",
         "not planned: on processors it was no faster than XNNPACK",

@@ -23,6 +23,7 @@ SOURCES = sorted(
 BACKENDS = {
     "cpu": ("backends.cpu", "delegates.cpu"),
     "ethosu": ("ethosu",),
+    "qnn": ("qnn",),
     "vulkan": ("vulkan",),
     "xnnpack": ("xnnpack",),
 }

@@ -11,6 +11,7 @@ from kvc.compiler.backends.base import Backend, Lowered, Partition
 from kvc.compiler.backends.blocks import BlockBackend
 from kvc.compiler.backends.cpu import Cpu
 from kvc.compiler.backends.ethosu import EthosU
+from kvc.compiler.backends.qnn import Qnn
 from kvc.compiler.backends.vulkan import Vulkan
 from kvc.compiler.backends.xnnpack import Xnnpack
 from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend
@@ -18,7 +19,7 @@ from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend
 ENTRY_POINTS = "kvc.backends"
 
 BACKENDS: dict[str, type[Backend]] = {
-    each.name: each for each in (Cpu, EthosU, Vulkan, Xnnpack)
+    each.name: each for each in (Cpu, EthosU, Qnn, Vulkan, Xnnpack)
 }
 
 __all__ = [

@@ -9,7 +9,7 @@ needs torch; bfloat16 arrays use `ml_dtypes`.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -221,7 +221,12 @@ class Delegate(Protocol):
     """A backend's run-time half.
 
     One whose packed data a bundle may hold has its own `pack` and `packed_format`.
+
+    Attributes:
+        runs_on: what it computes on, in words, by which `kvc recipes` groups recipes.
     """
+
+    runs_on: ClassVar[str] = ""
 
     def __init__(self, options: Options) -> None:
         """Make it for the resources of a program."""

@@ -40,6 +40,7 @@ Factory = type[Delegate]
 DELEGATES: dict[str, Factory | str] = {
     "cpu": "kvc.runtime.delegates.cpu:Cpu",
     "ethosu": "kvc.runtime.delegates.ethosu:EthosU",
+    "qnn": "kvc.runtime.delegates.qnn:Qnn",
     "vulkan": "kvc.runtime.delegates.vulkan:Vulkan",
     "xnnpack": "kvc.runtime.delegates.xnnpack:Xnnpack",
 }
@@ -134,6 +135,31 @@ def how_ready(backend: str) -> Ready:
     except (LoadError, ExecutionError):  # missing, or a driver that refuses
         return Ready.BY_REFERENCE
     return Ready.YES
+
+
+def what_it_lacks(backend: str) -> tuple[Ready, str]:
+    """Return how ready a backend is here, and what it lacks, in words; "" for nothing.
+
+    What finding out takes is loaded.
+    """
+    factory = _look_up(backend)
+    if isinstance(factory, str):
+        return Ready.NOT_INSTALLED, factory
+    ready = how_ready(backend)
+    if ready is not Ready.BY_REFERENCE:
+        return ready, ""
+    try:
+        factory.check_library()
+        lacking = "; ".join(each.missing for each in factory.devices() if each.missing)
+    except (LoadError, ExecutionError) as error:
+        lacking = str(error)
+    return ready, lacking
+
+
+def runs_on(backend: str) -> str:
+    """Return what a backend computes on, in words."""
+    factory = _look_up(backend)
+    return backend if isinstance(factory, str) else factory.runs_on or backend
 
 
 def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | KvcError]]:

@@ -7,7 +7,7 @@ of partitions all the same; `why_apart` says why, by what its cutting does.
 
 from typing import Final
 
-from kvc.schema.backends import cpu, ethosu, vulkan, xnnpack
+from kvc.schema.backends import cpu, ethosu, qnn, vulkan, xnnpack
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.ops import AFTER, OPS, Aliasing
@@ -15,6 +15,7 @@ from kvc.schema.ops import AFTER, OPS, Aliasing
 _WHY_NOT: Final[dict[str, WhyNot]] = {
     "cpu": cpu.why_not,
     "ethosu": ethosu.why_not,
+    "qnn": qnn.why_not,
     "vulkan": vulkan.why_not,
     "xnnpack": xnnpack.why_not,
 }
@@ -47,8 +48,10 @@ def why_left(
     return "" if used else _WHY_NOTHING.get(backend, "")
 
 
-def why_apart(op: str) -> str:
+def why_apart(backend: str, op: str) -> str:
     """Return why an instruction that a backend takes is in no partition of it."""
+    if backend == "qnn" and OPS[op].aliasing is not Aliasing.CHECK:
+        return qnn.why_apart(op)
     if op == "kvc::append":
         return "it lengthens an array that is no state"
     if op == AFTER:

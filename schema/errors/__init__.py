@@ -91,6 +91,7 @@ from kvc.schema.errors.executing import (
     TooManyTurns,
     UnknownName,
     UnusableLogits,
+    WorkerLost,
 )
 from kvc.schema.errors.formats import (
     BadMagic,
@@ -231,6 +232,7 @@ __all__ = [
     "UnsupportedVersion",
     "Unsynced",
     "UnusableLogits",
+    "WorkerLost",
     "WrongKind",
     "WrongTorch",
     "listing",

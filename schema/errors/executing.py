@@ -294,6 +294,15 @@ class NativeCallFailed(ExecutionError):
     template = "{library}: {what}: {reason}"
 
 
+class WorkerLost(ExecutionError):
+    """The process in which a backend's library runs was lost; the call wrote nothing."""
+
+    library: str
+    what: str
+    reason: str
+    template = "{library}: {what}: {reason}; nothing was written, and the next call starts another process; if it happens again, use a recipe of another backend"
+
+
 class DeviceLost(ExecutionError):
     """A device has stopped working; the sessions that it has are gone."""
 

@@ -37,6 +37,7 @@ RECIPES = (
     "cpu_q8",
     "ethosu_a8w8",
     "fp32",
+    "qnn_fp16",
     "vulkan_fp32",
     "vulkan_q8",
     "xnnpack_fp32",
@@ -117,7 +118,7 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
         "backend.options.a must be a text, a number, true or false, not a list"
     )
     assert bad(tmp_path, "[backend]\nlevel = 3") == (
-        "unknown key 'level' in [backend]; allowed there: name, rest, options"
+        "unknown key 'level' in [backend]; allowed there: name, rest, sizes, options"
     )
 
 
@@ -288,7 +289,6 @@ def test_recipes_do_not_need_torch():
         ("mps_fp32", "not planned: ExecuTorch"),
         ("cuda_q8", "planned"),
         ("coreml", "planned"),
-        ("QNN_fp16", "planned"),
         ("openvino_q8", "not planned"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from float16_results import allow_for_float16, with_every_size
 from greedy_backends import ByReference, Greedy, Partitions
 from opaque_backend import Opaque, OpaqueDelegate
 
@@ -23,7 +24,7 @@ BACKENDS = {
     "partitions": (Partitions, ByReference),
     "opaque": (Opaque, OpaqueDelegate),
 }
-RECIPES = ("cpu_fp32", "xnnpack_fp32", "vulkan_fp32")
+RECIPES = ("cpu_fp32", "xnnpack_fp32", "vulkan_fp32", "qnn_fp16")
 WAYS = (*BACKENDS, *RECIPES)
 # What the backend `cpu` leaves to torch, by why: control flow makes a new content of a
 # state, or needs to know where it writes; an array gets longer that is no state's.
@@ -61,6 +62,9 @@ def compiling_with(name: str) -> Iterator[None]:
         if name in RECIPES:
             patch.setattr(pipeline, "load_recipes", other_recipes)
             patch.setattr(pipeline, "emit_program", _emit_natively)
+            if name == "qnn_fp16":
+                patch.setattr(pipeline, "with_buckets", with_every_size)
+                allow_for_float16(patch)
         elif name:
             patch.setattr(pipeline, "_backends_of", other_backends)
         for other, (_, delegate) in BACKENDS.items():

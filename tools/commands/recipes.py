@@ -1,4 +1,6 @@
-"""`kvc recipes`: list the recipes that ship with kvc."""
+"""`kvc recipes`: list the recipes that ship with kvc, by what they run on."""
+
+from dataclasses import asdict
 
 import click
 
@@ -14,13 +16,18 @@ def recipes(as_json: bool) -> None:
     --recipe` takes one of these names, or the path of a .toml file of your own; or
     several that differ in their backends, with commas between.
 
+    Recipes are listed by what they run on: what can run here, and what to install
+    for the others.
+
     Example: kvc compile demo --recipe cpu_q4
     """
-    from kvc.recipes import known_recipes, load_recipe
-    from kvc.tools.text import columns
+    from kvc.tools.reports.recipe_groups import describe_recipes, recipe_lines
 
-    shipped = {name: load_recipe(name).description for name in known_recipes()}
+    groups = describe_recipes()
     if as_json:
-        click.echo(report_text("recipes", {"recipes": shipped}))
+        shipped = {n: d for group in groups for n, d in group.recipes.items()}
+        known = dict(sorted(shipped.items()))
+        devices = [asdict(group) for group in groups]
+        click.echo(report_text("recipes", {"recipes": known, "devices": devices}))
     else:
-        click.echo("\n".join(columns(shipped.items(), indent=0)))
+        click.echo("\n".join(recipe_lines(groups)))

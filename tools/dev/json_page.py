@@ -28,6 +28,7 @@ from kvc.tools.reports.exported import ExportedReport
 from kvc.tools.reports.footprint import Footprint
 from kvc.tools.reports.listing import ListingReport
 from kvc.tools.reports.overview import DumpReport
+from kvc.tools.reports.recipe_groups import RecipeGroup
 from kvc.tools.reports.savings import Saving
 from kvc.tools.reports.session import SessionReport
 
@@ -65,7 +66,12 @@ PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
         Checked,
     ),
     ("kvc gc FOLDER --json", "", "with `folder`, `dry_run`, `nbytes`, ", Collected),
-    ("kvc recipes --json", "recipes", "name -> description", None),
+    (
+        "kvc recipes --json",
+        "recipes",
+        "name -> description; with `devices`, what they run on, a list of ",
+        RecipeGroup,
+    ),
     (
         "kvc devices --json",
         "devices",

@@ -9,6 +9,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.known import why_apart, why_left
@@ -28,8 +29,8 @@ class OperatorReport:
         op: the operator.
         backend: that runs them, "" for PyTorch.
         count: how many.
-        reasons: backend that was offered them -> why it does not run them. Only of
-            those that are left to PyTorch.
+        reasons: backend that was offered them, before the one that runs them -> why
+            it does not.
     """
 
     method: str
@@ -47,7 +48,7 @@ def describe_operators(program: Program) -> tuple[OperatorReport, ...]:
     offered = backends_offered(program)
     reports: list[OperatorReport] = []
     for index, method in enumerate(program.methods):
-        counts = Counter[_Kind](_inside(program, index))
+        counts = Counter[_Kind](_inside(program, index, offered))
         for graph, used in graphs_outside(program, index):
             counts.update(_outside(graph, used, offered))
         ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
@@ -72,14 +73,18 @@ def backends_offered(program: Program) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in said if name))
 
 
-def _inside(program: Program, method: int) -> Iterator[_Kind]:
-    """Yield the instructions of a method's partitions."""
+def _inside(program: Program, method: int, offered: Sequence[str]) -> Iterator[_Kind]:
+    """Yield the instructions of a method's partitions, with why others left them."""
     for partition in program.delegates:
-        if partition.method == method:
-            for graph in graphs_within(program.methods[method], partition.block):
-                for step in graph.instructions:
-                    if _computes(step):
-                        yield step.op, partition.backend, ()
+        if partition.method != method:
+            continue
+        earlier = [*takewhile(partition.backend.__ne__, offered)]
+        if len(earlier) == len(offered):
+            earlier = []  # of a recipe that does not name it
+        for graph in graphs_within(program.methods[method], partition.block):
+            for step in filter(_computes, graph.instructions):
+                reasons = {name: _why(name, graph, step, True) for name in earlier}
+                yield step.op, partition.backend, tuple(reasons.items())
 
 
 def graphs_outside(
@@ -125,7 +130,7 @@ def _lengthens_an_array(graph: Graph, step: Instruction) -> bool:
 
 def _why(backend: str, graph: Graph, step: Instruction, used: bool) -> str:
     reason = why_left(backend, step.op, *_signature(graph, step), used)
-    return reason or why_apart(step.op)
+    return reason or why_apart(backend, step.op)
 
 
 def _signature(graph: Graph, step: Instruction) -> tuple[Arguments, Results]:
@@ -138,15 +143,15 @@ def _computes(step: Instruction) -> bool:
 
 
 def operator_lines(operators: Sequence[OperatorReport]) -> list[str]:
-    """Lay out what backends run, then what is left and why."""
+    """Lay out what backends run, then what is left, and why others left it."""
     titles = ("method", "backend", "instructions", "operator, views left out")
-    taken = [
+    taken = [one for one in operators if one.backend]
+    rows = [
         (escape(one.method), escape(one.backend), f"{one.count:,}", escape(one.op))
-        for one in operators
-        if one.backend
+        for one in taken
     ]
     left = [one for one in operators if not one.backend]
-    lines = columns([titles, *taken], "<<><") if taken else []
+    lines = _with_reasons(columns([titles, *rows], "<<><"), taken) if taken else []
     if left:
         lines += [""] * bool(taken) + _left_lines(left)
     return lines
@@ -157,9 +162,15 @@ def _left_lines(left: Sequence[OperatorReport]) -> list[str]:
     why = "why backends leave it" if offered else "the recipe names no backend"
     titles = ("method", "instructions", f"operator, left to PyTorch; {why}")
     rows = [(escape(one.method), f"{one.count:,}", escape(one.op)) for one in left]
-    first, *rest = columns([titles, *rows], "<><")
-    lines = [first]
-    for row, one in zip(rest, left, strict=True):
+    return _with_reasons(columns([titles, *rows], "<><"), left)
+
+
+def _with_reasons(
+    table: Sequence[str], operators: Sequence[OperatorReport]
+) -> list[str]:
+    """Return a table of operators, with the reasons of each after it."""
+    lines = [table[0]]
+    for row, one in zip(table[1:], operators, strict=True):
         lines.append(row)
         lines += [
             f"      {escape(name)}: {escape(reason)}"

@@ -31,6 +31,8 @@ from kvc.schema.two_threads import share
 class Cpu(Delegate):
     """Runs whole methods with kvc's kernels."""
 
+    runs_on = "the processor, by kvc's own kernels"
+
     def __init__(self, options: Options) -> None:
         """Find the library, unless the reference is asked for.
 

@@ -49,6 +49,8 @@ _CHUNK: Final = 1 << 30  # bytes of weights in one buffer
 class Vulkan(Delegate):
     """Runs whole methods, with their states, on a device."""
 
+    runs_on = "a GPU with Vulkan"
+
     def __init__(self, options: Options) -> None:
         """Check all partitions, then open the device, unless it is not to be used.
 

@@ -43,6 +43,8 @@ _NATIVE: Final = "cpu"  # the backend of kvc's own kernels
 class Xnnpack(Delegate):
     """Runs float32 and dynamically quantized graphs."""
 
+    runs_on = "the processor, by XNNPACK"
+
     def __init__(self, options: Options) -> None:
         """Find the library, unless the reference is asked for.
 

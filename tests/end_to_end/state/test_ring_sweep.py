@@ -68,7 +68,7 @@ def expected_of(name: str) -> np.ndarray:
 
 
 def near(found: np.ndarray, expected: np.ndarray) -> bool:
-    return np.abs(found - expected).max() < 1e-5 * expected.std()
+    return np.allclose(found, expected, 0, 1e-5 * expected.std())
 
 
 def check_splits(name: str, splits: Iterable[int]) -> None:

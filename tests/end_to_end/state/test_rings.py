@@ -84,7 +84,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def near(found: np.ndarray, expected: np.ndarray) -> bool:
-    return np.abs(found - expected).max() < 1e-5 * expected.std()
+    return np.allclose(found, expected, 0, 1e-5 * expected.std())
 
 
 @every(2, "kind", "start")

@@ -1,5 +1,13 @@
 import json
 
+import pytest
+
+from kvc.runtime.delegates.table import DELEGATES, Ready, delegate_of
+from kvc.schema import torch_package
+from kvc.schema.errors import MissingLibrary
+from kvc.tools.reports import recipe_groups
+from kvc.tools.reports.recipe_groups import describe_recipes, recipe_lines
+
 RECIPES = [
     "bf16",
     "cpu_bf16",
@@ -8,6 +16,7 @@ RECIPES = [
     "cpu_q8",
     "ethosu_a8w8",
     "fp32",
+    "qnn_fp16",
     "vulkan_fp32",
     "vulkan_q8",
     "xnnpack_fp32",
@@ -18,6 +27,33 @@ RECIPES = [
 
 def test_every_recipe_is_listed_with_what_it_is_for(kvc):
     lines = kvc("recipes").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == RECIPES
-    assert "float32 throughout" in lines[2]
-    assert list(json.loads(kvc("recipes", "--json").stdout)["recipes"]) == RECIPES
+    named = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(name for name in named if not name.startswith("(")) == RECIPES
+    assert "the processor, by kvc's own kernels: runs here" in lines
+    told = json.loads(kvc("recipes", "--json").stdout)
+    assert list(told["recipes"]) == RECIPES
+    grouped = [name for group in told["devices"] for name in group["recipes"]]
+    assert sorted(grouped) == RECIPES
+    assert {each["backend"] for each in told["devices"]} == {"", *DELEGATES}
+
+
+def test_what_cannot_run_here_comes_last_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def refuse() -> None:
+        raise MissingLibrary(library="L", reason="not installed", install="get it")
+
+    monkeypatch.setattr(delegate_of("cpu"), "check_library", staticmethod(refuse))
+    *_, last = (one for one in describe_recipes() if one.backend in ("", "cpu"))
+    assert (last.backend, last.here) == ("cpu", False)
+    lines = recipe_lines([last])
+    assert lines[0].endswith("is not here; PyTorch would run its reference")
+    assert "get it with `get it`" in lines[1]
+    assert lines[2].startswith("  cpu_bf16  ")
+
+
+def test_recipes_without_a_backend_need_torch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch_package, "has_torch", lambda: False)
+    ready, missing = recipe_groups._torch()
+    assert ready is Ready.NOT_INSTALLED
+    assert "pip install 'kvc[compile]'" in missing

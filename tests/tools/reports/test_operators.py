@@ -124,7 +124,27 @@ def test_without_a_backend_there_is_no_reason():
     ],
 )
 def test_what_cutting_leaves_outside_has_words(op, reason):
-    assert reason in why_apart(op)
+    assert reason in why_apart("cpu", op)
+
+
+def test_what_the_second_backend_runs_has_the_reasons_of_the_first():
+    class Angles(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.product = nn.Linear(4, 4)
+
+        def forward(self, x, places):
+            return self.product(x) * torch.cos(places * 0.5)
+
+    model, x = Angles(), torch.randn(2, 4)
+    method = Method("forward", (x, torch.randn(2, 4)))
+    rows = rows_of(compile_program(model, [method], "qnn_fp16").program)
+    assert ("qnn", "aten::linear", 1, {}) in rows
+    assert ("qnn", "aten::mul.Tensor", 1, {}) in rows
+    assert ("cpu", "aten::cos", 1, {"qnn": "it does not run aten::cos"}) in rows
+    exact = {"qnn": "no product feeds it, so that it stays exact"}
+    assert ("cpu", "aten::mul.Scalar", 1, exact) in rows
+    assert "others than one attention" in why_apart("qnn", "kvc::cache_update")
 
 
 def test_a_backend_of_another_package_has_rules_of_its_own():

@@ -1,0 +1,106 @@
+"""The backend `qnn`, ahead of time: chooses what may be computed in float16.
+
+Products and what follows from them are taken. What no product feeds is left to others:
+positions, angles and tables that numbers of tokens are made of need more than float16
+has. So is a cache that others than attention read, since the device never has its new
+content in one piece.
+"""
+
+from typing import ClassVar
+
+from kvc.compiler.backends.blocks import BlockBackend
+from kvc.compiler.backends.operands import able_nodes
+from kvc.compiler.ir import Method, Node, Value
+from kvc.schema.backends import qnn
+from kvc.schema.backends.operands import WhyNot
+from kvc.schema.ops import OPS, Aliasing
+
+_KEYS, _VALUES = 1, 2  # arguments of `kvc::attention`
+
+
+class Qnn(BlockBackend):
+    """Takes products, attention and what is computed with their results."""
+
+    name: ClassVar[str] = "qnn"
+    fixed_shapes = True
+
+    @property
+    def supported(self) -> WhyNot:
+        """Return the list of what it supports."""
+        return qnn.why_not
+
+    def supports(self, method: Method) -> frozenset[int]:
+        """Return the nodes to take."""
+        able = able_nodes(method, self.supported)
+        while True:
+            taken = _fed(method, able)
+            wrong = _unfit(method, taken)
+            if not wrong:
+                return frozenset(taken)
+            able = {i: node for i, node in able.items() if i not in wrong}
+
+
+def _fed(method: Method, able: dict[int, Node]) -> dict[int, Node]:
+    """Return what products feed, and these themselves."""
+    fed: set[int] = set()
+    taken: dict[int, Node] = {}
+    for index, node in sorted(able.items()):
+        if node.op in qnn.ANCHORS or any(value.id in fed for value in node.inputs):
+            taken[index] = node
+            fed |= {value.id for value in node.outputs}
+    return taken
+
+
+def _unfit(method: Method, taken: dict[int, Node]) -> frozenset[int]:
+    """Return cache writes whose results others read, and attention that is not alike.
+
+    And what is a view of a cache, or of what is no float.
+    """
+    writers = {n.outputs[0].id: i for i, n in taken.items() if n.op == qnn.CACHE_UPDATE}
+    wrong: set[int] = set()
+    for index, node in enumerate(method.nodes):
+        inside = index in taken
+        for number, argument in enumerate(node.arguments):
+            for value in _values(argument):
+                if value.id not in writers:
+                    continue
+                role = number in (_KEYS, _VALUES) and node.op == qnn.ATTENTION
+                if not (inside and role):
+                    wrong.add(writers[value.id])
+        if inside and node.op == qnn.ATTENTION and not _alike(node, taken, writers):
+            keys, values = node.arguments[_KEYS], node.arguments[_VALUES]
+            made = [writers.get(v.id) for v in (*_values(keys), *_values(values))]
+            wrong |= {each for each in made if each is not None}
+        if inside and not _is_float(node):
+            wrong.add(index)
+    return frozenset(wrong)
+
+
+def _values(argument: object) -> tuple[Value, ...]:
+    items = argument if isinstance(argument, tuple) else (argument,)
+    return tuple(item for item in items if isinstance(item, Value))
+
+
+def _alike(node: Node, taken: dict[int, Node], writers: dict[int, int]) -> bool:
+    """Tell whether keys and values are written at one place, as they are read."""
+    pair = [
+        writers.get(v.id) for n in (_KEYS, _VALUES) for v in _values(node.arguments[n])
+    ]
+    if pair == [None, None]:
+        return True
+    if None in pair:
+        return False
+    places = []
+    for index in pair:
+        assert index is not None
+        _, _, start, _, mode, lengths, keep = taken[index].arguments
+        places.append((start, mode, lengths, keep))
+    layout, keep = node.arguments[12], node.arguments[16]
+    return places[0] == places[1] and (places[0][1], places[0][3]) == (layout, keep)
+
+
+def _is_float(node: Node) -> bool:
+    """Tell whether a view is of what the device computes with."""
+    if OPS[node.op].aliasing is not Aliasing.VIEW:
+        return True
+    return not qnn.why_not_float32([value.type for value in node.inputs])

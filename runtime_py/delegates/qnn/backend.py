@@ -1,0 +1,332 @@
+"""The backend `qnn`, at run time: Qualcomm's HTP, or the runtime's own kernels.
+
+In: a block of what `kvc.schema.backends.qnn` takes. Out: a handle that has it run as a
+graph of the device for each set of sizes; where the library is missing, one that runs
+it with the reference, in float32. States stay with the host.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import (
+    Delegate,
+    FoundDevice,
+    Handle,
+    Options,
+    Packing,
+    SoftwareDevice,
+    Workspace,
+    library_unless,
+    on_host,
+)
+from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.qnn.calls import bind_call, rounded
+from kvc.runtime.delegates.qnn.context import Context, Graph
+from kvc.runtime.delegates.qnn.context_file import (
+    BadContexts,
+    Stored,
+    read_contexts,
+    write_contexts,
+)
+from kvc.runtime.delegates.qnn.library import (
+    ARCHITECTURES,
+    LIBRARY,
+    USUAL,
+    check_installed,
+    target_of,
+)
+from kvc.runtime.delegates.qnn.model_file import encode_model
+from kvc.runtime.delegates.qnn.plan import Plan
+from kvc.runtime.delegates.qnn.plan import Stored as Weight
+from kvc.runtime.delegates.qnn.translation import NotTaken, translate
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.states.owner import Buffer
+from kvc.schema.backends.qnn import why_not
+from kvc.schema.buckets import fixed_sizes
+from kvc.schema.errors import BadProgram, DataFileMissing, MissingLibrary
+from kvc.schema.model import Delegate as Partition
+
+
+class Qnn(Delegate):
+    """Runs partitions on the HTP."""
+
+    runs_on = "the HTP of a Snapdragon"
+
+    def __init__(self, options: Options) -> None:
+        """Check all partitions, and find the library, unless it is not to be used.
+
+        Raises:
+            BadProgram: a partition is not for this backend.
+            MissingLibrary: it is missing, and `options.reference` is False, or a device
+                was asked for.
+        """
+        self._options = options
+        for number, partition in enumerate(options.program.delegates):
+            if partition.backend == "qnn":
+                _check(options, number)
+        # A device that was asked for is not replaced by the reference.
+        asked = options.reference is None and options.device is not None
+        find = partial(_find, options.device)
+        found = library_unless(False if asked else options.reference, find, "qnn")
+        self._context = None if found is None else Context(found)
+        self._form = "" if found is None else f"qnn:{target_of(found)}"
+        self._stored: dict[int, Mapping[str, Stored]] = {}
+
+    @staticmethod
+    def check_library() -> None:
+        """Check that the library is here.
+
+        Raises:
+            MissingLibrary: it is not.
+        """
+        check_installed()
+
+    @staticmethod
+    def devices() -> Sequence[FoundDevice]:
+        """Return an emulated device for each architecture; see `Delegate.devices`."""
+        check_installed()
+        return [
+            FoundDevice(f"qnn:{target_of(each)}", f"{name}'s HTP, emulated", "", True)
+            for each, name in ARCHITECTURES.items()
+        ]
+
+    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+        """Return the handle of a partition that has been checked; see `Delegate`."""
+        program = self._options.program
+        if self._context is None:
+            return ReferenceHandle(program, partition, data)
+        found = self._contexts(partition, data)
+        return QnnHandle(self._options, partition, data, self._context, found)
+
+    def _contexts(
+        self, partition: Partition, data: Mapping[str, FreeableBuffer]
+    ) -> Mapping[str, Stored]:
+        """Return the graphs that the bundle holds for the device that was asked for.
+
+        Raises:
+            BadProgram: what holds them is damaged.
+        """
+        names = self._options.program.names
+        mine = [n for n in partition.names if names[n].format == self._form]
+        if self._options.device is None or not mine:
+            return {}
+        number = mine[0]
+        if number not in self._stored:
+            self._stored[number] = self._read_contexts(names[number].name, data)
+        return self._stored[number]
+
+    def _read_contexts(
+        self, name: str, data: Mapping[str, FreeableBuffer]
+    ) -> Mapping[str, Stored]:
+        try:
+            with data[name] as buffer:
+                raw = buffer.array().tobytes()
+        except DataFileMissing:
+            return {}
+        try:
+            return read_contexts(raw, self._form.partition(":")[2])
+        except BadContexts as error:
+            what = f"these are no contexts to use: {error}"
+            raise BadProgram(path=self._options.path, where=name, what=what) from error
+
+    @staticmethod
+    def targets() -> Sequence[str]:
+        """Return the architectures, where the library is here."""
+        try:
+            check_installed()
+        except MissingLibrary:
+            return ()
+        return [target_of(each) for each in ARCHITECTURES]
+
+    def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
+        """Return the contexts of all graphs for a target; see `Delegate.export`."""
+        architecture = {target_of(each): each for each in ARCHITECTURES}[target]
+        context, graphs = Context(architecture), list[Stored]()
+        try:
+            for _, handle in sorted(handles.items()):
+                if isinstance(handle, QnnHandle):
+                    graphs += handle.stored(context)
+        finally:
+            context.close()
+        raw = write_contexts(target, graphs)
+        numbers = tuple(sorted(handles))
+        return Packing(f"qnn {target}", "", numbers, len(raw), lambda: raw)
+
+    def packed(self) -> Mapping[str, int]:
+        """Return the bytes of weights that were written for the device, by name."""
+        if self._context is None:
+            return {}
+        names, found = self._options.program.names, dict[str, int]()
+        for stored, nbytes in self._context.stored.items():
+            name = names[stored.data].name
+            found[name] = found.get(name, 0) + nbytes
+        return found
+
+    def close(self) -> None:
+        """End the process that has the library."""
+        if self._context is not None:
+            self._context.close()
+
+
+class QnnHandle(Handle):
+    """A partition that runs on the device."""
+
+    def __init__(
+        self,
+        options: Options,
+        partition: Partition,
+        data: Mapping[str, FreeableBuffer],
+        context: Context,
+        found: Mapping[str, Stored],
+    ) -> None:
+        program = options.program
+        self._program, self._found = program, found
+        self._number = program.delegates.index(partition)
+        method = program.methods[partition.method]
+        self._method, self._block = method.name, method.blocks[partition.block]
+        self._where = _where(options, partition)
+        self._path, self._context = options.path, context
+        self._buffers = {i: data[program.names[i].name] for i in partition.names}
+        self._plans: dict[tuple[tuple[str, int], ...], Plan] = {}
+        types = (value.type for value in self._block.graph.values)
+        self.sizes = fixed_sizes(program.symbols, types) or ()
+        self._symbols = tuple(self.sizes[0]) if self.sizes else ()
+
+    def prepare(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Callable[[], None]:
+        """Build the graph of these sizes, and bind it; see `Handle.prepare`."""
+        plan = self.plan({name: sizes[name] for name in self._symbols})
+        found = self._graph(plan)
+        make = partial(self._context.call, plan, self.weight, found)
+        call = workspace.own((self, plan.model.name), make)
+        return bind_call(
+            self._method,
+            self._block,
+            sizes,
+            on_host(inputs),
+            on_host(outputs),
+            workspace.arena,
+            lambda name: self._buffers[name].array(),
+            call,
+        )
+
+    def plan(self, sizes: Mapping[str, int]) -> Plan:
+        """Return the plan of some sizes.
+
+        Raises:
+            BadProgram: the device cannot have these sizes.
+        """
+        key = tuple(sorted(sizes.items()))
+        if key not in self._plans:
+            named = "_".join(str(size) for _, size in key)
+            name = f"p{self._number}_{named}" if named else f"p{self._number}"
+            try:
+                self._plans[key] = translate(self._block.graph, sizes, name)
+            except NotTaken as error:
+                what = f"the backend qnn does not take it: {error}"
+                raise BadProgram(
+                    path=self._path, where=self._where, what=what
+                ) from error
+        return self._plans[key]
+
+    def _graph(self, plan: Plan) -> Graph | None:
+        """Return the graph of a plan that the bundle holds; None where it has none.
+
+        Raises:
+            BadProgram: what it holds was made of something else.
+        """
+        found = self._found.get(plan.model.name)
+        if found is None:
+            return None
+        if found.digest != self._digest(plan):
+            what = f"the context {plan.model.name} was made of another model"
+            raise BadProgram(path=self._path, where=self._where, what=what)
+        return found.graph, found.content
+
+    def _digest(self, plan: Plan) -> str:
+        """Return the digest of a model and its weights."""
+        found = sha256(encode_model(plan.model))
+        for weight in plan.stored:
+            blob = self._program.names[weight.data].blob
+            found.update(self._program.blobs[blob].digest)
+        return found.hexdigest()
+
+    def stored(self, context: Context) -> Iterator[Stored]:
+        """Yield the graphs of all sizes, each in a context.
+
+        Raises:
+            NativeCallFailed, WorkerLost: the library does not make one.
+        """
+        for sizes in self.sizes:
+            plan = self.plan(sizes)
+            name, content = context.store(plan, self.weight)
+            yield Stored(plan.model.name, self._digest(plan), name, content)
+
+    def weight(self, stored: Weight) -> Array:
+        """Return a weight's elements, rounded to float16."""
+        found = self._buffers[stored.data].array()
+        return rounded(found.T if stored.transposed else found)
+
+    def close(self) -> None:
+        """Free the data."""
+        for buffer in self._buffers.values():
+            buffer.free()
+
+
+def _check(options: Options, number: int) -> None:
+    """Check that a partition is for this backend.
+
+    Raises:
+        BadProgram: it is not.
+    """
+    program, partition = options.program, options.program.delegates[number]
+    where = _where(options, partition)
+    if partition.payload:
+        what = f"a payload of {len(partition.payload)} bytes, where qnn has none"
+        raise BadProgram(path=options.path, where=where, what=what)
+    graph = program.methods[partition.method].blocks[partition.block].graph
+    check_taken(graph, "qnn", why_not, where)
+    sizes = fixed_sizes(program.symbols, [value.type for value in graph.values])
+    if sizes is None:
+        what = "qnn runs fixed shapes, and a size has no buckets"
+        raise BadProgram(path=options.path, where=where, what=what)
+    try:
+        translate(graph, sizes[0], "")
+    except NotTaken as error:
+        what = f"the backend qnn does not take it: {error}"
+        raise BadProgram(path=options.path, where=where, what=what) from error
+
+
+def _where(options: Options, partition: Partition) -> str:
+    return f"a delegate of method {options.program.methods[partition.method].name!r}"
+
+
+def _find(device: int | None) -> int:
+    """Return the architecture to build for, by the number of a device.
+
+    Raises:
+        MissingLibrary: the library is not here.
+    """
+    check_installed()
+    if device is not None:
+        return tuple(ARCHITECTURES)[device]
+    if not _told:
+        _told.append(USUAL)
+        text = (
+            f"{LIBRARY} is an emulator here, which is slow; "
+            f"load(..., device='qnn:{target_of(USUAL)}') asks for it"
+        )
+        warnings.warn(text, SoftwareDevice, stacklevel=2)
+    return USUAL
+
+
+_told: list[int] = []

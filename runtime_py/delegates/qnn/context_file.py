@@ -1,0 +1,114 @@
+"""The file of a target: contexts of all graphs of a program, as the library wrote them.
+
+    magic, 8 bytes | length of the header, 4 bytes | header, JSON | contexts, aligned
+
+The header says which library and which target they are for, and of each graph what it
+was made of, its name in its context, and where that lies. Such a file comes from a
+bundle, so nothing in it is trusted: what it says is checked here before the library
+sees any of it. What a context computes cannot be checked; so it is used only where the
+caller asks for its device.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kvc.runtime.arenas import align_up
+from kvc.runtime.delegates.qnn.library import VERSIONS
+from kvc.schema.frozen import frozen
+
+MAGIC: Final = b"kvc-qnn\x01"
+_START: Final = len(MAGIC) + 4
+MAX_HEADER_NBYTES: Final = 1 << 24
+MAX_NAME: Final = 256  # characters of a graph's name
+
+
+@frozen
+class Stored:
+    """A graph in a context of its own.
+
+    Attributes:
+        model: the name of the model that it was made of.
+        digest: of that model and of its weights.
+        graph: its name in the context.
+        content: the context.
+    """
+
+    model: str
+    digest: str
+    graph: str
+    content: bytes
+
+
+class BadContexts(Exception):
+    """A target's file is damaged, or for something else; the message says how."""
+
+
+def write_contexts(target: str, graphs: Sequence[Stored]) -> bytes:
+    """Return the file of a target."""
+    described, at = {}, 0
+    for one in graphs:
+        described[one.model] = {
+            "digest": one.digest,
+            "graph": one.graph,
+            "offset": at,
+            "nbytes": len(one.content),
+        }
+        at = align_up(at + len(one.content))
+    header = {"target": target, "library": VERSIONS, "graphs": described}
+    raw = json.dumps(header, sort_keys=True).encode()
+    found = bytearray(MAGIC + len(raw).to_bytes(4, "little") + raw)
+    for one in graphs:
+        found += bytes(align_up(len(found)) - len(found))
+        found += one.content
+    return bytes(found)
+
+
+def read_contexts(raw: bytes, target: str) -> dict[str, Stored]:
+    """Return the graphs of a file, by the names of their models.
+
+    Raises:
+        BadContexts: it is damaged, or for another target or library.
+    """
+    header, start = _header(raw)
+    if header.get("target") != target:
+        raise BadContexts(f"it is for {header.get('target')!r}, not {target!r}")
+    if header.get("library") != VERSIONS:
+        raise BadContexts(f"it is for the library {header.get('library')!r}")
+    graphs = header.get("graphs")
+    if not isinstance(graphs, dict):
+        raise BadContexts("its header names no graphs")
+    return {name: _stored(name, one, raw, start) for name, one in graphs.items()}
+
+
+def _header(raw: bytes) -> tuple[Mapping[str, object], int]:
+    """Return the header, and where contexts begin."""
+    if raw[: len(MAGIC)] != MAGIC:
+        raise BadContexts("it does not begin as such a file does")
+    nbytes = int.from_bytes(raw[len(MAGIC) : _START], "little")
+    end = _START + nbytes
+    if nbytes > MAX_HEADER_NBYTES or end > len(raw):
+        raise BadContexts(f"a header of {nbytes} bytes in a file of {len(raw)}")
+    try:
+        header: object = json.loads(raw[_START:end])
+    except (ValueError, RecursionError) as error:
+        raise BadContexts(f"its header is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise BadContexts("its header is no table")
+    return header, align_up(end)
+
+
+def _stored(model: str, described: object, raw: bytes, start: int) -> Stored:
+    facts = described if isinstance(described, dict) else {}
+    digest, graph = facts.get("digest"), facts.get("graph")
+    offset, nbytes = facts.get("offset"), facts.get("nbytes")
+    texts = isinstance(digest, str) and isinstance(graph, str)
+    if not texts or not 0 < len(str(graph)) <= MAX_NAME or not str(graph).isascii():
+        raise BadContexts(f"what it says of the graph {model[:MAX_NAME]!r} is no text")
+    if type(offset) is not int or type(nbytes) is not int:
+        raise BadContexts(f"the graph {model[:MAX_NAME]!r} has no place")
+    room = len(raw) - start
+    if not (0 <= offset <= room and 0 < nbytes <= room - offset):
+        raise BadContexts(f"the graph {model[:MAX_NAME]!r} lies outside of the file")
+    content = raw[start + offset : start + offset + nbytes]
+    return Stored(model, str(digest), str(graph), content)

@@ -1,0 +1,54 @@
+"""Find Qualcomm's library: two packages of exactly one version, which nothing imports.
+
+Here they are only looked for; the process of `worker.py` imports them.
+"""
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from kvc.schema.errors import MissingLibrary
+
+VERSIONS: Final = {"onnxruntime-qnn": "2.7.0", "onnxruntime": "1.32.0"}
+INSTALL: Final = "pip install 'kvc[qnn]'"
+LIBRARY: Final = "QNN of Qualcomm"
+# Those that have been run, the oldest first: what each is part of.
+ARCHITECTURES: Final = {
+    68: "Snapdragon 888",
+    69: "Snapdragon 8 Gen 1",
+    73: "Snapdragon 8 Gen 2",
+    75: "Snapdragon 8 Gen 3",
+    79: "Snapdragon 8 Elite",
+    81: "Snapdragon 8 Elite Gen 5",
+}
+USUAL: Final = 75
+
+
+def check_installed() -> None:
+    """Check that the library is here, without loading it.
+
+    Raises:
+        MissingLibrary: it is not, it has another version, or it is for a machine of
+            another kind.
+    """
+    machine = platform.machine()
+    if sys.platform != "linux" or machine != "x86_64":
+        what = f"kvc runs its emulator, on Linux and x86-64, and this is {machine}"
+        raise MissingLibrary(library=LIBRARY, reason=what, install=INSTALL)
+    for package, wanted in VERSIONS.items():
+        try:
+            found = version(package)
+        except PackageNotFoundError as error:
+            what = f"{package} is not installed"
+            raise MissingLibrary(
+                library=LIBRARY, reason=what, install=INSTALL
+            ) from error
+        if found != wanted:
+            what = f"{package} is of version {found}, where {wanted} is needed"
+            raise MissingLibrary(library=LIBRARY, reason=what, install=INSTALL)
+
+
+def target_of(architecture: int) -> str:
+    """Return the name of a target, such as `v75`."""
+    return f"v{architecture}"

@@ -1,0 +1,177 @@
+"""Models in ONNX's form, written without its library: what ONNX Runtime is given.
+
+In: nodes, what goes in and out, weights. Out: the bytes of a `ModelProto`
+(`onnx.proto`, IR version 10), the same for the same model. Weights lie in a file beside
+the model (`external_data`), so that several models share them; small constants lie in
+the model itself.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.schema.frozen import frozen
+
+IR_VERSION: Final = 10
+OPSETS: Final = (("", 23), ("com.microsoft", 1))
+FLOAT32, INT64, FLOAT16 = 1, 7, 10  # TensorProto.DataType
+KINDS: Final = {"float32": FLOAT32, "int64": INT64, "float16": FLOAT16}
+
+Attribute = int | float | str | tuple[int, ...]
+
+
+@frozen
+class Node:
+    """An operator of ONNX.
+
+    Attributes:
+        op: its type, such as `MatMul`.
+        inputs: names of values; "" for one that is left out.
+        outputs: likewise.
+        attributes: by name.
+        domain: of the operator, "" for ONNX's own.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute]
+    domain: str = ""
+
+
+@frozen
+class Value:
+    """What goes into a model, or comes out of it: its name, dtype and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@frozen
+class Weight:
+    """A constant, whose bytes lie in a file beside the model from an offset on."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@frozen
+class Model:
+    """A model with fixed shapes.
+
+    Attributes:
+        name: of its graph.
+        nodes: in an order in which they can run.
+        inputs: what it is given.
+        outputs: what it makes.
+        weights: constants in the file of weights.
+        constants: small ones, by name.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    weights: tuple[Weight, ...] = ()
+    constants: Mapping[str, Array] | None = None
+
+
+def encode_model(model: Model, weights_file: str = "") -> bytes:
+    """Return a model as a `ModelProto`.
+
+    Args:
+        model: what to write.
+        weights_file: the name of the file of weights, beside the model.
+    """
+    graph = [_field(1, _node(node)) for node in model.nodes]
+    graph.append(_field(2, model.name.encode()))
+    graph += [_field(5, _weight(weight, weights_file)) for weight in model.weights]
+    constants = sorted((model.constants or {}).items())
+    graph += [_field(5, _constant(name, array)) for name, array in constants]
+    graph += [_field(11, _value(value)) for value in model.inputs]
+    graph += [_field(12, _value(value)) for value in model.outputs]
+    opsets = (
+        _field(8, _field(1, domain.encode()) + _number(2, version))
+        for domain, version in OPSETS
+    )
+    return b"".join(
+        [_number(1, IR_VERSION), _field(2, b"kvc"), _field(7, b"".join(graph)), *opsets]
+    )
+
+
+def _node(node: Node) -> bytes:
+    parts = [_field(1, name.encode()) for name in node.inputs]
+    parts += [_field(2, name.encode()) for name in node.outputs]
+    parts.append(_field(3, node.outputs[0].encode()))
+    parts.append(_field(4, node.op.encode()))
+    parts += [_field(5, _attribute(*each)) for each in sorted(node.attributes.items())]
+    if node.domain:
+        parts.append(_field(7, node.domain.encode()))
+    return b"".join(parts)
+
+
+def _attribute(name: str, value: Attribute) -> bytes:
+    """Return an `AttributeProto`; its type is field 20."""
+    said, kind = _attribute_value(value)
+    return _field(1, name.encode()) + said + _number(20, kind)
+
+
+def _attribute_value(value: Attribute) -> tuple[bytes, int]:
+    match value:
+        case float():
+            return b"\x15" + struct.pack("<f", value), 1
+        case int():
+            return _number(3, value), 2
+        case str():
+            return _field(4, value.encode()), 3
+        case tuple():
+            return b"".join(_number(8, item) for item in value), 7
+
+
+def _weight(weight: Weight, file: str) -> bytes:
+    where = {
+        "location": file,
+        "offset": str(weight.offset),
+        "length": str(weight.nbytes),
+    }
+    parts = [_number(1, size) for size in weight.shape]
+    parts += [_number(2, KINDS[weight.dtype]), _field(8, weight.name.encode())]
+    for key, text in where.items():
+        parts.append(_field(13, _field(1, key.encode()) + _field(2, text.encode())))
+    return b"".join([*parts, _number(14, 1)])
+
+
+def _constant(name: str, array: Array) -> bytes:
+    parts = [_number(1, size) for size in array.shape]
+    parts += [_number(2, KINDS[array.dtype.name]), _field(8, name.encode())]
+    return b"".join([*parts, _field(9, np.ascontiguousarray(array).tobytes())])
+
+
+def _value(value: Value) -> bytes:
+    dims = b"".join(_field(1, _number(1, size)) for size in value.shape)
+    tensor = _number(1, KINDS[value.dtype]) + _field(2, dims)
+    return _field(1, value.name.encode()) + _field(2, _field(1, tensor))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return a field of a length and bytes."""
+    return bytes([*_varint(number << 3 | 2), *_varint(len(content))]) + content
+
+
+def _number(number: int, value: int) -> bytes:
+    """Return a field of an integer, which is 64 bits wide where it is negative."""
+    return bytes([*_varint(number << 3), *_varint(value % (1 << 64))])
+
+
+def _varint(value: int) -> Iterator[int]:
+    while value > 0x7F:
+        yield value & 0x7F | 0x80
+        value >>= 7
+    yield value

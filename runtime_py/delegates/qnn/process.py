@@ -1,0 +1,122 @@
+"""Ask the process that calls Qualcomm's library.
+
+In: requests of `worker.py`. Out: its answers. All calls of the library are made there:
+it is large, of others, closed, and has ended a process that gave it a context it could
+not read. So what it breaks is that process, a call that never returns is ended by its
+time limit, and the next request starts another one. What a call costs for that is two
+messages on a socket; tensors lie in memory that both see.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from kvc.runtime.delegates.qnn import worker
+from kvc.runtime.delegates.qnn.library import LIBRARY
+from kvc.schema.errors import NativeCallFailed, WorkerLost
+
+OPENING_S: Final = 120.0
+BUILDING_S: Final = 1800.0
+RUNNING_S: Final = 600.0
+_ENDING_S: Final = 5.0
+_SCRIPT: Final = Path(worker.__file__)
+
+
+class Process:
+    """A process that has the library loaded, and a folder for files of both.
+
+    Attributes:
+        folder: the folder, which goes with the process.
+    """
+
+    def __init__(self) -> None:
+        """Start it.
+
+        Raises:
+            NativeCallFailed: the library cannot be loaded.
+            WorkerLost: it ended the process.
+        """
+        self._held = tempfile.TemporaryDirectory(prefix="kvc-qnn-")
+        self.folder = Path(self._held.name)
+        self._socket, other = socket.socketpair()
+        command = [sys.executable, "-I", str(_SCRIPT), str(other.fileno())]
+        with other:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+                start_new_session=True,  # Ctrl-C is for this process alone
+            )
+        self._owner, self.is_lost = os.getpid(), False
+        try:
+            self.ask("open", OPENING_S, paths=sys.path, folder=str(self.folder))
+        except NativeCallFailed:
+            self.end()
+            raise
+
+    def ask(
+        self, do: str, limit_s: float, descriptor: int | None = None, **facts: object
+    ) -> object:
+        """Have something done, and return what is made.
+
+        Whatever interrupts this ends the process: its answer would be taken for that of
+        the next request.
+
+        Raises:
+            NativeCallFailed: the library refuses.
+            WorkerLost: the process has ended, or did not answer in time.
+        """
+        try:
+            self._socket.settimeout(limit_s)
+            worker.send(self._socket, {"do": do, **facts}, descriptor)
+            found = worker.receive(self._socket)
+        except TimeoutError as error:
+            self.end()
+            what = f"no answer in {limit_s:g} s, so that its process was ended"
+            raise WorkerLost(library=LIBRARY, what=do, reason=what) from error
+        except OSError as error:  # the other end is gone
+            raise self._lost(do) from error
+        except BaseException:
+            self.end()
+            raise
+        if found is None:
+            raise self._lost(do)
+        answer = found[0]
+        if "error" in answer:
+            reason = str(answer["error"])
+            raise NativeCallFailed(library=LIBRARY, what=do, reason=reason)
+        return answer["made"]
+
+    def _lost(self, do: str) -> WorkerLost:
+        code = self._process.wait()
+        self.end()
+        what = f"its process ended with status {code}"
+        if code < 0:
+            what = f"its process was ended by {signal.Signals(-code).name}"
+        return WorkerLost(library=LIBRARY, what=do, reason=what)
+
+    def end(self) -> None:
+        """End the process, whatever it does, and remove the folder."""
+        self._socket.close()
+        self.is_lost = True
+        if self._owner != os.getpid():  # a fork, whose parent goes on with it
+            return
+        self._process.kill()
+        self._process.wait()
+        self._held.cleanup()
+
+    def close(self) -> None:
+        """Let the process end by itself, if it does so soon."""
+        self._socket.close()
+        if self._owner == os.getpid() and not self.is_lost:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDING_S)
+        self.end()

@@ -1,0 +1,337 @@
+"""Translate a partition, at one set of sizes, to a model of ONNX and a `Plan`.
+
+In: a block that the list of `kvc.schema.backends.qnn` takes. Out: nodes of float16, and
+what the host does before and after. A cache is not an operand that the device changes:
+it is given the old content, attends to that and to the new rows side by side, and gives
+the new rows back. So a cache's new content may be read by attention alone.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kvc.runtime.delegates.qnn.emitting import Emitter
+from kvc.runtime.delegates.qnn.operators import EMITTERS, Step
+from kvc.runtime.delegates.qnn.plan import (
+    Bias,
+    Feed,
+    Handed,
+    Made,
+    Past,
+    Plan,
+    Rows,
+    Seeing,
+    Stored,
+    Whole,
+)
+from kvc.runtime.delegates.qnn.sights import Sight, Writes
+from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE
+from kvc.schema.frozen import frozen
+from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Affine
+
+
+class NotTaken(Exception):
+    """A block is not for this backend; the message says why."""
+
+
+@frozen
+class Update:
+    """A `kvc::cache_update` that has been met.
+
+    Attributes:
+        cache: value of the old content.
+        rows: the device's name of the new rows.
+        place: operands that say where the rows go.
+        writes: where they go.
+    """
+
+    cache: int
+    rows: str
+    place: tuple[object, ...]
+    writes: Writes
+
+
+def translate(graph: Graph, sizes: Mapping[str, int], name: str) -> Plan:
+    """Return the plan of a block.
+
+    Args:
+        graph: the block; its instructions are of the list.
+        sizes: of the program's symbols.
+        name: of the model.
+
+    Raises:
+        NotTaken: a cache's new content is read by others than attention, or a tensor
+            has no elements.
+    """
+    return _Translator(graph, sizes).translate(name)
+
+
+class _Translator:
+    """The state of one translation."""
+
+    def __init__(self, graph: Graph, sizes: Mapping[str, int]) -> None:
+        self._graph, self._sizes = graph, sizes
+        self._emitter = Emitter()
+        self._names: dict[int, str] = {}
+        self._updates: dict[int, Update] = {}
+        self._host: dict[int, int] = {value: value for value in graph.inputs}
+        self._feeds: dict[object, Feed] = {}
+        self._stored: dict[str, Stored] = {}
+        for value, each in enumerate(graph.values):
+            if isinstance(each.storage, Constant):
+                self._host[value] = value
+
+    def translate(self, name: str) -> Plan:
+        for instruction in self._graph.instructions:
+            self._translate(instruction)
+        takes, handed = self._outputs()
+        model = self._emitter.model(name, tuple(takes))
+        feeds = {feed.name: feed for feed in self._feeds.values()}
+        return Plan(
+            model,
+            tuple(self._stored[weight.name] for weight in model.weights),
+            tuple(feeds[value.name] for value in model.inputs),
+            tuple(tuple(takes[value.name]) for value in model.outputs),
+            tuple(handed),
+        )
+
+    def _translate(self, instruction: Instruction) -> None:
+        if instruction.op == CACHE_UPDATE:
+            self._update(instruction)
+        elif instruction.op == ATTENTION:
+            self._attend(instruction)
+        elif OPS[instruction.op].aliasing is Aliasing.CHECK:
+            self._check(instruction)
+        elif self._on_host(instruction):
+            for result in instruction.results:
+                self._host[result] = result
+        else:
+            self._compute(instruction)
+
+    def _check(self, instruction: Instruction) -> None:
+        """Look that the host has what it is to check."""
+        for argument in instruction.arguments:
+            if isinstance(argument, Ref):
+                self._host_value(argument)
+
+    def _on_host(self, instruction: Instruction) -> bool:
+        """Tell whether an instruction is a view of what the host has."""
+        first = instruction.arguments[0] if instruction.arguments else None
+        is_view = OPS[instruction.op].aliasing is Aliasing.VIEW
+        return is_view and isinstance(first, Ref) and first.value in self._host
+
+    def _compute(self, instruction: Instruction) -> None:
+        emit = EMITTERS[instruction.op]
+        names = [f"v{result}" for result in instruction.results]
+        shapes = [self._shape(result) for result in instruction.results]
+        step = Step(self._emitter, self._read, names, shapes, self._weight)
+        arguments = [self._argument(each) for each in instruction.arguments]
+        made = emit(step, *arguments)
+        given = [made] if isinstance(made, str) else made
+        self._names.update(zip(instruction.results, given, strict=True))
+
+    def _argument(self, argument: Argument) -> object:
+        """Return an argument with its sizes settled; tensors stay references."""
+        match argument:
+            case tuple():
+                return tuple(self._argument(item) for item in argument)
+            case Affine():
+                return argument.evaluate(self._sizes)
+            case _:
+                return argument
+
+    def _read(self, ref: object) -> str:
+        """Return the device's name of an operand, which it is given if need be."""
+        assert isinstance(ref, Ref)
+        value = ref.value
+        if value in self._updates:
+            raise NotTaken("a cache's new content is read by others than attention")
+        if value in self._names:
+            return self._names[value]
+        storage = self._graph.values[value].storage
+        if isinstance(storage, Constant):
+            return self._weight(ref, False)
+        name = f"x{value}"
+        self._feed(("whole", value), Whole(name, value), self._shape(value))
+        self._names[value] = name
+        return name
+
+    def _weight(self, ref: object, transposed: bool) -> str:
+        """Return the device's name of a constant."""
+        assert isinstance(ref, Ref)
+        storage = self._graph.values[ref.value].storage
+        if not isinstance(storage, Constant):
+            raise NotTaken("a weight is no constant")
+        shape = self._shape(ref.value)
+        if transposed:
+            shape = shape[::-1]
+        name = f"w{storage.name}{'t' if transposed else ''}"
+        self._stored[name] = Stored(name, storage.name, transposed)
+        return self._emitter.weight(name, shape)
+
+    def _feed(self, key: object, feed: Feed, shape: tuple[int, ...]) -> str:
+        found = self._feeds.setdefault(key, feed)
+        if found is feed:
+            self._emitter.input(feed.name, shape)
+        return found.name
+
+    def _shape(self, value: int) -> tuple[int, ...]:
+        shape = self._graph.values[value].type.shape(self._sizes)
+        if 0 in shape:
+            raise NotTaken(f"a tensor of {list(shape)} has no elements")
+        return shape
+
+    def _update(self, instruction: Instruction) -> None:
+        cache, update, start, _, mode, lengths, keep = instruction.arguments
+        assert isinstance(cache, Ref)
+        assert isinstance(mode, str)
+        assert isinstance(keep, int)
+        if cache.value not in self._host:
+            raise NotTaken("a cache is made by another instruction of the partition")
+        assert isinstance(update, Ref)
+        writes = Writes(
+            self._host_value(start),
+            self._host_value(lengths),
+            self._shape(update.value)[2],
+            self._shape(cache.value)[2],
+            mode,
+            keep,
+        )
+        place = (writes.start, writes.lengths, mode, keep)
+        (result,) = instruction.results
+        rows = self._read(update)
+        self._updates[result] = Update(cache.value, rows, place, writes)
+
+    def _host_value(self, argument: Argument) -> int | None:
+        """Return a value that the host has, None for none."""
+        if argument is None:
+            return None
+        assert isinstance(argument, Ref)
+        if argument.value not in self._host:
+            raise NotTaken("what says where a cache is read or written is computed")
+        return argument.value
+
+    def _attend(self, instruction: Instruction) -> None:
+        arguments = [self._argument(each) for each in instruction.arguments]
+        q, k, v, _, scale, causal, left, right, softcap = arguments[:9]
+        mask, slopes, _, layout, *_, keep = arguments[9:]
+        assert isinstance(q, Ref)
+        assert isinstance(k, Ref)
+        assert isinstance(v, Ref)
+        batch, heads, queries, width = self._shape(q.value)
+        written = [self._updates.get(each.value) for each in (k, v)]
+        writes = self._same_place(written, layout, keep)
+        valid = self._host_value(instruction.arguments[3])
+        assert valid is not None, "its signature says that it is there"
+        apart = slopes is not None or (
+            isinstance(mask, Ref) and self._shape(mask.value)[1] > 1
+        )
+        sight = Sight(
+            batch=batch,
+            heads=heads if apart else 1,
+            queries=queries,
+            slots=self._shape(k.value)[2],
+            total=valid,
+            lengths=self._host_value(instruction.arguments[15]),
+            causal=bool(causal),
+            left=left if isinstance(left, int) else None,
+            right=right if isinstance(right, int) else None,
+            ring=layout == "circular",
+            keep=keep if isinstance(keep, int) else 0,
+            mask=self._host_value(instruction.arguments[9]),
+            slopes=self._host_value(instruction.arguments[10]),
+            writes=writes,
+        )
+        keys, values = (
+            self._content(each, update, sight)
+            for each, update in zip((k, v), written, strict=True)
+        )
+        number = len(self._feeds)
+        bias = self._feed(
+            ("bias", sight), Bias(f"bias{number}", sight), sight.bias_shape
+        )
+        seeing = self._feed(
+            ("seeing", sight),
+            Seeing(f"seeing{number}", sight),
+            (*sight.bias_shape[:3], 1),
+        )
+        step = Step(
+            self._emitter,
+            self._read,
+            [f"v{instruction.results[0]}"],
+            [self._shape(instruction.results[0])],
+            self._weight,
+        )
+        factor = scale if isinstance(scale, float) else 1 / np.sqrt(width)
+        cap = softcap if isinstance(softcap, float) else None
+        made = step.attend(
+            self._read(q),
+            (batch, heads, queries, width),
+            (keys, values),
+            self._shape(k.value)[1],
+            sight.columns,
+            float(factor),
+            cap,
+            bias,
+            seeing,
+        )
+        self._names[instruction.results[0]] = made
+
+    def _same_place(
+        self, written: Sequence[Update | None], layout: object, keep: object
+    ) -> Writes | None:
+        """Return where keys and values are written, which must be the same place."""
+        one, other = written
+        if one is None and other is None:
+            return None
+        if one is None or other is None or one.place != other.place:
+            raise NotTaken("keys and values are not written at the same place")
+        if one.place[2:] != (layout, keep):
+            raise NotTaken("a cache is read in another layout than it is written")
+        return one.writes
+
+    def _content(self, ref: Ref, update: Update | None, sight: Sight) -> str:
+        """Return the device's name of keys or values [batch, heads, columns, width]."""
+        if update is not None:
+            old = self._past(update.cache, sight)
+            name = f"v{ref.value}"
+            if name not in self._emitter.made:
+                batch, heads, slots, width = self._shape(ref.value)
+                shape = (batch, heads, slots + update.writes.rows, width)
+                self._emitter.node("Concat", (old, update.rows), name, shape, axis=2)
+            return name
+        if ref.value in self._host:
+            return self._past(ref.value, sight)
+        return self._read(ref)
+
+    def _past(self, value: int, sight: Sight) -> str:
+        feed = Past(f"past{value}_{len(self._feeds)}", value, sight)
+        return self._feed(("past", value, sight), feed, self._shape(value))
+
+    def _outputs(self) -> tuple[dict[str, list[Made | Rows]], list[Handed]]:
+        """Return what becomes of each output, by the device's name where it has one."""
+        takes: dict[str, list[Made | Rows]] = {}
+        handed: list[Handed] = []
+        for number, value in enumerate(self._graph.outputs):
+            update = self._updates.get(value)
+            if update is not None:
+                rows = Rows(update.rows, number, update.cache, update.writes)
+                takes.setdefault(self._given_back(update.rows), []).append(rows)
+            elif value in self._host:
+                handed.append(Handed(number, value))
+            else:
+                name = self._given_back(self._names[value])
+                takes.setdefault(name, []).append(Made(name, number))
+        return takes, handed
+
+    def _given_back(self, name: str) -> str:
+        """Return a name that can be a model's output: of what a node makes."""
+        if name in self._emitter.made:
+            return name
+        copy = f"{name}_out"
+        if copy not in self._emitter.made:
+            one = self._emitter.number(f"{copy}_one", 1.0)
+            self._emitter.node("Mul", (name, one), copy, self._emitter.shapes[name])
+        return copy

@@ -1,0 +1,240 @@
+"""The process that calls Qualcomm's library; `process.py` starts it as a script.
+
+In, on a socket: requests, each JSON after its length, some with a file descriptor of
+memory that both processes see. Out, on the same socket: an answer to each, in order:
+`{"made": ...}`, or `{"error": "why"}`.
+
+    open    load the library: paths of Python's packages, the folder to work in
+    build   make a graph of a model in the folder, in the context that all graphs share
+    store   make a context of its own of a model, as a file of the folder
+    load    take a graph out of a context in the folder
+    bind    settle where a graph's inputs and outputs lie in memory that comes with it
+    run     run what is bound
+    forget  give what is bound back
+
+This imports nothing of kvc: what the library breaks, it breaks here.
+"""
+
+import json
+import mmap
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+LENGTH_NBYTES: Final = 4
+_PROVIDER: Final = "QNNExecutionProvider"
+_ELEMENT: Final = 10  # float16, of `TensorProto.DataType`
+
+Request = dict[str, Any]
+
+
+def main(descriptor: int) -> None:
+    """Answer requests until nobody asks any more."""
+    connection = socket.socket(fileno=descriptor)
+    work = Work()
+    while (found := receive(connection)) is not None:
+        request, descriptors = found
+        try:
+            answer = {"made": work.do(request, descriptors)}
+        except Exception as error:  # whatever the library raises
+            answer = {"error": str(error) or type(error).__name__}
+        send(connection, answer)
+
+
+def send(connection: socket.socket, message: object, fd: int | None = None) -> None:
+    """Send a message, and a file descriptor with it."""
+    raw = json.dumps(message).encode()
+    head = len(raw).to_bytes(LENGTH_NBYTES, "little")
+    socket.send_fds(connection, [head], [] if fd is None else [fd])
+    connection.sendall(raw)
+
+
+def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
+    """Return a message and descriptors; None where the other end is gone."""
+    head, descriptors, _, _ = socket.recv_fds(connection, LENGTH_NBYTES, 1)
+    while head and len(head) < LENGTH_NBYTES:
+        head += connection.recv(LENGTH_NBYTES - len(head))
+    if not head:
+        return None
+    rest, parts = int.from_bytes(head, "little"), []
+    while rest:
+        part = connection.recv(min(rest, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        rest -= len(part)
+    return json.loads(b"".join(parts)), list(descriptors)
+
+
+class Work:
+    """What the library is asked to keep: graphs, and what they are bound to."""
+
+    def __init__(self) -> None:
+        self._runtime: Any = None
+        self._devices: Sequence[Any] = ()
+        self._library = ""
+        self._sessions: dict[str, Any] = {}
+        self._bound: dict[int, tuple[Any, Any, mmap.mmap]] = {}
+
+    def do(self, request: Request, descriptors: Sequence[int]) -> object:
+        """Do what is asked; raises whatever the library raises."""
+        kinds: Mapping[str, Callable[..., object]] = {
+            "open": self.open,
+            "build": self.build,
+            "store": self.store,
+            "load": self.load,
+            "bind": self.bind,
+            "run": self.run,
+            "forget": self.forget,
+        }
+        kind = request.pop("do")
+        return kinds[kind](*descriptors, **request)
+
+    def open(self, paths: list[str], folder: str) -> None:
+        """Load the library."""
+        sys.path[:] = paths
+        os.chdir(folder)
+        import onnxruntime
+        import onnxruntime_qnn
+
+        self._runtime, self._library = onnxruntime, onnxruntime_qnn.get_qnn_htp_path()
+        onnxruntime.register_execution_provider_library(
+            _PROVIDER, onnxruntime_qnn.get_library_path()
+        )
+        found = onnxruntime.get_ep_devices()
+        self._devices = [one for one in found if one.ep_name == _PROVIDER]
+        if not self._devices:
+            raise RuntimeError("the library finds no device")
+
+    def build(self, name: str, model: str, arch: int) -> None:
+        """Make a graph; its context is that of all graphs of this process."""
+        entries = {
+            "ep.context_enable": "1",
+            "ep.context_embed_mode": "0",
+            "ep.context_file_path": f"{name}.shared.onnx",
+            "ep.share_ep_contexts": "1",
+        }
+        self._sessions[name] = self._session(model, arch, entries)
+
+    def store(self, name: str, model: str, arch: int) -> str:
+        """Make a context of its own, `NAME_qnn.bin`; return its graph's name there."""
+        entries = {
+            "ep.context_enable": "1",
+            "ep.context_embed_mode": "0",
+            "ep.context_file_path": f"{name}.onnx",
+        }
+        self._session(model, arch, entries)
+        return graph_name(Path(f"{name}.onnx").read_bytes())
+
+    def load(self, name: str, model: str, arch: int) -> None:
+        """Take a graph out of a context."""
+        self._sessions[name] = self._session(model, arch, {})
+
+    def bind(
+        self,
+        memory: int,
+        name: str,
+        number: int,
+        nbytes: int,
+        inputs: list[tuple[str, int, list[int]]],
+        outputs: list[tuple[str, int, list[int]]],
+    ) -> None:
+        """Settle where inputs and outputs lie: name, offset, shape of each."""
+        import ctypes
+
+        session = self._sessions[name]
+        held = mmap.mmap(memory, nbytes)
+        os.close(memory)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(held))
+        binding = session.io_binding()
+        for each, offset, shape in inputs:
+            at = base + offset
+            binding.bind_input(each, "cpu", 0, _ELEMENT, shape, at)
+        for each, offset, shape in outputs:
+            at = base + offset
+            binding.bind_output(each, "cpu", 0, _ELEMENT, shape, at)
+        self._bound[number] = session, binding, held
+
+    def run(self, number: int) -> None:
+        """Run what is bound."""
+        session, binding, _ = self._bound[number]
+        session.run_with_iobinding(binding)
+
+    def forget(self, number: int) -> None:
+        """Give what is bound back."""
+        self._bound.pop(number, None)
+
+    def _session(self, model: str, arch: int, entries: Mapping[str, str]) -> Any:  # noqa: ANN401  # a class of the library
+        """Return a session of which no part runs on this processor.
+
+        The library's emulator of it apart.
+        """
+        options = self._runtime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        for key, value in entries.items():
+            options.add_session_config_entry(key, value)
+        settings = {"backend_path": self._library, "htp_arch": str(arch)}
+        options.add_provider_for_devices(self._devices, settings)
+        return self._runtime.InferenceSession(model, options)
+
+
+def graph_name(model: bytes) -> str:
+    """Return what the model beside a context says its graph is called."""
+    for number, graph in _fields(model):
+        if number == 7:
+            for inner, node in _fields(graph):
+                if inner == 1:
+                    found = _attribute(node, b"partition_name")
+                    if found:
+                        return found.decode()
+    raise RuntimeError("the library has not said what a graph is called")
+
+
+def _attribute(node: bytes, wanted: bytes) -> bytes:
+    for number, attribute in _fields(node):
+        if number == 5:
+            parts = dict(_fields(attribute))
+            if parts.get(1) == wanted:
+                return parts.get(4, b"")
+    return b""
+
+
+def _fields(message: bytes) -> "list[tuple[int, bytes]]":
+    """Return the fields of a message that have lengths; others are left out."""
+    at, found = 0, []
+    while at < len(message):
+        key, at = _varint(message, at)
+        match key & 7:
+            case 0:
+                _, at = _varint(message, at)
+            case 1:
+                at += 8
+            case 5:
+                at += 4
+            case 2:
+                length, at = _varint(message, at)
+                found.append((key >> 3, message[at : at + length]))
+                at += length
+            case _:
+                raise RuntimeError("the library has written no model")
+    return found
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+    os._exit(0)  # the library fails where it is taken down in order

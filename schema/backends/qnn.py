@@ -1,0 +1,218 @@
+"""The list of what the backend `qnn` supports: ops, and what they take.
+
+It computes in float16, on tensors that are float32 in the program. What has to be exact
+is left to others: indices, and what angles and other numbers are made of them. The
+compiler chooses nodes by it, the runtime refuses blocks by it.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvc.schema.backends.operands import (
+    Arguments,
+    Operand,
+    Results,
+    Rule,
+    operand,
+    operands_of,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import TensorType
+
+MAX_RANK: Final = 5
+LARGEST: Final = 65504.0  # float16
+LEAST: Final = 2.0**-14  # with all of its bits
+CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
+
+
+def why_not(op: str, arguments: Arguments, results: Results) -> str:
+    """Return why the backend cannot run a node, "" when it can; a `WhyNot`."""
+    for kind in [*(each.type for each in operands_of(arguments)), *results]:
+        if not 1 <= len(kind.dims) <= MAX_RANK:
+            return f"it takes tensors of 1 to {MAX_RANK} dims, and no {kind}"
+    if OPS[op].aliasing in (Aliasing.VIEW, Aliasing.CHECK):
+        return ""
+    rule = RULES.get(op)
+    return f"it does not run {op}" if rule is None else rule(arguments, results)
+
+
+def why_not_float32(types: Results) -> str:
+    """Return why tensors cannot be computed with, "" where all are float32."""
+    wrong = sorted({kind.dtype.label for kind in types} - {DType.FLOAT32.label})
+    return f"it takes no tensors of {', '.join(wrong)}" if wrong else ""
+
+
+def _floats(arguments: Arguments, results: Results) -> str:
+    """Compute with float32 tensors, and numbers that float16 has."""
+    types = [*(each.type for each in operands_of(arguments)), *results]
+    return why_not_float32(types) or _numbers(arguments)
+
+
+def _numbers(arguments: Arguments) -> str:
+    for number in arguments:
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            size = abs(number)
+            if not (size == 0 or LEAST <= size <= LARGEST):
+                return f"{number} is no number of float16"
+    return ""
+
+
+def _sum(arguments: Arguments, results: Results) -> str:
+    alpha = arguments[2]
+    return f"alpha {alpha}" if alpha != 1 else _floats(arguments, results)
+
+
+def _square(arguments: Arguments, results: Results) -> str:
+    exponent = arguments[1]
+    return _floats(arguments, results) if exponent == 2 else f"exponent {exponent}"
+
+
+def _linear(arguments: Arguments, results: Results) -> str:
+    weight = operand(arguments[1])
+    if not weight.constant or len(weight.type.dims) != 2:
+        return f"a weight {weight.type} that is no matrix of the model"
+    return _floats(arguments, results)
+
+
+def _product(arguments: Arguments, results: Results) -> str:
+    one, other = (operand(each).type for each in arguments)
+    if min(len(one.dims), len(other.dims)) < 2:
+        return f"the product of {one} and {other}"
+    return _floats(arguments, results)
+
+
+def _added_product(arguments: Arguments, results: Results) -> str:
+    *tensors, beta, alpha = arguments
+    if (beta, alpha) != (1, 1):
+        return f"beta {beta}, alpha {alpha}"
+    return _floats(tensors, results)
+
+
+def _normed(arguments: Arguments, results: Results) -> str:
+    """Normalise rows, with a weight of the model's."""
+    _, axes, weight, *_ = arguments
+    if not isinstance(axes, tuple) or len(axes) != 1:
+        return f"it normalises one axis, not {axes}"
+    if not isinstance(weight, Operand) or not weight.constant:
+        return "there is no weight of the model's"
+    return why_not_float32([*(each.type for each in operands_of(arguments)), *results])
+
+
+def _last_axis(arguments: Arguments, results: Results) -> str:
+    x, axis = arguments
+    rank = len(operand(x).type.dims)
+    if axis not in (-1, rank - 1):
+        return f"axis {axis} of {rank}"
+    return why_not_float32([operand(x).type, *results])
+
+
+def _moved(arguments: Arguments, results: Results) -> str:
+    return why_not_float32([*(each.type for each in operands_of(arguments)), *results])
+
+
+def _written(arguments: Arguments, results: Results) -> str:
+    """Write float32 rows of a cache of four axes, beside the last one."""
+    cache, update, _, axis, *_ = arguments
+    held, new = operand(cache).type, operand(update).type
+    if held.dtype not in (DType.FLOAT32, DType.FLOAT16) or new.dtype is not (
+        DType.FLOAT32
+    ):
+        return f"it takes no cache {held} of {new}"
+    if len(held.dims) != 4 or axis not in (2, -2):
+        return f"axis {axis} of {held}"
+    return ""
+
+
+def _attention(arguments: Arguments, results: Results) -> str:
+    q, k, v = (operand(each).type for each in arguments[:3])
+    softcap, mask, slopes, sinks = arguments[8:12]
+    held = {k.dtype, v.dtype}
+    if q.dtype is not DType.FLOAT32 or len(held) > 1:
+        return _caches_of(q, k)
+    if not held <= {DType.FLOAT32, DType.FLOAT16} or arguments[13] is not None:
+        return _caches_of(q, k)
+    if sinks is not None:
+        return "attention with sinks"
+    if isinstance(softcap, float) and not LEAST <= softcap <= LARGEST:
+        return f"softcap {softcap}"
+    if isinstance(mask, Operand) and mask.type.dtype not in (
+        DType.BOOL,
+        DType.FLOAT32,
+    ):
+        return f"a mask {mask.type}"
+    if isinstance(slopes, Operand) and slopes.type.dtype is not DType.FLOAT32:
+        return f"slopes {slopes.type}"
+    return _scale(arguments[4])
+
+
+def _scale(scale: object) -> str:
+    if isinstance(scale, float) and not LEAST <= abs(scale) <= LARGEST:
+        return f"scale {scale}"
+    return ""
+
+
+def _caches_of(q: TensorType, k: TensorType) -> str:
+    return f"attention of {q} to {k}"
+
+
+def _attention_product(arguments: Arguments, results: Results) -> str:
+    """Attend among tokens that are there, without a mask or under a float one."""
+    q, k, v, mask, causal, scale, _ = arguments
+    if any(len(operand(each).type.dims) != 4 for each in (q, k, v)):
+        return f"attention of {operand(q).type}"
+    if causal:
+        return "causal attention without a cache"
+    if isinstance(mask, Operand) and mask.type.dtype is not DType.FLOAT32:
+        return f"a mask {mask.type}"
+    return _moved(arguments[:4], results) or _scale(scale)
+
+
+def _table(rule: Rule, names: str) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), rule)
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    **_table(_sum, "aten::add.Tensor aten::sub.Tensor aten::add.Scalar"),
+    **_table(_sum, "aten::sub.Scalar"),
+    **_table(
+        _floats,
+        "aten::mul.Tensor aten::mul.Scalar aten::div.Tensor aten::div.Scalar "
+        "aten::maximum aten::minimum",
+    ),
+    **_table(
+        _moved,
+        "aten::neg aten::abs aten::exp aten::sqrt aten::relu aten::sigmoid aten::silu "
+        "aten::tanh aten::gelu",
+    ),
+    **_table(_moved, "aten::clone aten::reshape aten::cat kvc::rotary_embedding"),
+    **_table(_product, "aten::matmul aten::mm aten::bmm"),
+    **_table(_normed, "aten::rms_norm aten::layer_norm"),
+    "aten::pow.Tensor_Scalar": _square,
+    "aten::softmax.int": _last_axis,
+    "aten::linear": _linear,
+    "aten::addmm": _added_product,
+    "aten::scaled_dot_product_attention": _attention_product,
+    "kvc::glu": _moved,
+    CACHE_UPDATE: _written,
+    ATTENTION: _attention,
+}
+# Products and what reads caches: a graph is worth taking for them, and what they make
+# may be computed with in float16.
+ANCHORS: Final = frozenset(
+    {
+        "aten::linear",
+        "aten::addmm",
+        "aten::scaled_dot_product_attention",
+        "aten::rms_norm",
+        "aten::layer_norm",
+        ATTENTION,
+    }
+)
+
+
+def why_apart(op: str) -> str:
+    """Return why a node that the list has is left to others all the same."""
+    if op in (CACHE_UPDATE, ATTENTION):
+        return "others than one attention read what is written to the cache"
+    return "no product feeds it, so that it stays exact"

@@ -1,0 +1,121 @@
+"""Every operator that the backend takes against eager, as models of ONNX.
+
+On a device that is numpy, and on the library where it is here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import qnn_here
+import torch
+from native_calls import native_graph
+from op_cases import CASES, Case
+from qnn_device import use_numpy_device
+
+from kvc.runtime.arrays import tensor_as_array
+from kvc.runtime.delegates.operands import operands_of
+from kvc.runtime.delegates.qnn.calls import rounded
+from kvc.runtime.delegates.qnn.context import Context
+from kvc.runtime.delegates.qnn.operators import EMITTERS
+from kvc.runtime.delegates.qnn.plan import Made, Stored, Whole
+from kvc.runtime.delegates.qnn.translation import translate
+from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE, RULES, why_not
+from kvc.schema.model import Constant, Graph, Ref
+from kvc.schema.ops import OPS, Aliasing
+
+# Operands that are weights of the model.
+WEIGHTS = {"aten::linear": (1, 2), "aten::rms_norm": (2,), "aten::layer_norm": (2, 3)}
+
+
+def graph_of(
+    case: Case, first: int = 0
+) -> tuple[Graph, dict[int, torch.Tensor]] | None:
+    """Return the block of one call, its weights as constants."""
+    built = native_graph(case, case.eager())
+    if built is None:
+        return None
+    graph, tensors = built
+    (step,) = graph.instructions
+    weights = [step.arguments[i] for i in WEIGHTS.get(case.op, ())]
+    constant = {ref.value for ref in weights if isinstance(ref, Ref)}
+    values = [
+        replace(value, storage=Constant(first + i)) if i in constant else value
+        for i, value in enumerate(graph.values)
+    ]
+    inputs = tuple(i for i in graph.inputs if i not in constant)
+    return replace(graph, values=tuple(values), inputs=inputs), tensors
+
+
+def is_taken(case: Case) -> bool:
+    built = graph_of(case) if case.op in EMITTERS else None
+    if built is None:
+        return False
+    graph, tensors = built
+    (step,) = graph.instructions
+    types = [graph.values[value].type for value in step.results]
+    if OPS[case.op].aliasing is Aliasing.VIEW or why_not(
+        case.op, operands_of(graph, step), types
+    ):
+        return False
+    arrays = [t for t in tensors.values() if t.is_floating_point()]
+    with torch.inference_mode():
+        arrays += case.eager()
+    return all(t.numel() and bool(t.isfinite().all()) for t in arrays)
+
+
+X, Y = torch.randn(2, 3, 4), torch.randn(2, 1, 4)
+OWN = (
+    Case("aten::cat", ([X, Y, X], 1)),
+    Case("aten::cat", ([X, X], -1)),
+    Case("aten::clone", (X,)),
+    Case("aten::sqrt", (X.abs(),)),
+)
+HERE = [case for case in (*OWN, *CASES) if is_taken(case)]
+
+
+@pytest.fixture(params=["numpy", "library"], scope="module")
+def context(request: pytest.FixtureRequest) -> Iterator[Context]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            use_numpy_device(patch)
+        else:
+            qnn_here.check()
+        made = Context(75)
+        yield made
+        made.close()
+
+
+@pytest.mark.parametrize("number", range(len(HERE)), ids=[c.op[6:] for c in HERE])
+def test_an_operator_equals_eager(context: Context, number: int) -> None:
+    case = HERE[number]
+    with torch.inference_mode():
+        (expected,) = case.eager()
+    first = 100 * number  # ids of data, which differ between programs
+    built = graph_of(case, first)
+    assert built is not None
+    graph, tensors = built
+    plan = translate(graph, {}, f"m{number}")
+
+    def read(stored: Stored) -> np.ndarray:
+        array = rounded(tensor_as_array(tensors[stored.data - first]))
+        return array.T if stored.transposed else array
+
+    call = context.call(plan, read, None)
+    for feed in plan.feeds:
+        assert isinstance(feed, Whole)
+        call.arrays[feed.name][:] = rounded(tensor_as_array(tensors[feed.value]))
+    call.run()
+    (value,), ((take,),) = plan.model.outputs, plan.takes
+    assert take == Made(value.name, 0)
+    found, wanted = call.arrays[value.name].astype(np.float64), expected.numpy()
+    slack = 4e-3 * max(1.0, float(np.abs(wanted).max()))
+    np.testing.assert_allclose(found, wanted, rtol=4e-3, atol=slack)
+    call.close()
+
+
+def test_all_that_is_taken_is_tried() -> None:
+    tried = {case.op for case in HERE}
+    assert {*RULES} - tried == {CACHE_UPDATE, ATTENTION}
+    assert tried <= EMITTERS.keys()

@@ -1,0 +1,229 @@
+"""Read models in ONNX's form, and run them with numpy: a device for tests.
+
+Reads what is written, by the numbers of `onnx.proto`, and shares no code with what
+writes it. Computes in float64 and rounds each result to float16, as a device may.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import erf
+from pathlib import Path
+
+import numpy as np
+
+Array = np.ndarray
+_DTYPES = {1: np.float32, 7: np.int64, 10: np.float16}
+
+
+@dataclass
+class Node:
+    op: str = ""
+    domain: str = ""
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    attributes: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass
+class Model:
+    opsets: dict[str, int] = field(default_factory=dict)
+    version: int = 0
+    name: str = ""
+    nodes: list[Node] = field(default_factory=list)
+    inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+
+
+def fields(raw: bytes) -> Iterator[tuple[int, object]]:
+    at = 0
+    while at < len(raw):
+        key, at = _varint(raw, at)
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            value, at = _varint(raw, at)
+            yield number, value - (1 << 64) if value >> 63 else value
+        elif kind == 5:
+            yield number, struct.unpack("<f", raw[at : at + 4])[0]
+            at += 4
+        else:
+            assert kind == 2
+            size, at = _varint(raw, at)
+            assert at + size <= len(raw)
+            yield number, raw[at : at + size]
+            at += size
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (raw[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if not raw[at - 1] & 0x80:
+            return value, at
+
+
+def read_model(raw: bytes, folder: Path | None = None) -> Model:
+    """Return a model; weights lie in files of the folder."""
+    model = Model()
+    for number, value in fields(raw):
+        if number == 1:
+            model.version = value
+        elif number == 8:
+            parts = dict(fields(value))
+            model.opsets[parts.get(1, b"").decode()] = parts[2]
+        elif number == 7:
+            _read_graph(value, model, folder)
+    return model
+
+
+def _read_graph(raw: bytes, model: Model, folder: Path | None) -> None:
+    for number, value in fields(raw):
+        if number == 1:
+            model.nodes.append(_read_node(value))
+        elif number == 2:
+            model.name = value.decode()
+        elif number == 5:
+            name, array = _read_tensor(value, folder)
+            model.constants[name] = array
+        elif number in (11, 12):
+            name, shape = _read_value(value)
+            (model.inputs if number == 11 else model.outputs)[name] = shape
+
+
+def _read_node(raw: bytes) -> Node:
+    node = Node()
+    for number, value in fields(raw):
+        if number == 1:
+            node.inputs.append(value.decode())
+        elif number == 2:
+            node.outputs.append(value.decode())
+        elif number == 4:
+            node.op = value.decode()
+        elif number == 5:
+            name, content = _read_attribute(value)
+            node.attributes[name] = content
+        elif number == 7:
+            node.domain = value.decode()
+    return node
+
+
+def _read_attribute(raw: bytes) -> tuple[str, object]:
+    parts: dict[int, object] = {}
+    whole = []
+    for number, value in fields(raw):
+        if number == 8:
+            whole.append(value)
+        parts[number] = value
+    content = {1: parts.get(2), 2: parts.get(3), 3: parts.get(4), 7: tuple(whole)}
+    found = content[parts[20]]
+    return parts[1].decode(), found.decode() if isinstance(found, bytes) else found
+
+
+def _read_tensor(raw: bytes, folder: Path | None) -> tuple[str, Array]:
+    shape, parts, apart = [], {}, {}
+    for number, value in fields(raw):
+        if number == 1:
+            shape.append(value)
+        elif number == 13:
+            entry = dict(fields(value))
+            apart[entry[1].decode()] = entry[2].decode()
+        else:
+            parts[number] = value
+    dtype, content = np.dtype(_DTYPES[parts[2]]), parts.get(9, b"")
+    if parts.get(14) == 1:
+        assert folder is not None
+        with (folder / apart["location"]).open("rb") as file:
+            file.seek(int(apart["offset"]))
+            content = file.read(int(apart["length"]))
+    return parts[8].decode(), np.frombuffer(content, dtype).reshape(shape)
+
+
+def _read_value(raw: bytes) -> tuple[str, tuple[int, ...]]:
+    parts = dict(fields(raw))
+    tensor = dict(fields(dict(fields(parts[2]))[1]))
+    dims = (dict(fields(dim))[1] for number, dim in fields(tensor[2]) if number == 1)
+    assert tensor[1] == 10, "tensors are float16"
+    return parts[1].decode(), tuple(dims)
+
+
+def run_model(model: Model, given: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the results of a model."""
+    assert {name: array.shape for name, array in given.items()} == model.inputs
+    values: dict[str, Array] = {**model.constants, **given}
+    for node in model.nodes:
+        arrays = [values[name] for name in node.inputs]
+        floats = [a.astype(np.float64) if a.dtype == np.float16 else a for a in arrays]
+        with np.errstate(all="ignore"):
+            made = _OPS[node.op](node.attributes, *floats)
+            (values[node.outputs[0]],) = [np.asarray(made).astype(np.float16)]
+    found = {name: values[name] for name in model.outputs}
+    assert {name: array.shape for name, array in found.items()} == model.outputs
+    return found
+
+
+def _softmax(attributes: Mapping[str, object], x: Array) -> Array:
+    assert attributes["axis"] == -1
+    shares = np.exp(x - x.max(-1, keepdims=True))
+    return shares / shares.sum(-1, keepdims=True)
+
+
+def _rms(attributes: Mapping[str, object], x: Array, weight: Array) -> Array:
+    mean = (x * x).mean(-1, keepdims=True)
+    return x / np.sqrt(mean + attributes["epsilon"]) * weight
+
+
+def _layer(
+    attributes: Mapping[str, object], x: Array, weight: Array, bias: Array | float = 0
+) -> Array:
+    x = x - x.mean(-1, keepdims=True)
+    variance = (x * x).mean(-1, keepdims=True)
+    return x / np.sqrt(variance + attributes["epsilon"]) * weight + bias
+
+
+def _slice(
+    attributes: Mapping[str, object],
+    x: Array,
+    start: Array,
+    end: Array,
+    axis: Array,
+    step: Array,
+) -> Array:
+    spans = [slice(None)] * x.ndim
+    spans[int(axis[0])] = slice(int(start[0]), int(end[0]), int(step[0]))
+    return x[tuple(spans)]
+
+
+def _gelu(attributes: Mapping[str, object], x: Array) -> Array:
+    if attributes["approximate"] == "tanh":
+        inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+        return x * (1 + np.tanh(inner)) / 2
+    return x * (1 + np.vectorize(erf)(x / np.sqrt(2))) / 2
+
+
+_OPS: dict[str, Callable[..., Array]] = {
+    "Add": lambda _, x, y: x + y,
+    "Sub": lambda _, x, y: x - y,
+    "Mul": lambda _, x, y: x * y,
+    "Div": lambda _, x, y: x / y,
+    "Max": lambda _, x, y: np.maximum(x, y),
+    "Min": lambda _, x, y: np.minimum(x, y),
+    "MatMul": lambda _, x, y: x @ y,
+    "Neg": lambda _, x: -x,
+    "Abs": lambda _, x: np.abs(x),
+    "Exp": lambda _, x: np.exp(x),
+    "Sqrt": lambda _, x: np.sqrt(x),
+    "Relu": lambda _, x: np.maximum(x, 0),
+    "Sigmoid": lambda _, x: 1 / (1 + np.exp(-x)),
+    "Tanh": lambda _, x: np.tanh(x),
+    "Gelu": _gelu,
+    "Softmax": _softmax,
+    "RMSNormalization": _rms,
+    "LayerNormalization": _layer,
+    "Concat": lambda attributes, *xs: np.concatenate(xs, attributes["axis"]),
+    "Reshape": lambda _, x, shape: x.reshape(shape),
+    "Transpose": lambda attributes, x: x.transpose(attributes["perm"]),
+    "Expand": lambda _, x, shape: np.broadcast_to(x, shape),
+    "Slice": _slice,
+}
