@@ -10,7 +10,7 @@ that are rounded otherwise: elements that change then by more than this decide n
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -252,8 +252,8 @@ def _close(one: Tensor, other: Tensor) -> Tensor:
 def _undecided(held: Held, flushed: bool) -> list[Tensor | None]:
     """Tell which elements decide nothing.
 
-    These change by more than the tolerance with other roundings, or, where denormal
-    numbers may be taken for zeros, with zeros.
+    These change by more than the tolerance with other roundings: with numbers of 16
+    bits computed in 32, or, where denormal numbers may be taken for zeros, with zeros.
     """
     known = _flat(held.expected)
     free: list[Tensor] = [torch.zeros(each.shape, dtype=torch.bool) for each in known]
@@ -264,9 +264,32 @@ def _undecided(held: Held, flushed: bool) -> list[Tensor | None]:
                 made = _flat(held.program.expected())
         except Exception:
             return [torch.ones(each.shape, dtype=torch.bool) for each in known]
-        for each, one, other in zip(free, made, known, strict=True):
-            each |= ~_close(one, other) if one.shape == other.shape else True
+        _free_what_differs(free, made, known)
+    if any(each.dtype in _SHORT for each in known):
+        with suppress(Exception):  # not all operators can
+            _free_what_differs(free, _flat(_widened(held.program).expected()), known)
     return list(free)
+
+
+def _free_what_differs(
+    free: Sequence[Tensor], made: Sequence[Tensor], known: Sequence[Tensor]
+) -> None:
+    for each, one, other in zip(free, made, known, strict=True):
+        same = one.shape == other.shape
+        each |= ~_close(one.to(other.dtype), other) if same else True
+
+
+_SHORT = (torch.float16, torch.bfloat16)
+
+
+def _widened(program: OperatorProgram) -> OperatorProgram:
+    """Return a program whose inputs and buffers of 16 bits have 32."""
+
+    def wide(tensors: Tensors) -> Tensors:
+        return tuple(x.float() if x.dtype in _SHORT else x for x in tensors)
+
+    calls = tuple(wide(call) for call in program.calls)
+    return replace(program, calls=calls, held=wide(program.held))
 
 
 @contextmanager
