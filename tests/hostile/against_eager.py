@@ -32,7 +32,7 @@ from quick_export import quicken_export
 from random_operators import DTYPES, draw, samples_of, usual_names
 
 BATCH = 240  # programs that one process tries
-TOGETHER = {1: 24, 8: 5}  # programs that are compiled as one
+TOGETHER = {1: 12, 8: 3}  # programs that are compiled as one
 LIMITS = {length: Limits(40, 8 << 30, many) for length, many in TOGETHER.items()}
 CRASH, LONG = "ends the process", "runs for long"
 
@@ -80,9 +80,8 @@ class Record:
         beside.rename(self._path)
 
 
-def run(folder: Path, length: int, seed: int, numbers: range, seconds: float) -> Record:
+def run(record: Record, judge: Judge, numbers: range, seconds: float) -> None:
     """Try programs until the time is over or all are done."""
-    record = Record(folder, length, seed)
     start = max(numbers.start, record.next)
     begin = time.monotonic()
     for first in range(start, numbers.stop, BATCH):
@@ -90,38 +89,43 @@ def run(folder: Path, length: int, seed: int, numbers: range, seconds: float) ->
         if before - begin > seconds:
             break
         some = range(first, min(first + BATCH, numbers.stop))
-        for number, answer in tried(length, seed, some):
+        for number, answer in tried(record, judge, some):
             record.add(number, answer)
         record.seconds += time.monotonic() - before
         record.save()
         for finding in record.findings[known:]:
-            print(length, *finding, sep=" | ", flush=True)
-    return record
+            print(record.length, *finding, sep=" | ", flush=True)
 
 
-def run_again(folder: Path, length: int, seed: int) -> Record:
+def run_again(record: Record, judge: Judge) -> None:
     """Try once more what has failed, each program beside those it was compiled with."""
-    record = Record(folder, length, seed)
+    together = TOGETHER[record.length]
     for number in record.forget_findings():
-        first = number - number % TOGETHER[length]
-        beside = range(first, min(first + TOGETHER[length], record.next))
-        for other, answer in tried(length, seed, beside):
+        first = number - number % together
+        beside = range(first, min(first + together, record.next))
+        for other, answer in tried(record, judge, beside):
             if other == number:
                 record.add(number, answer)
     record.save()
-    return record
 
 
-def tried(length: int, seed: int, numbers: range) -> Iterator[tuple[int, object]]:
+def tried(record: Record, judge: Judge, numbers: range) -> Iterator[tuple[int, object]]:
     """Yield the number of each program, and what came of it."""
-    with tempfile.TemporaryDirectory() as folder:
-        judge = Judge(Path(folder) / "programs.kvc")
+    length, seed = record.length, record.seed
 
-        def try_programs(some: range) -> list[Sequence[str]]:
-            programs = [draw(seed, number, length) for number in some]
-            return [astuple(each) for each in judge.verdicts(programs)]
+    def try_programs(some: range) -> list[Sequence[object]]:
+        programs = [draw(seed, number, length) for number in some]
+        names = [[step.name for step in each.code.steps] for each in programs]
+        found = zip(judge.verdicts(programs), names, strict=True)
+        return [(*astuple(verdict), some) for verdict, some in found]
 
-        yield from answers(try_programs, numbers, LIMITS[length])
+    for number, answer in answers(try_programs, numbers, LIMITS[length]):
+        match answer:
+            case Ended():
+                yield number, answer
+            case [str(kind), str(why), str(recipe), [*names]]:
+                judge.remember(list(map(str, names)), kind)  # for the next process
+                yield number, [kind, why, recipe]
 
 
 def prepare() -> None:
@@ -170,11 +174,13 @@ def main() -> int:
         return 1 if show(length, seed, options.program).kind in FINDINGS else 0
     os.nice(options.nice)
     prepare()
-    if options.again:
-        record = run_again(options.folder, length, seed)
-    else:
-        numbers = range(options.first, options.to)
-        record = run(options.folder, length, seed, numbers, options.seconds)
+    record = Record(options.folder, length, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        judge = Judge(Path(folder) / "programs.kvc")
+        if options.again:
+            run_again(record, judge)
+        else:
+            run(record, judge, range(options.first, options.to), options.seconds)
     print(json.dumps({kind: record.kinds[kind] for kind in KINDS}, indent=1))
     return 1 if record.findings else 0
 

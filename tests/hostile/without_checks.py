@@ -13,7 +13,8 @@ import json
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -107,11 +108,13 @@ def note(folder: Path, tests: Sequence[str]) -> int:
     return code
 
 
-def try_all(folder: Path, again: bool) -> int:
+def try_all(folder: Path, only: str, again: bool) -> int:
     """Take out each check that has no answer, and return how many no test misses."""
-    known, checks = Answers(folder), all_of_them()
+    known = Answers(folder)
+    checks = [check for check in all_of_them() if only in check.name]
     old = (CAUGHT,) if again else (CAUGHT, MISSED)
     left = [one for one in checks if known.found.get(key_of(one)) not in old]
+    _import_tests({test for one in left for test in known.tests.get(key_of(one), ())})
     for number, answer in _outcomes(left, known):
         key = key_of(left[number])
         known.found[key] = answer
@@ -138,11 +141,30 @@ def _outcomes(left: Sequence[Check], known: Answers) -> Iterator[tuple[int, str]
         yield number, CAUGHT if isinstance(answer, Ended) else str(answer)
 
 
+def _import_tests(tests: Iterable[str]) -> None:
+    """Import the files of tests, once and not in each process."""
+    files = sorted({str(ROOT / test.partition("::")[0]) for test in tests})
+    with _quiet():
+        pytest.main([*QUIET, "--collect-only", *files])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let nothing be printed."""
+    known = os.dup(1)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    try:
+        yield
+    finally:
+        os.dup2(known, 1)
+        os.close(known), os.close(nothing)
+
+
 def outcome(tests: Sequence[str]) -> str:
     """Run tests until one fails, and say whether one did."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1), os.dup2(nothing, 2)
-    code = pytest.main([*QUIET, *(str(ROOT / test) for test in tests)])
+    with _quiet():
+        code = pytest.main([*QUIET, *(str(ROOT / test) for test in tests)])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return f"pytest ends with {code!r}"
     return MISSED if code == pytest.ExitCode.OK else CAUGHT
@@ -178,7 +200,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--note", nargs="+", metavar="TESTS")
-    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--again", action="store_true", help="what no test missed")
+    parser.add_argument("--only", default="", help="checks whose name has this text")
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -187,7 +210,7 @@ def main() -> int:
     if options.page:
         options.page.write_text(page(options.folder))
         return 0
-    return 1 if try_all(options.folder, options.again) else 0
+    return 1 if try_all(options.folder, options.only, options.again) else 0
 
 
 if __name__ == "__main__":

@@ -101,17 +101,18 @@ class Judge:
             made = self._tried([held for _, held in part])
             for (number, held), verdict in zip(part, made, strict=True):
                 found[number] = verdict
-                self._remember(held.program, verdict)
+                self.remember([s.name for s in held.program.code.steps], verdict.kind)
         return found
 
     def _is_likely(self, program: OperatorProgram) -> bool:
         names = {step.name for step in program.code.steps}
         return all(3 * self._refusals[n] <= self._tries[n] for n in names)
 
-    def _remember(self, program: OperatorProgram, verdict: Verdict) -> None:
-        for step in program.code.steps:
-            self._tries[step.name] += 1
-            self._refusals[step.name] += verdict.kind == "refused"
+    def remember(self, names: Sequence[str], kind: str) -> None:
+        """Remember what has come of a program of these operators."""
+        self._tries.update(names)
+        if kind == "refused":
+            self._refusals.update(names)
 
     def _tried(self, some: Sequence[Held]) -> list[Verdict]:
         if not some:

@@ -49,14 +49,15 @@ class Check:
     name: str
 
 
-def checks_of(path: Path) -> list[Check]:
+@cache
+def checks_of(path: Path) -> tuple[Check, ...]:
     """Return the checks of a file, in order."""
     lines = path.read_text().splitlines()
     found = []
     for place, (names, statement) in enumerate(_statements(_parsed(path))):
         text = lines[statement.lineno - 1].strip()
         found.append(Check(path, names, place, named(path, names[-1], text)))
-    return found
+    return tuple(found)
 
 
 @cache
