@@ -41,7 +41,7 @@ def _program(name, *leaves, calls):
     return OperatorProgram(Code(len(calls[0]), 0, (step,), (0,)), calls)
 
 
-@pytest.mark.parametrize(("length", "count"), [(1, 40), (8, 4)])
+@pytest.mark.parametrize(("length", "count"), [(1, 30), (8, 3)])
 def test_random_programs_are_as_in_eager(length, count, judge):
     programs = [draw(0, number, length, NAMES) for number in range(count)]
 
