@@ -68,7 +68,7 @@ class Answers:
 
     def add_tests(self, check: Check, tests: Sequence[str]) -> None:
         """Keep tests in which a check refuses, of as many files as there are."""
-        some = [*self.tests.get(key_of(check), []), *tests]
+        some = [*tests, *self.tests.get(key_of(check), [])]
         turn: Counter[str] = Counter()
         ranks = {}
         for test in dict.fromkeys(some):

@@ -158,6 +158,7 @@ def test_padding_that_is_not_zero_is_refused():
 
 def test_an_offset_that_leads_nowhere_is_refused():
     refuse(patched(place(ROOT, "pool"), bytes(4)), "an offset is zero")
+    refuse(patched(POOL._target("ops") + 4, bytes(4)), "an offset is zero")
 
 
 @pytest.mark.parametrize(
