@@ -161,6 +161,13 @@ def test_an_offset_that_leads_nowhere_is_refused():
     refuse(patched(POOL._target("ops") + 4, bytes(4)), "an offset is zero")
 
 
+def test_a_string_that_is_reached_twice_is_refused():
+    first = POOL._target("ops") + 4
+    (found,) = struct.unpack_from("<I", RAW, first)
+    again = struct.pack("<I", found - 4)  # of the next one, which is 4 bytes later
+    refuse(patched(first + 4, again), "two parts overlap")
+
+
 @pytest.mark.parametrize(
     ("at", "change", "text"),
     [
