@@ -46,7 +46,8 @@ def try_loader(name: str, python: list[str], folder: Path, options) -> Counter[s
         (folder / str(number)).write_bytes(changed)
     tried = subprocess.run(
         [*command, "try", whole, folder, str(options.cases)],
-        check=True, capture_output=True, text=True, env=environment,
+        check=True, capture_output=True, text=True, errors="replace",
+        env=environment,
     )  # fmt: skip
     counts = Counter(json.loads(tried.stdout.splitlines()[-1]))
     counts["nbytes"] = len(raw)
