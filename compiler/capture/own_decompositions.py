@@ -26,7 +26,7 @@ def _addbmm(
     beta: float = 1,
     alpha: float = 1,
 ) -> Tensor:
-    product = torch.bmm(batch1, batch2).sum(0) * alpha
+    product = torch.bmm(batch1, batch2).sum(0, dtype=self.dtype) * alpha
     return product if beta == 0 else self * beta + product
 
 
@@ -52,7 +52,7 @@ def _bilinear(
     outputs, first, second = weight.shape
     rows = linear(input2, weight.reshape(outputs * first, second))
     rows = rows.reshape(*input2.shape[:-1], outputs, first)
-    made = (rows * input1.unsqueeze(-2)).sum(-1)
+    made = (rows * input1.unsqueeze(-2)).sum(-1, dtype=rows.dtype)
     return made if bias is None else made + bias
 
 

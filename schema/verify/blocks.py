@@ -209,10 +209,6 @@ class _Step:
             kinds = [self._type(value) for value in given[:carried]]
             same = kinds == [self._type(v) for v in self._passed[:carried]]
             self._require(same, "what is carried changes its type")
-        for value, over in zip(given, control.over, strict=True):
-            storage = self._graph.values[value].storage
-            fits = isinstance(storage, Scratch) if over is None else True
-            self._require(fits, f"value {value} lies over an operand")
         self._check_scanned(given)
 
     def _check_scanned(self, given: Sequence[int]) -> None:

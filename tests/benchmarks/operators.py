@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from executorch_operators import names_in
-from operator_samples import WAYS, Way, operators, outcome, trials_of
+from operator_samples import WAYS, Way, name_of, operators, outcome, trials_of
 from operators_page import KINDS, PAGE, Row, keep, kept, page
 from torch.testing._internal.opinfo.core import OpInfo
 
@@ -44,11 +44,6 @@ def try_operator(op: OpInfo, way: Way, most: int, path: Path) -> Row:
         sys.stdout.write(f"{row.name}, {way}: {row.found} {why[:200]}\n")
         sys.stdout.flush()
     return row
-
-
-def name_of(op: OpInfo) -> str:
-    """Return an operator's name, with that of its variant."""
-    return op.name + (op.variant_test_name and f".{op.variant_test_name}")
 
 
 def try_all(

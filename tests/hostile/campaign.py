@@ -10,13 +10,9 @@ this process.
 
 import argparse
 import json
-import mmap
 import os
-import resource
-import signal
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +21,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+from forked_batches import Ended, Limits, answers
 from hostile_cases import FINDINGS, Seed, Verdict, try_case
 from hostile_seeds import SEEDS, write_seed
 from sealing import seal
@@ -33,8 +30,7 @@ from verifier_checks import all_checks
 from kvc.runtime.kernels import load_kernels, load_preparations
 
 BATCH = 25  # cases that one process tries
-CASE_SECONDS = 8  # of a processor, for loading and both runs
-MEMORY = 6 << 30  # of address space, beside what there is before
+LIMITS = Limits(seconds=8, nbytes=6 << 30)  # for loading and both runs
 CRASH, LONG = "ends the process", "runs for long"
 
 
@@ -69,49 +65,22 @@ class Record:
 
 def try_batch(seed: Seed, first: int, count: int, folder: Path, record: Record) -> None:
     """Try cases in a process of their own, and go on after one that ends it."""
-    number, end = first, first + count
-    while number < end:
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            _child(seed, range(number, end), folder, writing)
-        os.close(writing)
-        with os.fdopen(reading) as answers:
-            for line in answers:
-                record.add(seed.name, number, Verdict(*json.loads(line)))
-                number += 1
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code and number < end:
-            record.add(seed.name, number, _ended(code))
-            number += 1
+
+    def try_cases(numbers: range) -> list[Verdict]:
+        return [try_case(seed.case(n), seed, folder, n) for n in numbers]
+
+    for number, answer in answers(try_cases, range(first, first + count), LIMITS):
+        match answer:
+            case Ended():
+                verdict = _ended(answer)
+            case [str(kind), str(where)]:
+                verdict = Verdict(kind, where)
+        record.add(seed.name, number, verdict)
 
 
-def _ended(code: int) -> Verdict:
+def _ended(how: Ended) -> Verdict:
     """Return the verdict on a case within which the process ended."""
-    if code == -signal.SIGPROF:
-        return Verdict(LONG)
-    return Verdict(CRASH, f"code {code}")
-
-
-def _child(seed: Seed, numbers: range, folder: Path, answers: int) -> None:
-    """Try cases, and write a line for each; never returns."""
-    code = 1
-    try:
-        most = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-        resource.setrlimit(resource.RLIMIT_AS, (most + MEMORY, most + MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        for number in numbers:
-            signal.setitimer(signal.ITIMER_PROF, CASE_SECONDS)
-            verdict = try_case(seed.case(number), seed, folder, number)
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            os.write(answers, json.dumps(verdict).encode() + b"\n")
-        code = 0
-    except BaseException:  # nobody else will tell
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+    return Verdict(LONG) if how.too_long else Verdict(CRASH, f"code {how.code}")
 
 
 def open_seeds(folder: Path, names: list[str]) -> list[Seed]:

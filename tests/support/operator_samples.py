@@ -82,6 +82,11 @@ def operators() -> list[OpInfo]:
     return [op for op in op_db if "empty" not in op.name]
 
 
+def name_of(op: OpInfo) -> str:
+    """Return an operator's name, with that of its variant."""
+    return op.name + (op.variant_test_name and f".{op.variant_test_name}")
+
+
 def trials_of(op: OpInfo, way: Way, most: int) -> Iterator[Trial]:
     """Yield trials of an operator in one way, `most` of each dtype."""
     for dtype in DTYPES:
@@ -90,11 +95,12 @@ def trials_of(op: OpInfo, way: Way, most: int) -> Iterator[Trial]:
         samples = list(op.sample_inputs("cpu", dtype))  # type: ignore[no-untyped-call]
         for sample in samples[:most]:
             made = Sample(op.op, sample)
-            if made.tensors and all(map(_plain, made.tensors)):
+            if made.tensors and all(map(is_plain, made.tensors)):
                 yield from _in_way(op, sample, made, way)
 
 
-def _plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
+    """Tell whether it is dense and real."""
     return tensor.layout is torch.strided and not tensor.is_complex()
 
 
@@ -113,7 +119,7 @@ def _in_way(
             yield from _dynamic(sample)
         case "strided":
             if any(each.numel() > 1 for each in tensors):
-                yield Trial(sample, (tuple(map(_apart, tensors)),))
+                yield Trial(sample, (tuple(map(spread_apart, tensors)),))
 
 
 def _dynamic(sample: Sample) -> Iterator[Trial]:
@@ -129,7 +135,7 @@ def _dynamic(sample: Sample) -> Iterator[Trial]:
     yield Trial(sample, (tensors, tuple(each.clone() for each in less)), dynamic)
 
 
-def _apart(tensor: Tensor) -> Tensor:
+def spread_apart(tensor: Tensor) -> Tensor:
     """Return a tensor with the same elements, each beside another one."""
     wide = torch.stack((tensor, torch.zeros_like(tensor)), -1)
     return wide[..., 0]
@@ -155,7 +161,7 @@ def _expected(trial: Trial) -> list[Tensor] | None:
         for call in trial.calls:
             made = tree_leaves(trial.model(*_copies(call)))
             tensors = [each for each in made if isinstance(each, Tensor)]
-            if not tensors or not all(map(_plain, tensors)):
+            if not tensors or not all(map(is_plain, tensors)):
                 return None
             results += [each.clone() for each in tensors]
     except Exception:

@@ -44,7 +44,7 @@ def _place_in(trace: TracebackType | None) -> str:
         inside = path.is_relative_to(ROOT) and code.co_name not in REFUSING
         if inside and path.relative_to(ROOT).as_posix().startswith("schema/"):
             line = linecache.getline(code.co_filename, trace.tb_lineno).strip()
-            found = _named(path, code.co_name, line)
+            found = named(path, code.co_name, line)
         trace = trace.tb_next
     return found
 
@@ -64,25 +64,27 @@ def all_checks() -> set[str]:
                     continue
                 if function.name not in REFUSING:
                     found |= {
-                        _named(path, function.name, lines[number - 1].strip())
-                        for number in _refusals(function)
+                        named(path, function.name, lines[node.lineno - 1].strip())
+                        for node in refusals(function)
                     }
     return found
 
 
-def _named(path: Path, function: str, line: str) -> str:
+def named(path: Path, function: str, line: str) -> str:
+    """Return the name of a check."""
     return f"{path.relative_to(ROOT).as_posix()}, {function}: {line}"
 
 
-def _refusals(function: ast.FunctionDef) -> Iterator[int]:
+def refusals(function: ast.FunctionDef) -> Iterator[ast.Call | ast.Raise]:
+    """Yield what refuses in a function."""
     for node in ast.walk(function):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=name)):
                 reports = ast.unparse(owner).endswith(("report", "self"))
                 if name in REFUSING and reports:
-                    yield node.lineno
+                    yield node
             case ast.Call(func=ast.Name(id=name)) if name in REFUSING:
-                yield node.lineno
+                yield node
             case ast.Raise(exc=ast.Call(func=ast.Name(id=name))):
                 if name in _INNER or hasattr(errors, name):
-                    yield node.lineno
+                    yield node

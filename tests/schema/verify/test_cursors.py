@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from block_programs import with_value
 from growing_programs import CAPACITY, PAST, growing_program
 from hand_built import END, F32, I64, LENGTHS, PLACES, SEQ, START, adds
 from moved_code import in_branches, in_partition, with_block
@@ -440,6 +441,17 @@ def test_what_is_at_no_cursor_may_be_written_anywhere(way):
 )
 def test_what_a_state_says_must_be_so(number, change, text):
     wants(with_state(WHOLE, number, **change), text)
+
+
+def test_a_ring_with_a_window_has_the_rows_of_its_cursor():
+    """The position of three rows, for rings of one."""
+    graph = WHOLE.methods[0].graph
+    for number, value in enumerate(graph.values):
+        if graph.values[graph.root_of(number)].storage == StateSlot(0):
+            graph = with_value(graph, number, type=replace(value.type, dims=(3,)))
+    cursors = (replace(WHOLE.cursors[0], rows=3),)
+    whole = with_state(with_run(WHOLE, graph=graph), 0, type=TensorType(I64, (3,)))
+    wants(replace(whole, cursors=cursors), "rows of 'keys' are not those of its cursor")
 
 
 def test_a_window_of_what_has_no_ring_is_refused():

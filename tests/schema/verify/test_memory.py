@@ -42,6 +42,10 @@ def test_a_partial_overlap_counts():
     assert unsound([scratch(0, 128), scratch(64)], (0,), (1,), (MUL, (0, 0), (1,)))
 
 
+def test_so_does_one_from_below():
+    assert unsound([scratch(64), scratch(0, 128)], (0,), (1,), (MUL, (0, 0), (1,)))
+
+
 def test_a_value_that_is_read_later_may_not_be_overwritten():
     steps = ((MUL, (0, 0), (1,)), (MUL, (1, 1), (2,)), (MUL, (0, 2), (3,)))
     assert unsound(

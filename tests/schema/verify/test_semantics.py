@@ -71,6 +71,7 @@ def test_a_data_file_with_a_blob_passes_and_one_twice_does_not():
     for change, text in (
         ({"name": "0.kvd"}, "'0.kvd' is there twice"),
         ({"digest": files[0].digest}, "two have one digest"),
+        ({"digest": bytes(31)}, "2.kvd: digest"),
     ):
         twice = (*P.files, *files[:2], replace(files[2], **change))
         refuse(replace(passing, files=twice), text)

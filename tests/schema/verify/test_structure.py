@@ -1,8 +1,10 @@
 import struct
+from collections import Counter
 
 import pytest
 from growing_programs import growing_program, positioned_program
 from sample_programs import sample_program, tiny_program
+from verifier_checks import place_of
 
 from kvc.schema._generated import TABLES
 from kvc.schema.codec import encode
@@ -142,14 +144,44 @@ def test_a_string_with_nul_or_bad_utf8_is_refused():
 
 
 def test_padding_that_is_not_zero_is_refused():
-    touched = 0
+    places = Counter()
     for position in range(8, len(RAW)):
         if RAW[position] == 0:
             try:
                 verify_structure(patched(position, b"\1"), "Program", b"KVCP", "x")
             except BadStructure as error:
-                touched += "padding is not zero" in str(error)
-    assert touched > 10
+                if "padding is not zero" in str(error):
+                    places[place_of(error).split(", ")[1].partition(":")[0]] += 1
+    assert places.total() > 10
+    assert places["check_table"] > 0  # between its fields, too
+
+
+def test_an_offset_that_leads_nowhere_is_refused():
+    refuse(patched(place(ROOT, "pool"), bytes(4)), "an offset is zero")
+    refuse(patched(POOL._target("ops") + 4, bytes(4)), "an offset is zero")
+
+
+def test_a_string_that_is_reached_twice_is_refused():
+    first = POOL._target("ops") + 4
+    (found,) = struct.unpack_from("<I", RAW, first)
+    again = struct.pack("<I", found - 4)  # of the next one, which is 4 bytes later
+    refuse(patched(first + 4, again), "two parts overlap")
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "text"),
+    [
+        (0, 1, "a table Graph with other fields"),
+        (0, 2, "a table Graph with other fields"),
+        (2, 16, "fields overlap, or a hole"),
+        (2, -8, "fields overlap, or a hole"),
+    ],
+)
+def test_a_vtable_says_what_its_table_has(at, change, text):
+    position = _position(GRAPH)
+    vtable = position - struct.unpack_from("<i", RAW, position)[0]
+    (found,) = struct.unpack_from("<H", RAW, vtable + at)
+    refuse(patched(vtable + at, struct.pack("<H", found + change)), text)
 
 
 def test_offsets_that_lead_out_are_refused():

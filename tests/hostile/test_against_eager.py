@@ -1,0 +1,161 @@
+"""A small share of the random programs, the same each day, and their judge itself."""
+
+import math
+
+import pytest
+
+pytest.importorskip("expecttest", reason="torch's samples of operators need expecttest")
+
+import torch
+from eager_parity import run_both
+from operator_programs import Code, Constant, OperatorProgram, Ref, Step, function_of
+from operator_shrinking import as_test, shrunk
+from operator_verdicts import Judge, Verdict
+from random_operators import draw, samples_of
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from kvc.compiler import Method
+from kvc.runtime import kernels
+
+# Of each kind of kernel some.
+NAMES = (
+    "add", "mul", "exp", "softmax", "sort", "cumsum", "index_select", "where", "clamp",
+    "transpose", "matmul", "sum", "gather", "cat", "roll", "nn.functional.silu",
+    "masked_fill", "amax", "narrow", "nn.functional.linear", "copysign", "scatter",
+)  # fmt: skip
+GOOD = {"same bits", "equal", "undecided"}
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def judge(tmp_path):
+    return Judge(tmp_path / "programs.kvc")
+
+
+def _program(name, *leaves, calls):
+    """A program of one operator, whose result it returns."""
+    refs = [each if isinstance(each, Ref) else Constant(each) for each in leaves]
+    _, spec = tree_flatten((0, (0,) * (len(leaves) - 1), {}))
+    step = Step(name, False, tuple(refs), spec, 1)
+    return OperatorProgram(Code(len(calls[0]), 0, (step,), (0,)), calls)
+
+
+@pytest.mark.parametrize(("length", "count"), [(1, 30), (8, 3)])
+def test_random_programs_are_as_in_eager(length, count, judge):
+    programs = [draw(0, number, length, NAMES) for number in range(count)]
+
+    found = judge.verdicts(programs)
+
+    assert [one for one in found if one.kind not in GOOD | {"refused"}] == []
+    assert sum(one.kind in GOOD for one in found) >= count / 2
+    assert all(len(one.code.steps) == length for one in programs)
+
+
+def test_equal_numbers_are_equal_programs():
+    samples_of.cache_clear()
+    first = draw(0, 7, 8, NAMES)
+    samples_of.cache_clear()
+    again = draw(0, 7, 8, NAMES)
+    assert again.code == first.code
+    assert str(again.calls) == str(first.calls)
+    assert draw(1, 7, 8, NAMES).code != first.code
+
+
+def test_special_values_shapes_and_buffers_are_all_drawn():
+    programs = [draw(0, number, 8, NAMES) for number in range(40)]
+    tensors = [each for one in programs for call in one.calls for each in call]
+    floats = [each.double() for each in tensors if each.is_floating_point()]
+    assert any(each.isnan().any() for each in floats)
+    assert any(each.isinf().any() for each in floats)
+    assert any(((each == 0) & each.signbit()).any() for each in floats)
+    assert any(((each != 0) & (each.abs() < 1e-38)).any() for each in floats)
+    assert any(each.numel() == 0 for each in tensors)
+    assert not all(each.is_contiguous() for each in tensors)
+    assert any(one.held for one in programs)
+    assert any(one.dynamic for one in programs)
+    assert any(step.in_place for one in programs for step in one.code.steps)
+
+
+@pytest.fixture
+def broken_exp(monkeypatch):
+    """A kernel that is wrong where a number is greater than 2."""
+
+    def exp(out, x):
+        return torch.exp(torch.clamp(x, max=2), out=out)
+
+    broken = {**kernels.load_kernels(), "aten::exp": exp}
+    monkeypatch.setattr("kvc.runtime.binding.frames.load_kernels", lambda: broken)
+
+
+def test_a_wrong_kernel_is_found_beside_others_and_made_small(broken_exp, tmp_path):
+    judge = Judge(tmp_path / "programs.kvc", ["fp32"])
+    x = torch.tensor([[1.0, 3.0], [math.nan, 0.0]])
+    y = _program("exp", Ref("inputs", 0), calls=((x,),))
+    add = _program("add", Ref("inputs", 0), Ref("inputs", 0), calls=((x,),))
+
+    found = judge.verdicts([add, y, add])
+
+    assert [one.kind for one in found] == ["same bits", "wrong", "same bits"]
+    assert "result 0 at [0, 1] is 7.38" in found[1].reason
+    less = shrunk(y, found[1], judge)
+    assert [step.name for step in less.code.steps] == ["exp"]
+    names = {
+        "torch": torch, "nn": nn, "math": math, "Method": Method, "run_both": run_both,
+        "function_of": function_of, "tensors": tree_leaves,
+    }  # fmt: skip
+    exec(as_test(less, "fp32"), names)  # its own text
+    with pytest.raises(AssertionError, match="Mismatched elements"):
+        names["test_it_is_as_in_eager"](tmp_path)
+
+
+def test_a_program_shrinks_to_the_step_that_fails(broken_exp, tmp_path):
+    judge = Judge(tmp_path / "programs.kvc", ["fp32"])
+    of_input, of_exp = Ref("inputs", 0), Ref("made", 1)
+    names = (("neg", of_input), ("exp", of_input), ("abs", of_exp), ("neg", of_exp))
+    parts = [_program(name, ref, calls=((),)) for name, ref in names]
+    steps = tuple(step for one in parts for step in one.code.steps)
+    calls = ((torch.tensor([3.0, 0.0]),),) * 2
+    whole = OperatorProgram(Code(1, 0, steps, (0, 3)), calls)
+    (verdict,) = judge.verdicts([whole])
+    assert verdict.kind == "wrong"
+
+    less = shrunk(whole, verdict, judge)
+
+    assert [step.name for step in less.code.steps] == ["exp"]
+    assert len(less.calls) == 1
+
+
+def test_a_crash_of_the_compiler_is_an_error_of_its_program(judge, monkeypatch):
+    def explode(*_):
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr("kvc.compiler.pipeline.import_program", explode)
+    one = _program("exp", Ref("inputs", 0), calls=((torch.ones(2),),))
+    assert judge.verdicts([one]) == [
+        Verdict("error", "ZeroDivisionError: a defect", "fp32")
+    ]
+
+
+def test_which_of_equal_values_is_chosen_decides_nothing(tmp_path, monkeypatch):
+    def last(out, x, count, axis, largest, by_size):
+        values, places = torch.topk(x.flip(axis), count, axis, largest, by_size)
+        out[0].copy_(values), out[1].copy_(x.shape[axis] - 1 - places)
+
+    broken = {**kernels.load_kernels(), "aten::topk": last}
+    monkeypatch.setattr("kvc.runtime.binding.frames.load_kernels", lambda: broken)
+    judge = Judge(tmp_path / "programs.kvc", ["fp32"])
+    ties = torch.tensor([3.0, 1.0, 3.0, 2.0])
+    apart = torch.tensor([3.0, 1.0, 4.0, 2.0])
+    step = ("topk", Ref("inputs", 0), 1)
+    programs = [_program(*step, calls=((x,),)) for x in (ties, apart)]
+    indices = [
+        OperatorProgram(Code(1, 0, (Step(*_parts(one), 2),), (1,)), one.calls)
+        for one in programs
+    ]
+    assert [one.kind for one in judge.verdicts(indices)] == ["undecided", "same bits"]
+
+
+def _parts(program):
+    (step,) = program.code.steps
+    return step.name, step.in_place, step.leaves, step.spec

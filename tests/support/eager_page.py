@@ -1,0 +1,87 @@
+"""What came of random programs of operators, as a page: tests/hostile/EAGER.md."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from operator_verdicts import RECIPES, TOLERANCES
+
+MEANS = {
+    "none": "eager has no answer, or another one each time",
+    "same bits": "equal by all recipes, to the bit, NaN for NaN",
+    "equal": "equal within the tolerance",
+    "undecided": "eager itself is as far from it with other roundings",
+    "refused": "a `KvcError` says what is not supported",
+    "wrong": "anything else",
+    "error": "an error that is no `KvcError`",
+    "ends the process": "a crash",
+    "runs for long": "40 s of a processor for each",
+}
+
+HEAD = """\
+# Random operators against eager
+
+Written by `python tests/hostile/against_eager.py FOLDER --page FILE`, with torch
+{torch}; do not edit. How programs are made: [README.md](README.md#random-operators).
+
+Recipes: {recipes}. Tolerances, relative and absolute: {tolerances}; integers are equal.
+"""
+
+
+class Record(Protocol):
+    """What has been tried of one length, as `against_eager.py` keeps it."""
+
+    length: int
+    seed: int
+    next: int
+    kinds: Counter[str]
+    refusals: Counter[str]
+    findings: list[list[object]]
+    seconds: float
+
+
+def page(records: Sequence[Record]) -> str:
+    """Return what has been found, as Markdown."""
+    tolerances = "; ".join(
+        f"{str(dtype).removeprefix('torch.')} {relative:g}, {absolute:g}"
+        for dtype, (relative, absolute) in TOLERANCES.items()
+    )
+    recipes = ", ".join(f"`{recipe}`" for recipe in RECIPES)
+    head = HEAD.format(torch=torch.__version__, recipes=recipes, tolerances=tolerances)
+    lines = [head.replace("+cpu", "")]
+    for record in records:
+        lines += _of_length(record)
+    return "\n".join(lines)
+
+
+def _of_length(record: Record) -> list[str]:
+    operators = f"{record.length} operator" + "s" * (record.length > 1)
+    tried, hours = sum(record.kinds.values()), record.seconds / 3600
+    findings = [f"- {' | '.join(map(str, one))}" for one in record.findings]
+    kinds = sorted(record.kinds, key=list(MEANS).index)
+    rows = [f"| {kind} | {MEANS[kind]} | {record.kinds[kind]:,} |" for kind in kinds]
+    return [
+        f"## Programs of {operators}",
+        "",
+        f"{tried:,} programs, seed {record.seed}, in {hours:.2f} hours",
+        "on a share of two busy processors.",
+        "",
+        "| verdict | meaning | programs |",
+        "| --- | --- | ---: |",
+        *rows,
+        "",
+        "### Findings",
+        "",
+        *(findings or ["None."]),
+        "",
+        "### Refused most often",
+        "",
+        *_refusals(record.refusals),
+        "",
+    ]
+
+
+def _refusals(counts: Mapping[str, int]) -> Iterable[str]:
+    for why, count in Counter(counts).most_common(12):
+        yield f"- {count:,}: {why}"

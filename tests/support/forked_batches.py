@@ -1,0 +1,117 @@
+"""Cases tried in processes of their own, which one that crashes or hangs ends alone.
+
+In: a function that tries some cases and returns an answer to each, which JSON can hold.
+Out: the answers, in order; `Ended` for a case within which the process ended.
+"""
+
+import json
+import mmap
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TryCases = Callable[[range], Sequence[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended, rather than to answer."""
+
+    code: int
+
+    @property
+    def too_long(self) -> bool:
+        """Tell whether it took more of a processor than it may."""
+        return self.code == -signal.SIGPROF
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a process may take.
+
+    Attributes:
+        seconds: of a processor, for each case.
+        nbytes: of address space, beside what there is before.
+        together: how many cases are tried at once.
+    """
+
+    seconds: float
+    nbytes: int
+    together: int = 1
+
+
+def answers(
+    try_cases: TryCases, cases: range, limits: Limits
+) -> Iterator[tuple[int, object | Ended]]:
+    """Yield the number of each case, and the answer to it or how the process ended.
+
+    After a process that ended another one goes on; where it tried several cases at
+    once, these are tried again one by one.
+    """
+    next_case = cases.start
+    while next_case < cases.stop:
+        left = range(next_case, cases.stop)
+        for some in _in_a_process(try_cases, left, limits):
+            if isinstance(some, Ended):
+                tried = left[next_case - left.start :][: limits.together]
+                if len(tried) > 1:
+                    yield from answers(try_cases, tried, _one_by_one(limits))
+                else:
+                    yield next_case, some
+                next_case += len(tried)
+            else:
+                for answer in some:
+                    yield next_case, answer
+                    next_case += 1
+
+
+def _one_by_one(limits: Limits) -> Limits:
+    return Limits(limits.seconds, limits.nbytes)
+
+
+def _in_a_process(
+    try_cases: TryCases, cases: range, limits: Limits
+) -> Iterator[list[object] | Ended]:
+    """Yield the answers to cases that are tried together; `Ended` if it ends early."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _child(try_cases, cases, limits, writing)
+    os.close(writing)
+    left = len(cases)
+    with os.fdopen(reading) as lines:
+        for line in lines:
+            made = json.loads(line)
+            left -= len(made)
+            yield made
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if left:
+        yield Ended(code)
+
+
+def _child(try_cases: TryCases, cases: range, limits: Limits, answers_to: int) -> None:
+    """Try cases, and write a line for those tried together; never returns."""
+    code = 1
+    try:
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (now + limits.nbytes,) * 2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        for first in range(0, len(cases), limits.together):
+            some = cases[first : first + limits.together]
+            signal.setitimer(signal.ITIMER_PROF, limits.seconds * len(some))
+            made = try_cases(some)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            os.write(answers_to, json.dumps(list(made)).encode() + b"\n")
+        code = 0
+    except BaseException:  # nobody else will tell
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,203 @@
+"""Programs of torch's operators as values: what they call, on which tensors.
+
+A step calls one of torch's sampled operators (`op_db`), or its variant in place, with
+inputs, buffers, what earlier steps made, and what else the sample takes. `Together` is
+the module of several programs, which share nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Literal, NamedTuple
+
+import torch
+from operator_samples import name_of, operators
+from torch import Tensor, nn
+from torch.testing._internal.opinfo.core import OpInfo
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
+
+from kvc.compiler import Dim, Method
+
+Tensors = tuple[Tensor, ...]
+Source = Literal["inputs", "held", "made"]
+Pool = Mapping[Source, Sequence[Tensor]]
+
+
+class Ref(NamedTuple):
+    """A tensor that there is, whole or a part of it.
+
+    Attributes:
+        source: an input, a buffer, or what a step made.
+        place: among these.
+        shape: of which its first elements are taken, None for the tensor as it is.
+    """
+
+    source: Source
+    place: int
+    shape: tuple[int, ...] | None = None
+
+    def of(self, pool: Pool) -> Tensor:
+        """Return it."""
+        tensor = pool[self.source][self.place]
+        if self.shape is None:
+            return tensor
+        return tensor.reshape(-1)[: prod(self.shape)].reshape(self.shape)
+
+
+class Constant(NamedTuple):
+    """An argument that is no tensor."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call of an operator.
+
+    Attributes:
+        name: of the operator, with that of its variant.
+        in_place: whether it writes over its first argument.
+        leaves: of its arguments, positional and by name, in the order of `spec`.
+        spec: how they are nested: input, args, kwargs.
+        count: how many tensors it makes.
+    """
+
+    name: str
+    in_place: bool
+    leaves: tuple[Ref | Constant, ...]
+    spec: TreeSpec
+    count: int = 0
+
+    def call(self, pool: Pool) -> list[Tensor]:
+        """Return the tensors among what the operator returns."""
+        leaves = [
+            leaf.of(pool) if isinstance(leaf, Ref) else leaf.value
+            for leaf in self.leaves
+        ]
+        given, args, kwargs = tree_unflatten(leaves, self.spec)
+        function = function_of(self.name, self.in_place)
+        made = tree_leaves(function(given, *args, **kwargs))
+        return [each for each in made if isinstance(each, Tensor)]
+
+    def refs(self) -> Iterator[Ref]:
+        """Yield the tensors that it takes."""
+        return (leaf for leaf in self.leaves if isinstance(leaf, Ref))
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a program does, without the tensors that it begins with.
+
+    Attributes:
+        takes: how many inputs it has.
+        holds: how many buffers.
+        steps: what is called, in order.
+        results: places among what steps make; all buffers are results too.
+    """
+
+    takes: int = 0
+    holds: int = 0
+    steps: tuple[Step, ...] = ()
+    results: tuple[int, ...] = ()
+
+    def made_of(self, inputs: Sequence[Tensor], held: Sequence[Tensor]) -> list[Tensor]:
+        """Return all tensors that the steps of a call make."""
+        made: list[Tensor] = []
+        pool: Pool = {"inputs": inputs, "held": held, "made": made}
+        for step in self.steps:
+            made += step.call(pool)
+        return made
+
+    def results_of(self, inputs: Sequence[Tensor], held: Sequence[Tensor]) -> Tensors:
+        """Return the results of a call."""
+        made = self.made_of(inputs, held)
+        return (*(made[place] for place in self.results), *held)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorProgram:
+    """A program and the tensors of its calls.
+
+    Attributes:
+        code: what it does.
+        calls: the inputs of each call, of equal shapes but for dynamic sizes.
+        held: buffers, which calls may write; each call begins with what the last left.
+        dynamic: the inputs whose first size the calls may choose.
+    """
+
+    code: Code = Code()
+    calls: tuple[Tensors, ...] = ((), ())
+    held: Tensors = ()
+    dynamic: frozenset[int] = frozenset()
+
+    def expected(self) -> list[Tensors]:
+        """Return what eager makes of each call: results, then inputs as they are then.
+
+        Raises:
+            Exception: whatever an operator raises that refuses its arguments.
+        """
+        held = copies(self.held)
+        made = []
+        with torch.no_grad():
+            for call in self.calls:
+                inputs = copies(call)
+                made.append(copies((*self.code.results_of(inputs, held), *inputs)))
+        return made
+
+
+def copies(tensors: Sequence[Tensor]) -> Tensors:
+    """Return equal tensors with memory of their own, as it is laid out."""
+    return tuple(each.clone() for each in tensors)
+
+
+@cache
+def _by_name() -> dict[str, OpInfo]:
+    return {name_of(op): op for op in operators()}
+
+
+def operator(name: str) -> OpInfo:
+    """Return the operator of a name."""
+    return _by_name()[name]
+
+
+def function_of(name: str, in_place: bool = False) -> Callable[..., object]:
+    """Return what a step calls."""
+    op = operator(name)
+    made: Callable[..., object] = op.inplace_variant if in_place else op.op
+    return made
+
+
+class Together(nn.Module):
+    """Several programs as one module, which takes the inputs of all."""
+
+    def __init__(self, programs: Sequence[OperatorProgram]) -> None:
+        super().__init__()
+        self.codes = tuple(each.code for each in programs)
+        for number, each in enumerate(programs):
+            for place, held in enumerate(each.held):
+                self.register_buffer(f"held_{number}_{place}", held.clone())
+
+    def forward(self, tensors: Tensors = ()) -> tuple[Tensor, ...]:
+        """Perform all."""
+        results: list[Tensor] = []
+        at = 0
+        for number, code in enumerate(self.codes):
+            held = [getattr(self, f"held_{number}_{i}") for i in range(code.holds)]
+            results += code.results_of(tensors[at : at + code.takes], held)
+            at += code.takes
+        return tuple(results)
+
+
+def method_of(programs: Sequence[OperatorProgram]) -> Method:
+    """Return the method of a `Together`."""
+    inputs = tuple(each.clone() for one in programs for each in one.calls[0])
+    dynamic: dict[str, dict[int, Dim]] = {}
+    at = 0
+    for number, each in enumerate(programs):
+        for place in sorted(each.dynamic):
+            most = max(call[place].shape[0] for call in each.calls)
+            dim = Dim(f"size{number}", 2, most + 3)
+            dynamic[f"tensors[{at + place}]"] = {0: dim}
+        at += each.code.takes
+    return Method("forward", args=(inputs,) if inputs else (), dynamic=dynamic)
