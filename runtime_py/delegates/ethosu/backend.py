@@ -38,6 +38,8 @@ from kvc.schema.model import Graph
 class EthosU(Delegate):
     """The run-time half."""
 
+    runs_on = "an Arm Ethos-U NPU, its integers computed on the host"
+
     def __init__(self, options: Options) -> None:
         self._program, self._path = options.program, options.path
 
