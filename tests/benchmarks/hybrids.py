@@ -1,7 +1,8 @@
 """Write bundles of a transformer, a hybrid and recurrent models of the same size.
 
 `python tests/benchmarks/hybrids.py FOLDER [RECIPE]` builds them with random weights,
-twelve layers of 576 (Mamba 2: twenty), and prints their parameters. `kvc bench` then compares them.
+twelve layers of 576 (Mamba 2: twenty), and prints their parameters. `kvc bench` then
+compares them.
 """
 
 import sys
