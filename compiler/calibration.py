@@ -20,11 +20,12 @@ from kvc.compiler.emit.program import DelegateCall
 from kvc.compiler.variants import Emitted
 from kvc.recipes import Recipe
 from kvc.schema import model
-from kvc.schema.calibration import Observed
+from kvc.schema.calibration import Observed, Ranges
 from kvc.schema.container import Content, Progress
 from kvc.schema.errors import (
     CalibrationNeeded,
     CalibrationUnused,
+    NeverSeen,
     NotCalibrated,
     listing,
 )
@@ -100,6 +101,7 @@ class Calibrating:
 
         Raises:
             NotCalibrated: the samples do not run a partition that needs ranges.
+            NeverSeen: one of its values has no elements in any sample.
             KvcError: as `Calibrator.observe`, or the bundle cannot be written.
         """
         self.progress("calibrate", 0, 0)
@@ -107,7 +109,9 @@ class Calibrating:
             path = Path(folder) / "bundle.kvc"
             Bundle(program, sources, self.files).save(path)
             observed = self.calibrator.observe(path, self.progress)
-        _check_run(program, observed, [each for each in parts if each.calibrated])
+        for backend in parts:
+            if backend.calibrated:
+                _check_run(program, observed, backend.name)
         numbers = count()
         found = {
             backend: {
@@ -130,22 +134,34 @@ def _ranged(
     return replace(partition, ranges={v: seen[i] for v, i in ids if i in seen})
 
 
-def _check_run(
-    program: model.Program, observed: Observed, backends: Sequence[Backend]
-) -> None:
-    """Check that what needs ranges has run.
+def _check_run(program: model.Program, observed: Observed, backend: str) -> None:
+    """Check that what needs ranges has run, with elements in all of its values.
 
     Raises:
-        NotCalibrated: it has not.
+        NotCalibrated, NeverSeen: it has not.
     """
-    for backend in backends:
-        missing = {
-            program.methods[one.method].name: None
-            for number, one in enumerate(program.delegates)
-            if number not in observed.ranges and one.backend == backend.name
-        }
-        if missing:
-            raise NotCalibrated(methods=listing([*missing]), backend=backend.name)
+    missing, unseen = dict[str, None](), dict[str, None]()
+    for number, one in enumerate(program.delegates):
+        method = program.methods[one.method]
+        if one.backend != backend:
+            continue
+        if number not in observed.ranges:
+            missing[method.name] = None
+        elif _unseen(method.blocks[one.block].graph, observed.ranges[number]):
+            unseen[method.name] = None
+    if missing:
+        raise NotCalibrated(methods=listing([*missing]), backend=backend)
+    if unseen:
+        raise NeverSeen(methods=listing([*unseen]), backend=backend)
+
+
+def _unseen(graph: model.Graph, ranges: Ranges) -> bool:
+    """Tell whether a floating-point value that can have elements has no range."""
+    return any(
+        number not in ranges
+        for number, value in enumerate(graph.values)
+        if value.type.dtype.is_floating and 0 not in value.type.dims
+    )
 
 
 def with_calibration(program: model.Program, made: Sequence[Emitted]) -> model.Program:

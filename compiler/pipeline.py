@@ -285,7 +285,13 @@ def _lower(program: Program, backend: Backend, owners: dict[int, Backend]) -> Pr
         method = order.method
         taken = supported_nodes(backend, method)
         outlined = outline(
-            method, taken, count, growable[method.name], order.waits, backend.in_place
+            method,
+            taken,
+            count,
+            growable[method.name],
+            order.waits,
+            backend.in_place,
+            backend.foreign_views(method),
         )
         done.append(outlined.method)
         run = [number for node in outlined.method.nodes for number in _blocks_at(node)]

@@ -98,6 +98,14 @@ class Backend(ABC):
     def supports(self, method: Method) -> frozenset[int]:
         """Return the indices of the nodes that it can run."""
 
+    def foreign_views(self, method: Method) -> frozenset[int]:
+        """Return the views that it cannot make: partitions read clones of them.
+
+        All others that its partitions read are made once more in these, where they are
+        `in_place`.
+        """
+        return frozenset()
+
     @abstractmethod
     def lower(
         self,

@@ -14,6 +14,7 @@ from kvc.compiler.emit.graph import value_numbers
 from kvc.compiler.ir import Constant, Method
 from kvc.schema.backends.ethosu import why_not
 from kvc.schema.backends.grids import Stored, asymmetric, write_grids
+from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Symbol
 
 _COPY = "aten::copy"
@@ -34,6 +35,15 @@ class EthosU(Backend):
             i
             for i, node in able_nodes(method, why_not).items()
             if node.op != _COPY or node.inputs[0].id in whole
+        )
+
+    def foreign_views(self, method: Method) -> frozenset[int]:
+        """Return the views that TOSA has no operator for, or not of such values."""
+        able = able_nodes(method, why_not)
+        return frozenset(
+            i
+            for i, node in enumerate(method.nodes)
+            if i not in able and OPS[node.op].aliasing is Aliasing.VIEW
         )
 
     def lower(

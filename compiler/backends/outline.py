@@ -35,6 +35,7 @@ def outline(
     growable: Growable,
     waits: Waits,
     in_place: bool = False,
+    foreign: frozenset[int] = frozenset(),
 ) -> Outlined:
     """Replace the taken nodes of a method by calls of delegates.
 
@@ -45,6 +46,7 @@ def outline(
         growable: the values with room after them.
         waits: the readers that each write of memory waits for, by index.
         in_place: of the backend, see `Backend`.
+        foreign: indices of the views that the backend cannot make itself.
     """
     taken = frozenset(i for i in taken if not _grows_array(method.nodes[i], i, waits))
     if not in_place:
@@ -54,7 +56,7 @@ def outline(
     while leaving := _starts_that_leave(method, groups):
         taken -= leaving
         groups = groups_of(method, taken, waits)
-    cutter = _Cutter(method, taken, growable, in_place)
+    cutter = _Cutter(method, taken, growable, in_place, foreign)
     graphs = [cutter.partition(base + i, indices) for i, indices in enumerate(groups)]
     calls = {
         indices[-1]: _call(method, graph)
@@ -155,17 +157,24 @@ class _Cutter:
     """
 
     def __init__(
-        self, method: Method, taken: frozenset[int], growable: Growable, in_place: bool
+        self,
+        method: Method,
+        taken: frozenset[int],
+        growable: Growable,
+        in_place: bool,
+        foreign: frozenset[int],
     ) -> None:
         self._method, self._taken, self._in_place = method, taken, in_place
         self._constants = {value.id: (value, name) for value, name in method.constants}
-        self._views = {
-            value.id: node
+        views = {
+            value.id: i
             for i, node in enumerate(method.nodes)
             if i not in taken and _is_view(node)
             for value in node.outputs
         }
-        self._strided = {*growable, *self._views}
+        self._views = {v: method.nodes[i] for v, i in views.items() if i not in foreign}
+        foreign_views = {v for v, i in views.items() if i in foreign}
+        self._strided = foreign_views if in_place else {*growable, *views}
         self._whole_writes = {write.index: write.old for write in whole_writes(method)}
         self._count = method.next_id()
         self._cloned: dict[int, Value] = {}
@@ -175,7 +184,9 @@ class _Cutter:
         """Return some nodes as a block, with what they leave for others as outputs."""
         method = self._method
         nodes = [method.nodes[i] for i in indices]
-        nodes = self._with_views(nodes) if self._in_place else self._in_order(nodes)
+        if self._in_place:
+            nodes = self._with_views(nodes)
+        nodes = self._in_order(nodes)
         defined = {value.id for node in nodes for value in node.outputs}
         read = {value.id: value for node in nodes for value in node.inputs}
         inputs = {
@@ -213,7 +224,7 @@ class _Cutter:
         )
 
     def _with_views(self, nodes: Sequence[Node]) -> list[Node]:
-        """Return nodes with the views from outside that they read, made once more."""
+        """Return nodes with the views that they read, made once more, not `foreign`."""
         names: dict[int, Value] = {}
         found: list[Node] = []
 
@@ -235,7 +246,7 @@ class _Cutter:
         return found
 
     def _in_order(self, nodes: Sequence[Node]) -> list[Node]:
-        """Return nodes that read clones of what does not lie in order, or has room."""
+        """Return nodes that read clones of what they cannot read where it lies."""
         for value in dict.fromkeys(v for node in nodes for v in node.inputs):
             if value.id in self._strided and value.id not in self._cloned:
                 clone = self._cloned[value.id] = self._fresh(value)

@@ -33,7 +33,7 @@ class _Calls:
 
     def arguments(self, call: int) -> dict[str, object]:
         """Return the arguments of a call; the last array goes on."""
-        leaves = [array[min(call, len(array) - 1)] for array in self.given]
+        leaves = [array[min(call, len(array) - 1), ...] for array in self.given]
         tree = json.loads(self.method.input_tree)["arguments"]
         return {name: unflatten(json.dumps(one), leaves) for name, one in tree}
 

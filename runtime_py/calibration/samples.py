@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kvc.runtime.calibration.array_calls import call_with
-from kvc.runtime.calibration.array_files import Arrays, read_arrays
+from kvc.runtime.calibration.array_files import MOST_NBYTES, Arrays, read_arrays
 from kvc.runtime.calibration.observing import observed
 from kvc.runtime.calibration.token_calls import (
     Sequences,
@@ -26,7 +26,6 @@ from kvc.schema.model import Calibration
 
 METHOD: Final = "minmax"  # the least and the greatest number of all samples
 _ARRAYS: Final = (".npy", ".npz", ".safetensors")
-_MOST_NBYTES: Final = 1 << 30
 
 
 class Samples:
@@ -112,14 +111,14 @@ class Samples:
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:  # noqa: PTH123  "" would be "."
-            raw = file.read(_MOST_NBYTES + 1)
+            raw = file.read(MOST_NBYTES + 1)
     except (OSError, ValueError) as error:
         reason = f"cannot be read: {reason_of(error)}"
         raise BadSamples(source=path, reason=reason) from error
     if not raw:
         raise BadSamples(source=path, reason="the file is empty")
-    if len(raw) > _MOST_NBYTES:
-        reason = f"more than {_MOST_NBYTES} bytes; a thousandth of that is enough"
+    if len(raw) > MOST_NBYTES:
+        reason = f"more than {MOST_NBYTES} bytes; a thousandth of that is enough"
         raise BadSamples(source=path, reason=reason)
     return raw
 

@@ -22,6 +22,7 @@ from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.grids import Floats, Grid
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Constant, Delegate, Program
+from kvc.schema.ops import OPS, Aliasing
 
 # From a value that is named data, and its numbers, to the numbers that are stored.
 StoreWeight = Callable[[int, Array], Array]
@@ -57,12 +58,13 @@ class FixedPointHandle(SteppedHandle):
             for number, value in enumerate(graph.values)
             if isinstance(value.storage, Constant)
         }
-        made = {value for step in graph.instructions for value in step.results}
-        self._written = {
-            graph.root_of(value)
-            for value in made
-            if graph.root_of(value) in graph.inputs
+        made = {
+            value
+            for step in graph.instructions
+            if OPS[step.op].aliasing is not Aliasing.VIEW
+            for value in step.results
         }
+        self._written = {graph.root_of(value) for value in made} & {*graph.inputs}
 
     def constant(self, name: int) -> Array:
         """Return named data as it is stored."""

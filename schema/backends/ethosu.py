@@ -18,7 +18,8 @@ from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
 
 MAX_RANK: Final = 4
-MAX_DEPTH: Final = 65_536  # int8 products whose int32 sum is exact
+MAX_DEPTH: Final = 32_768  # int8 products whose sum is below 2 ** 30
+MAX_BIAS: Final = 1 << 30  # with these products, an int32
 FUNCTIONS: Final = (  # of one value: a table of 256 results
     "aten::abs",
     "aten::add.Scalar",

@@ -74,7 +74,9 @@ class Grid:
 
         A NaN becomes the integer of 0.
         """
-        steps = np.rint(np.nan_to_num(numbers / np.float32(self.scale), nan=0.0))
+        with np.errstate(over="ignore"):  # an infinity is clipped too
+            exact = numbers / np.float32(self.scale)
+        steps = np.rint(np.nan_to_num(exact, nan=0.0))
         bounded = np.clip(steps + self.zero, self.stored.least, self.stored.most)
         whole: Integers = bounded.astype(np.int32)
         return whole
@@ -126,25 +128,31 @@ def _scale(width: float, steps: int) -> float:
 
 
 def channels_rounded(
-    weight: Floats, axis: int, stored: Stored = Stored.INT8
+    weight: Floats,
+    axis: int,
+    stored: Stored = Stored.INT8,
+    least_scale: Floats | float = 0.0,
 ) -> tuple[Integers, Floats]:
     """Return the integers of a weight and the scale of each of its channels.
 
     Symmetric: a channel's greatest number is `stored.most`, none is below -`most`. A
-    channel of zeros has scale 1.
+    channel of zeros has its least scale, or 1.
 
     Args:
         weight: float32, any shape, finite.
         axis: which has the channels.
         stored: the type of the integers.
+        least_scale: float32 [channels], below which no scale lies; 0 where any may be.
 
     Returns:
         int32 of the weight's shape; float32 [channels].
     """
     others = tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     reach = np.abs(weight).max(others, keepdims=True, initial=0.0)
-    wide = np.maximum(reach / np.float32(stored.most), np.float32(_LEAST_SCALE))
-    scale = np.where(reach > 0, wide, np.float32(1))
+    least = np.broadcast_to(np.float32(least_scale), reach.size).reshape(reach.shape)
+    wide = np.maximum(reach / np.float32(stored.most), least)
+    bounded = np.maximum(wide, np.float32(_LEAST_SCALE))
+    scale = np.where(wide > 0, bounded, np.float32(1))
     whole = np.clip(np.rint(weight / scale), -stored.most, stored.most)
     return whole.astype(np.int32), scale.reshape(-1).astype(np.float32)
 

@@ -371,6 +371,14 @@ class NotCalibrated(CompileError):
     template = "the samples never run {methods}, of which {backend} takes parts; give samples for all inputs"
 
 
+class NeverSeen(CompileError):
+    """Samples run all, and are so small that some values have no elements."""
+
+    methods: str
+    backend: str
+    template = "some values of {methods} have no elements in any sample, and {backend} needs to know how large they become; give samples of greater sizes"
+
+
 class BadSamples(CompileError):
     """Samples to calibrate with cannot be read, or are not for this model."""
 

@@ -400,3 +400,49 @@ def test_a_backend_of_the_same_kind_without_samples_has_no_ranges(
     monkeypatch.setattr(FixedPoint, "calibrated", False)
     stack(tmp_path, recipe(tmp_path), None)
     assert SEEN[0].ranges == {}
+
+
+class Viewed(nn.Module):
+    """Reads its input in another shape, and as it is."""
+
+    def forward(self, x):
+        return x.reshape(-1).tanh(), x.exp()
+
+
+def test_what_others_read_too_is_not_rounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    everything = FixedPoint.supports
+    monkeypatch.setattr(
+        FixedPoint,
+        "supports",
+        lambda self, method: frozenset(
+            i for i in everything(self, method) if method.nodes[i].op != "aten::exp"
+        ),
+    )
+    x = np.float32([[0.011, 0.5], [-1.0, 0.733]])
+    method, path = Method("forward", (torch.ones(2, 2),)), tmp_path / "viewed.kvc"
+    compile_program(
+        Viewed(), [method], recipe=recipe(tmp_path), calibrate=saved(tmp_path, x=x)
+    ).save(path)
+    with load(path) as program:
+        rounded, exact = program.forward(x)
+    assert not np.array_equal(rounded, np.tanh(x).reshape(-1))
+    assert np.allclose(exact, np.exp(x), rtol=1e-6)
+
+
+class Scaled(nn.Module):
+    """Takes a number as a tensor without axes."""
+
+    def forward(self, x, by):
+        return x * by
+
+
+def test_an_input_without_axes_has_one_number_for_each_call(tmp_path: Path):
+    methods = [Method("forward", (torch.ones(3), torch.ones(())))]
+    given = {"x": np.ones((2, 3), np.float32), "by": np.float32([-2, 5])}
+    compile_program(
+        Scaled(), methods, recipe=recipe(tmp_path), calibrate=saved(tmp_path, **given)
+    )
+    (partition,) = SEEN
+    assert (-2.0, 5.0) in [(r.low, r.high) for r in partition.ranges.values()]

@@ -373,6 +373,12 @@ def test_dump_shows_what_an_exported_file_takes(tmp_path: Path):
     assert "has no such tables" in refused.output
 
 
+def reported(**counts: int) -> bytes:
+    usual = dict.fromkeys(("sram_nbytes", "other_nbytes", "cycles", "macs"), 1)
+    one = {"file": "f", "method": "m", "inputs": [], "outputs": [], **usual, **counts}
+    return json.dumps({"target": "t", "partitions": [one]}).encode()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -380,14 +386,28 @@ def test_dump_shows_what_an_exported_file_takes(tmp_path: Path):
         ("report.json", b"[]", "damaged"),
         ("report.json", b'{"target": 3, "partitions": []}', "3 is no str"),
         ("report.json", b"[" * 100_000, "damaged"),
+        ("report.json", reported(sram_nbytes=10**400), "a count below 0 or above"),
+        ("report.json", reported(cycles=-1), "a count below 0 or above"),
     ],
 )
 def test_dump_refuses_archives_that_are_no_exports(tmp_path, name, content, words):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr(name, content)
     found = CliRunner().invoke(main, ["dump", str(tmp_path / "a.zip")])
-    assert found.exit_code != 0
+    assert isinstance(found.exception, SystemExit)
     assert words in found.output
+
+
+def test_dump_refuses_an_encrypted_archive(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("report.json", reported())
+    raw = bytearray((tmp_path / "a.zip").read_bytes())
+    raw[raw.rfind(b"PK\x01\x02") + 8] |= 1
+    raw[6] |= 1
+    (tmp_path / "a.zip").write_bytes(raw)
+    found = CliRunner().invoke(main, ["dump", str(tmp_path / "a.zip")])
+    assert isinstance(found.exception, SystemExit)
+    assert "encrypted" in found.output
 
 
 @needs_vela

@@ -19,6 +19,7 @@ T = TypeVar("T")
 _MARK: Final = b"PK\x03\x04"
 _REPORT: Final = "report.json"
 _MOST_NBYTES: Final = 1 << 24
+_MOST: Final = (1 << 63) - 1  # of bytes, cycles and multiplications
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,7 @@ def describe_exported(path: str) -> ExportedReport | None:
             return None
     try:
         return _report(path)
-    except (ValueError, KeyError, TypeError, OSError, RecursionError, EOFError,
-            NotImplementedError, zipfile.BadZipFile) as error:  # fmt: skip
+    except Exception as error:  # zipfile and json have a dozen kinds
         reason = f"no file of kvc export, or damaged: {error!r}"
         raise FileProblem(path=path, reason=reason) from error
 
@@ -90,11 +90,18 @@ def _partition(told: Mapping[str, object]) -> ExportedPartition:
         method=_typed(told["method"], str),
         inputs=len(_typed(told["inputs"], list)),
         outputs=len(_typed(told["outputs"], list)),
-        sram_nbytes=_typed(told["sram_nbytes"], int),
-        other_nbytes=_typed(told["other_nbytes"], int),
-        cycles=_typed(told["cycles"], int),
-        macs=_typed(told["macs"], int),
+        sram_nbytes=_count(told["sram_nbytes"]),
+        other_nbytes=_count(told["other_nbytes"]),
+        cycles=_count(told["cycles"]),
+        macs=_count(told["macs"]),
     )
+
+
+def _count(found: object) -> int:
+    number = _typed(found, int)
+    if not 0 <= number <= _MOST:
+        raise ValueError(f"a count below 0 or above {_MOST}")
+    return number
 
 
 def _typed(found: object, kind: type[T]) -> T:

@@ -21,8 +21,8 @@ from kvc.runtime.delegates.ethosu.tosa import (
     Shape,
     TosaGraph,
 )
-from kvc.schema.backends.ethosu import ADDITIONS
-from kvc.schema.backends.grids import Grid, channels_rounded
+from kvc.schema.backends.ethosu import ADDITIONS, MAX_BIAS
+from kvc.schema.backends.grids import Floats, Grid, Integers, channels_rounded
 from kvc.schema.model import Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine
@@ -158,19 +158,20 @@ class _Lowering:
         return self._stored(made, result, [scale])
 
     def _linear(self, step: Instruction, result: int) -> str:
-        x, weight = _ref(step.arguments[0]), self._weight(step)
+        x, (weight, scales) = _ref(step.arguments[0]), self._channels(step)
         depth = weight.shape[1]
         rows = prod(self._shape(x)) // depth
         image = self._builder.reshape(self._name(x), (1, rows, 1, depth))
         geometry = _geometry((0, 0), (1, 1), (1, 1))
-        made = self._conv("CONV2D", step, image, weight[:, None, None], geometry)
-        stored = self._stored_channels(made, step, result, weight)
+        turned = weight[:, None, None]
+        made = self._conv("CONV2D", step, image, turned, scales, geometry)
+        stored = self._stored_channels(made, step, result, scales)
         return self._builder.reshape(stored, self._shape(result))
 
     def _convolution(
         self, step: Instruction, result: int, arguments: Sequence[object]
     ) -> str:
-        weight, x = self._weight(step), _ref(step.arguments[0])
+        x, (weight, scales) = _ref(step.arguments[0]), self._channels(step)
         stride, padding, dilation = (_pair(arguments[i]) for i in (3, 4, 5))
         line = weight.ndim == 3
         if line:
@@ -189,8 +190,8 @@ class _Lowering:
             shape = (channels, -1, *weight.shape[2:])
             turned = weight[:, 0].reshape(shape).transpose(2, 3, 0, 1)
         kind = "DEPTHWISE_CONV2D" if depthwise else "CONV2D"
-        made = self._conv(kind, step, image, turned, geometry)
-        stored = self._stored_channels(made, step, result, weight)
+        made = self._conv(kind, step, image, turned, scales, geometry)
+        stored = self._stored_channels(made, step, result, scales)
         turned_back = self._builder.transpose(stored, (0, 3, 1, 2))
         return self._builder.reshape(turned_back, self._shape(result))
 
@@ -225,38 +226,46 @@ class _Lowering:
         step: Instruction,
         image: str,
         weight: Array,
+        scales: Floats,
         geometry: Geometry,
     ) -> str:
         """Convolve with int8 weights that are in TOSA's order already."""
-        x = _ref(step.arguments[0])
-        grid, scale = self._grids[x], self._scales(step)
-        bias = np.zeros(len(scale))
-        given = step.arguments[2]
-        if given is not None:
-            exact = self._constant_of(_ref(given)).astype(np.float64)
-            bias = np.rint(exact / (scale.astype(np.float64) * grid.scale))
-        most = (1 << 31) - 1
-        whole = np.clip(bias, -most, most).astype(np.int32)
+        grid, exact = self._grids[_ref(step.arguments[0])], self._bias(step)
+        bias = np.rint(exact / (scales.astype(np.float64) * grid.scale))
+        whole = np.clip(bias, -MAX_BIAS, MAX_BIAS).astype(np.int32)
         return self._builder.convolution(
-            kind, image, weight, whole, grid.zero, geometry
+            kind,
+            image,
+            weight,
+            np.broadcast_to(whole, len(scales)),
+            grid.zero,
+            geometry,
         )
 
-    def _weight(self, step: Instruction) -> Array:
-        """Return the weight of a product as integers, in the model's order of axes."""
-        weight = self._constant_of(_ref(step.arguments[1]))
-        return channels_rounded(weight.astype(np.float32), 0)[0]
+    def _channels(self, step: Instruction) -> tuple[Integers, Floats]:
+        """Return the weight of a product as integers, and the scale of each channel.
 
-    def _scales(self, step: Instruction) -> Array:
-        weight = self._constant_of(_ref(step.arguments[1]))
-        return channels_rounded(weight.astype(np.float32), 0)[1]
+        The axes are in the model's order. Beside a large bias, tiny weights have a
+        scale so great that the bias is an integer of 31 bits.
+        """
+        weight = self._constant_of(_ref(step.arguments[1])).astype(np.float32)
+        scale = self._grids[_ref(step.arguments[0])].scale
+        least = np.abs(self._bias(step)) / (MAX_BIAS * scale)
+        return channels_rounded(weight, 0, least_scale=least.astype(np.float32))
+
+    def _bias(self, step: Instruction) -> Doubles:
+        """Return the bias of a product, float64 [channels], or [1] of 0 for none."""
+        given = step.arguments[2]
+        if given is None:
+            return np.zeros(1)
+        return self._constant_of(_ref(given)).astype(np.float64)
 
     def _stored_channels(
-        self, made: str, step: Instruction, result: int, weight: Array
+        self, made: str, step: Instruction, result: int, scales: Floats
     ) -> str:
         """Bring sums of products, whose last axis is channels, to the result's grid."""
         x = self._grids[_ref(step.arguments[0])]
-        scales = [float(one) * x.scale for one in self._scales(step)]
-        return self._stored(made, result, scales)
+        return self._stored(made, result, [float(one) * x.scale for one in scales])
 
     def _cat(self, result: int, step: Instruction, arguments: Sequence[object]) -> str:
         values = step.arguments[0]

@@ -43,5 +43,5 @@ def table_of(
     """Return a function of int8 as 256 integers on the grid of its result."""
     given = x.numbers(np.arange(-128, 128, dtype=np.int32)).astype(np.float64)
     with np.errstate(all="ignore"):  # what is far outside of what is ever given
-        made = function(given)
-    return y.integers(made.astype(np.float32)).astype(np.int8)
+        made = function(given).astype(np.float32)
+    return y.integers(made).astype(np.int8)
