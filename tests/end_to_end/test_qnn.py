@@ -198,6 +198,28 @@ def test_views_of_weights_are_given_to_the_device(device: str, tmp_path: Path):
         assert near(program.forward(x.numpy()), wanted)
 
 
+def test_a_query_whose_mask_hides_all_gets_numbers(device: str, tmp_path: Path):
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.product = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            y = self.product(x)
+            return nn.functional.scaled_dot_product_attention(y, y, y, attn_mask=mask)
+
+    model, x = Masked().eval(), torch.randn(1, 1, 3, 4)
+    mask = torch.zeros(1, 1, 3, 3)
+    mask[..., 0, 1:] = -torch.inf
+    mask[..., 1, :] = torch.finfo(torch.float32).min
+    wanted = model(x, mask).detach().numpy()
+    made = compile_program(model, [Method("forward", (x, mask))], "qnn_fp16")
+    made.save(tmp_path / "m")
+    with load(tmp_path / "m") as program:
+        assert near(program.forward(x.numpy(), mask.numpy()), wanted)
+
+
 def modules_after(path: Path) -> set[str]:
     """Return what a process has imported that has called both methods of a bundle."""
     code = (
