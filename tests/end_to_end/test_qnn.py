@@ -22,6 +22,7 @@ from torch import nn
 from kvc.compiler import CacheConfig, Method, compile_program, export_hf
 from kvc.recipes import Recipe, load_recipe
 from kvc.runtime import Program, Session, SoftwareDevice, generate, load
+from kvc.runtime.delegates.qnn import Qnn
 from kvc.schema.errors import BadBuckets, BadSetting, CacheOverflow
 
 TOKENS = np.arange(3, 27)[None]
@@ -178,6 +179,29 @@ def test_the_file_of_a_target_has_the_same_bytes_each_time(
     assert files[0] == files[1]
     with load(paths[0]) as program, pytest.raises(BadSetting, match="qnn:v68, qnn:v69"):
         program.pack(target="qnn:v12")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("target", Qnn.targets())
+def test_each_target_has_the_same_bytes_and_bits_each_time(
+    paths: tuple[Path, Path], target: str, tmp_path: Path
+):
+    from kvc.tools.packing import pack_bundle
+
+    files, found = [], []
+    for number in range(2):
+        packed = tmp_path / f"{number}.kvc"
+        packed.write_bytes(paths[0].read_bytes())
+        with load(packed) as program:
+            (made,) = program.pack(target=f"qnn:{target}")
+            files.append(made.content())
+        if number:
+            pack_bundle(packed, f"qnn:{target}")
+        with load(packed, device=f"qnn:{target}") as program:
+            with program.session() as session:
+                found.append(answers(session))
+    assert files[0] == files[1]
+    assert all(map(np.array_equal, *found))
 
 
 def test_views_of_weights_are_given_to_the_device(device: str, tmp_path: Path):
