@@ -197,9 +197,9 @@ def test_each_target_has_the_same_bytes_and_bits_each_time(
             files.append(made.content())
         if number:
             pack_bundle(packed, f"qnn:{target}")
-        with load(packed, device=f"qnn:{target}") as program:
-            with program.session() as session:
-                found.append(answers(session))
+        where = f"qnn:{target}"
+        with load(packed, device=where) as program, program.session() as session:
+            found.append(answers(session))
     assert files[0] == files[1]
     assert all(map(np.array_equal, *found))
 
