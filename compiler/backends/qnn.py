@@ -3,7 +3,8 @@
 Products and what follows from them are taken. What no product feeds is left to others:
 positions, angles and tables that numbers of tokens are made of need more than float16
 has. So is a cache that others than attention read, since the device never has its new
-content in one piece.
+content in one piece; and what reads, where the host has to, what the device has made:
+a cache, a place in it, a mask.
 """
 
 from typing import ClassVar
@@ -16,6 +17,9 @@ from kvc.schema.backends.operands import WhyNot
 from kvc.schema.ops import OPS, Aliasing
 
 _KEYS, _VALUES = 1, 2  # arguments of `kvc::attention`
+# Arguments that the host reads before the device runs: a cache, where it is written and
+# how far; the valid length, mask, slopes and row lengths of attention.
+_OF_THE_HOST = {qnn.CACHE_UPDATE: (0, 2, 5), qnn.ATTENTION: (3, 9, 10, 15)}
 
 
 class Qnn(BlockBackend):
@@ -54,8 +58,10 @@ def _fed(method: Method, able: dict[int, Node]) -> dict[int, Node]:
 def _unfit(method: Method, taken: dict[int, Node]) -> frozenset[int]:
     """Return cache writes whose results others read, and attention that is not alike.
 
-    And what is a view of a cache, or of what is no float.
+    And what is a view of a cache, or of what is no float; and what has the host read
+    what the device has yet to make.
     """
+    made_there = {value.id for node in taken.values() for value in node.outputs}
     writers = {n.outputs[0].id: i for i, n in taken.items() if n.op == qnn.CACHE_UPDATE}
     wrong: set[int] = set()
     for index, node in enumerate(method.nodes):
@@ -71,9 +77,17 @@ def _unfit(method: Method, taken: dict[int, Node]) -> frozenset[int]:
             keys, values = node.arguments[_KEYS], node.arguments[_VALUES]
             made = [writers.get(v.id) for v in (*_values(keys), *_values(values))]
             wrong |= {each for each in made if each is not None}
-        if inside and not _is_float(node):
+        if inside and (not _is_float(node) or made_there & _read_by_host(node)):
             wrong.add(index)
     return frozenset(wrong)
+
+
+def _read_by_host(node: Node) -> frozenset[int]:
+    """Return the values that the host reads before the device runs."""
+    if OPS[node.op].aliasing is Aliasing.CHECK:
+        return frozenset(value.id for value in node.inputs)
+    numbers = _OF_THE_HOST.get(node.op, ())
+    return frozenset(v.id for n in numbers for v in _values(node.arguments[n]))
 
 
 def _values(argument: object) -> tuple[Value, ...]:

@@ -24,6 +24,7 @@ MAX_RANK: Final = 5
 LARGEST: Final = 65504.0  # float16
 LEAST: Final = 2.0**-14  # with all of its bits
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
+CHECKS: Final = frozenset({"kvc::check_index", "kvc::check_rows", "kvc::check_size"})
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
@@ -31,7 +32,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     for kind in [*(each.type for each in operands_of(arguments)), *results]:
         if not 1 <= len(kind.dims) <= MAX_RANK:
             return f"it takes tensors of 1 to {MAX_RANK} dims, and no {kind}"
-    if OPS[op].aliasing in (Aliasing.VIEW, Aliasing.CHECK):
+    if OPS[op].aliasing is Aliasing.VIEW or op in CHECKS:
         return ""
     rule = RULES.get(op)
     return f"it does not run {op}" if rule is None else rule(arguments, results)
@@ -214,5 +215,8 @@ ANCHORS: Final = frozenset(
 def why_apart(op: str) -> str:
     """Return why a node that the list has is left to others all the same."""
     if op in (CACHE_UPDATE, ATTENTION):
-        return "others than one attention read what is written to the cache"
+        return (
+            "others than one attention read what is written to the cache, or a product "
+            "feeds the cache's old content or the mask"
+        )
     return "no product feeds it, so that it stays exact"

@@ -22,6 +22,7 @@ from torch import nn
 from kvc.compiler import CacheConfig, Method, compile_program, export_hf
 from kvc.recipes import Recipe, load_recipe
 from kvc.runtime import Program, Session, SoftwareDevice, generate, load
+from kvc.runtime.delegates.qnn import Qnn
 from kvc.schema.errors import BadBuckets, BadSetting, CacheOverflow
 
 TOKENS = np.arange(3, 27)[None]
@@ -180,6 +181,29 @@ def test_the_file_of_a_target_has_the_same_bytes_each_time(
         program.pack(target="qnn:v12")
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("target", Qnn.targets())
+def test_each_target_has_the_same_bytes_and_bits_each_time(
+    paths: tuple[Path, Path], target: str, tmp_path: Path
+):
+    from kvc.tools.packing import pack_bundle
+
+    files, found = [], []
+    for number in range(2):
+        packed = tmp_path / f"{number}.kvc"
+        packed.write_bytes(paths[0].read_bytes())
+        with load(packed) as program:
+            (made,) = program.pack(target=f"qnn:{target}")
+            files.append(made.content())
+        if number:
+            pack_bundle(packed, f"qnn:{target}")
+        where = f"qnn:{target}"
+        with load(packed, device=where) as program, program.session() as session:
+            found.append(answers(session))
+    assert files[0] == files[1]
+    assert all(map(np.array_equal, *found))
+
+
 def test_views_of_weights_are_given_to_the_device(device: str, tmp_path: Path):
     class Viewed(nn.Module):
         def __init__(self) -> None:
@@ -196,6 +220,28 @@ def test_views_of_weights_are_given_to_the_device(device: str, tmp_path: Path):
     compile_program(model, [Method("forward", (x,))], "qnn_fp16").save(tmp_path / "m")
     with load(tmp_path / "m") as program:
         assert near(program.forward(x.numpy()), wanted)
+
+
+def test_a_query_whose_mask_hides_all_gets_numbers(device: str, tmp_path: Path):
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.product = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            y = self.product(x)
+            return nn.functional.scaled_dot_product_attention(y, y, y, attn_mask=mask)
+
+    model, x = Masked().eval(), torch.randn(1, 1, 3, 4)
+    mask = torch.zeros(1, 1, 3, 3)
+    mask[..., 0, 1:] = -torch.inf
+    mask[..., 1, :] = torch.finfo(torch.float32).min
+    wanted = model(x, mask).detach().numpy()
+    made = compile_program(model, [Method("forward", (x, mask))], "qnn_fp16")
+    made.save(tmp_path / "m")
+    with load(tmp_path / "m") as program:
+        assert near(program.forward(x.numpy(), mask.numpy()), wanted)
 
 
 def modules_after(path: Path) -> set[str]:

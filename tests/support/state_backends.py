@@ -72,9 +72,9 @@ def compiling_with(name: str) -> Iterator[None]:
         yield
 
 
-def _emit_natively(*arguments: object) -> Program:
+def _emit_natively(*arguments: object, **named: object) -> Program:
     """Emit a program, and look that the backend `cpu`, if it has it, takes all."""
-    program = _emit(*arguments)
+    program = _emit(*arguments, **named)
     if program.provenance.recipe in RECIPES:
         for method in describe_methods(program):
             assert set(method.left) <= set(LEFT), f"{method.name} leaves {method.left}"

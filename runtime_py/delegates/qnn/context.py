@@ -5,6 +5,7 @@ weight is stored once in the file that they read. A graph is built when a call f
 needs it. Where the process has been lost, the next call builds again what it needs.
 """
 
+import contextlib
 import mmap
 import os
 import threading
@@ -26,7 +27,7 @@ from kvc.runtime.delegates.qnn.model_file import (
 )
 from kvc.runtime.delegates.qnn.plan import Plan, Stored
 from kvc.runtime.delegates.qnn.process import BUILDING_S, RUNNING_S, Process
-from kvc.schema.errors import NativeCallFailed
+from kvc.schema.errors import NativeCallFailed, WorkerLost
 
 WEIGHTS: Final = "weights.bin"
 
@@ -49,7 +50,8 @@ class Context:
     @property
     def stored(self) -> Mapping[Stored, int]:
         """Return the bytes of the weights in the file."""
-        return {stored: nbytes for stored, (_, nbytes) in self._offsets.items()}
+        offsets = self._offsets.copy()  # other threads build graphs
+        return {stored: nbytes for stored, (_, nbytes) in offsets.items()}
 
     def call(self, plan: Plan, read: Read, found: Graph | None) -> "Call":
         """Return a call of a plan, bound to memory of its own.
@@ -105,24 +107,30 @@ class Context:
         return self._process
 
     def _build(self, process: Process, call: "Call") -> None:
-        model, do = call.plan.model, "build"
-        file = _file_of(model)
-        if call.found is None:
-            self._write(process, call.plan, call.read)
-        else:
-            do, (own_name, content) = "load", call.found
-            (process.folder / _context_of(model)).write_bytes(content)
-            wrapped = encode_model(_within(model, own_name))
-            (process.folder / file).write_bytes(wrapped)
+        model, file = call.plan.model, _file_of(call.plan.model)
         try:
+            do = self._write_graph(process, call)
             process.ask(
                 do, BUILDING_S, name=model.name, model=file, arch=self._architecture
             )
-        except NativeCallFailed:
+        except (NativeCallFailed, OSError):
             # A graph that is begun and not finished stays in the context of all, and
-            # the library then makes no other one there.
+            # the library then makes no other one there. Of a file that could not be
+            # written, nobody knows what is in it.
             process.end()
             raise
+
+    def _write_graph(self, process: Process, call: "Call") -> str:
+        """Write what a graph is made of, and return what is to be done with it."""
+        model = call.plan.model
+        if call.found is None:
+            self._write(process, call.plan, call.read)
+            return "build"
+        own_name, content = call.found
+        (process.folder / _context_of(model)).write_bytes(content)
+        wrapped = encode_model(_within(model, own_name))
+        (process.folder / _file_of(model)).write_bytes(wrapped)
+        return "load"
 
     def _write(self, process: Process, plan: Plan, read: Read) -> None:
         """Write a model, and those of its weights that no other had."""
@@ -155,7 +163,11 @@ class Context:
 
     def _store(self, process: Process, plan: Plan, read: Read) -> Graph:
         model = plan.model
-        self._write(process, plan, read)
+        try:
+            self._write(process, plan, read)
+        except OSError:  # nobody knows what is in the file of weights
+            process.end()
+            raise
         name = process.ask(
             "store",
             BUILDING_S,
@@ -170,7 +182,8 @@ class Context:
         with self._lock:
             process = self._process
             if process is not None and call.process is process and not process.is_lost:
-                process.ask("forget", RUNNING_S, number=call.number)
+                with contextlib.suppress(WorkerLost):  # what it held went with it
+                    process.ask("forget", RUNNING_S, number=call.number)
 
     def close(self) -> None:
         """End the process."""
@@ -212,7 +225,6 @@ class Call:
         read: returns weights.
         found: the graph where it is there already.
         nbytes, descriptor: of the memory.
-        arrays: float16, over the memory, by name of inputs and outputs.
         process: in which it is bound, None before.
     """
 
@@ -224,7 +236,7 @@ class Call:
         found: Graph | None,
         number: int,
     ) -> None:
-        """Make the memory, of zeros."""
+        """Lay inputs and outputs out, and make their memory."""
         self._context, self.found = context, found
         self.number, self.plan, self.read = number, plan, read
         self._offsets: dict[str, int] = {}
@@ -233,16 +245,32 @@ class Call:
             self._offsets[value.name] = end
             end = align_up(end + 2 * int(np.prod(value.shape)))
         self.nbytes = end
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Make the memory, of zeros, in which no process is bound yet."""
+        self._owner = os.getpid()
         self.descriptor = os.memfd_create("kvc-qnn")
-        os.ftruncate(self.descriptor, end)
-        self._memory = mmap.mmap(self.descriptor, end)
-        self.arrays = {
+        os.ftruncate(self.descriptor, self.nbytes)
+        memory = mmap.mmap(self.descriptor, self.nbytes)
+        self._arrays = {
             value.name: np.ndarray(
-                value.shape, np.float16, self._memory, self._offsets[value.name]
+                value.shape, np.float16, memory, self._offsets[value.name]
             )
-            for value in (*plan.model.inputs, *plan.model.outputs)
+            for value in (*self.plan.model.inputs, *self.plan.model.outputs)
         }
         self.process: Process | None = None
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """Return float16 arrays over the memory, by name of inputs and outputs.
+
+        A fork makes memory of its own: that of its parent is the same for both.
+        """
+        if self._owner != os.getpid():
+            os.close(self.descriptor)
+            self._allocate()
+        return self._arrays
 
     def placed(self, values: Sequence[Value]) -> list[tuple[str, int, tuple[int, ...]]]:
         """Return where values lie: name, offset, shape."""
@@ -254,5 +282,7 @@ class Call:
 
     def close(self) -> None:
         """Give it back; no array over its memory is used afterwards."""
-        self._context.forget(self)
-        os.close(self.descriptor)
+        try:
+            self._context.forget(self)
+        finally:
+            os.close(self.descriptor)

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.delegates.qnn.emitting import Emitter, Shape
+from kvc.runtime.delegates.qnn.sights import LARGEST_BIAS
 from kvc.schema.frozen import frozen
 
 Made = str | list[str]
@@ -261,10 +262,19 @@ def _attention_product(
     names = [step.read(each) for each in (q, k, v)]
     sizes, keys = step.shape_of(names[0]), step.shape_of(names[1])
     factor = scale if isinstance(scale, float) else 1 / np.sqrt(sizes[-1])
-    bias = None if mask is None else step.widened(step.read(mask), 4, "mask")
+    bias = None if mask is None else _kept_finite(step, step.read(mask))
     content = (names[1], names[2])
     return step.attend(
         names[0], sizes, content, keys[1], keys[2], float(factor), None, bias, None
+    )
+
+
+def _kept_finite(step: Step, mask: str) -> str:
+    """Return a mask whose rows of `-inf` alone make no softmax of nothing."""
+    least = step.number("least", -LARGEST_BIAS)
+    shape = step.shape_of(mask)
+    return step.widened(
+        step.node("Max", mask, least, part="hiding", shape=shape), 4, "mask"
     )
 
 

@@ -9,11 +9,13 @@ messages on a socket; tensors lie in memory that both see.
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +44,9 @@ class Process:
             NativeCallFailed: the library cannot be loaded.
             WorkerLost: it ended the process.
         """
-        self._held = tempfile.TemporaryDirectory(prefix="kvc-qnn-")
-        self.folder = Path(self._held.name)
+        self._owner, self._is_ended = os.getpid(), False
+        self.folder = Path(tempfile.mkdtemp(prefix="kvc-qnn-"))
+        self._remove = weakref.finalize(self, _remove, self.folder, self._owner)
         self._socket, other = socket.socketpair()
         command = [sys.executable, "-I", str(_SCRIPT), str(other.fileno())]
         with other:
@@ -55,12 +58,16 @@ class Process:
                 pass_fds=[other.fileno()],
                 start_new_session=True,  # Ctrl-C is for this process alone
             )
-        self._owner, self.is_lost = os.getpid(), False
         try:
             self.ask("open", OPENING_S, paths=sys.path, folder=str(self.folder))
         except NativeCallFailed:
             self.end()
             raise
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended, or is of the process that this one is a fork of."""
+        return self._is_ended or self._owner != os.getpid()
 
     def ask(
         self, do: str, limit_s: float, descriptor: int | None = None, **facts: object
@@ -96,27 +103,37 @@ class Process:
         return answer["made"]
 
     def _lost(self, do: str) -> WorkerLost:
-        code = self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING_S)
+        code = self._process.poll()
         self.end()
         what = f"its process ended with status {code}"
-        if code < 0:
+        if code is None:
+            what = "its process could not be asked, so that it was ended"
+        elif code < 0:
             what = f"its process was ended by {signal.Signals(-code).name}"
         return WorkerLost(library=LIBRARY, what=do, reason=what)
 
     def end(self) -> None:
         """End the process, whatever it does, and remove the folder."""
         self._socket.close()
-        self.is_lost = True
+        self._is_ended = True
         if self._owner != os.getpid():  # a fork, whose parent goes on with it
             return
         self._process.kill()
         self._process.wait()
-        self._held.cleanup()
+        self._remove()
 
     def close(self) -> None:
         """Let the process end by itself, if it does so soon."""
         self._socket.close()
-        if self._owner == os.getpid() and not self.is_lost:
+        if not self.is_lost:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ENDING_S)
         self.end()
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Remove a folder, where this is the process that made it, and no fork of it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -18,6 +18,7 @@ This imports nothing of kvc: what the library breaks, it breaks here.
 import json
 import mmap
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,8 @@ def main(descriptor: int) -> None:
         except Exception as error:  # whatever the library raises
             answer = {"error": str(error) or type(error).__name__}
         send(connection, answer)
+    if work.folder:  # a process that was killed has not removed it
+        shutil.rmtree(work.folder, ignore_errors=True)
 
 
 def send(connection: socket.socket, message: object, fd: int | None = None) -> None:
@@ -55,24 +58,28 @@ def send(connection: socket.socket, message: object, fd: int | None = None) -> N
 def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
     """Return a message and descriptors; None where the other end is gone."""
     head, descriptors, _, _ = socket.recv_fds(connection, LENGTH_NBYTES, 1)
-    while head and len(head) < LENGTH_NBYTES:
-        head += connection.recv(LENGTH_NBYTES - len(head))
-    if not head:
+    head += _received(connection, LENGTH_NBYTES - len(head)) if head else b""
+    if len(head) < LENGTH_NBYTES:
         return None
-    rest, parts = int.from_bytes(head, "little"), []
-    while rest:
-        part = connection.recv(min(rest, 1 << 20))
-        if not part:
-            return None
+    nbytes = int.from_bytes(head, "little")
+    raw = _received(connection, nbytes)
+    return (json.loads(raw), list(descriptors)) if len(raw) == nbytes else None
+
+
+def _received(connection: socket.socket, nbytes: int) -> bytes:
+    """Return so many bytes; fewer where the other end is gone."""
+    parts, rest = [], nbytes
+    while rest and (part := connection.recv(min(rest, 1 << 20))):
         parts.append(part)
         rest -= len(part)
-    return json.loads(b"".join(parts)), list(descriptors)
+    return b"".join(parts)
 
 
 class Work:
     """What the library is asked to keep: graphs, and what they are bound to."""
 
     def __init__(self) -> None:
+        self.folder = ""
         self._runtime: Any = None
         self._devices: Sequence[Any] = ()
         self._library = ""
@@ -97,6 +104,7 @@ class Work:
         """Load the library."""
         sys.path[:] = paths
         os.chdir(folder)
+        self.folder = folder
         import onnxruntime
         import onnxruntime_qnn
 

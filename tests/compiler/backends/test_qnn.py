@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 import torch
+from qnn_device import use_numpy_device
 from torch import Tensor, nn
 
 from kvc.compiler import Method, compile_program
+from kvc.runtime.delegates.base import Options
+from kvc.runtime.delegates.qnn import Qnn
 from kvc.schema.model import Program
 
 WIDTH, SLOTS = 4, 8
@@ -63,6 +67,34 @@ def test_a_cache_that_others_read_is_left_with_its_attention() -> None:
 def test_keys_and_values_at_two_places_are_left() -> None:
     program = compiled(Cached(apart=True))
     assert "kvc::cache_update" not in taken(program)
+
+
+class Fed(Cached):
+    """A product feeds what the host has to read."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.mask, self.what = nn.Linear(WIDTH, SLOTS), what
+
+    def forward(self, x: Tensor, start: Tensor) -> Tensor:
+        q, old = self.q(x)[:, None], self.k
+        more = {"mask": self.mask(x)[:, None], "slopes": torch.tanh(q)[0, 0, 0, :1]}
+        if self.what == "cache":
+            old = self.q(x)[:, None].expand(1, 1, SLOTS, WIDTH).clone()
+        k = torch.ops.kvc.cache_update(old, q, start)
+        given = {name: more[name] for name in more if name == self.what}
+        return torch.ops.kvc.attention(q, k, k, start + 1, **given)
+
+
+@pytest.mark.parametrize("what", ["mask", "slopes", "cache"])
+def test_what_the_host_has_to_read_is_not_made_by_the_device(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_numpy_device(monkeypatch)
+    program = compiled(Fed(what))
+    assert "kvc::cache_update" not in taken(program)
+    assert "aten::linear" in taken(program)
+    Qnn(Options("m.kvc", program)).close()
 
 
 def test_nothing_is_taken_that_no_product_feeds() -> None:

@@ -55,6 +55,7 @@ _OF_THE_REFERENCE = (
 _OF_ANY_SIZE_IN_FLOAT32 = (
     "test_int8_rings_equal_the_model_over_rounded_rows",
     "test_what_has_no_role_is_not_parted",
+    "test_a_width_that_a_method_lacks_is_no_call_too_long",
 )
 _OF_BACKENDS = ("test_failing_steps.py", "test_whoever_runs.py")
 _NOT_WITH = {

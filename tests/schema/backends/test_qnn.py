@@ -74,6 +74,7 @@ def test_it_takes(op: str, arguments: tuple[object, ...]):
     ("op", "arguments", "reason"),
     [
         ("aten::erf", (X,), "it does not run aten::erf"),
+        ("aten::_assert_async.msg", (G, "no"), "it does not run aten::_assert_async"),
         ("aten::silu", (tensor(),), "tensors of 1 to 5 dims, and no float32[]"),
         ("aten::silu", (tensor(1, 1, 1, 1, 1, 2),), "tensors of 1 to 5 dims"),
         ("aten::silu", (tensor(2, dtype=DType.INT64),), "no tensors of int64"),

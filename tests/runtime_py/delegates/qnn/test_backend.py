@@ -1,7 +1,9 @@
 """What a partition of a stranger must be before the device hears of it."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,14 @@ from kvc.runtime import load
 from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.qnn import Qnn, context
 from kvc.runtime.delegates.qnn.context_file import read_contexts, write_contexts
-from kvc.schema.errors import BadProgram, NativeCallFailed, WorkerLost
+from kvc.runtime.delegates.qnn.model_file import Model, Value
+from kvc.runtime.delegates.qnn.plan import Plan
+from kvc.schema.errors import (
+    BadProgram,
+    KernelFailed,
+    NativeCallFailed,
+    WorkerLost,
+)
 from kvc.schema.model import Graph, Program, Ref
 from kvc.tools.packing import pack_bundle
 
@@ -247,6 +256,63 @@ def test_a_call_that_fails_leaves_the_session_as_it_was(
         found = session.decode(TOKENS[:, 4:5])
         if wanted is not None:
             np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_session_is_closed_where_its_process_is_gone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def lost(self, descriptor, number):
+        raise WorkerLost(library="QNN", what="forget", reason="it was told to")
+
+    monkeypatch.setattr(NumpyDevice, "_forget", lost)
+    given_back: list[int] = []
+    close = os.close
+    with load(path) as program, program.session() as session:
+        session.decode(TOKENS[:, :1])
+        monkeypatch.setattr(os, "close", lambda n: (given_back.append(n), close(n)))
+    assert given_back
+    assert "forget" in ASKED
+
+
+def test_weights_that_were_not_written_whole_are_written_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(NumpyDevice, "end", NumpyDevice.close, raising=False)
+    encode, failing = context.encode_model, [True]
+
+    def full(*arguments: object) -> bytes:
+        if failing:
+            failing.clear()
+            raise OSError(ENOSPC, "no space")
+        return encode(*arguments)
+
+    with load(path) as program:
+        with program.session() as session:
+            wanted = session.decode(TOKENS[:, :1])
+        ASKED.clear()
+    monkeypatch.setattr(context, "encode_model", full)
+    made: list[NumpyDevice] = []
+    begin = NumpyDevice.__init__
+    monkeypatch.setattr(
+        NumpyDevice, "__init__", lambda self: (made.append(self), begin(self))[1]
+    )
+    with load(path) as program, program.session() as session:
+        with pytest.raises(KernelFailed, match="no space"):
+            session.decode(TOKENS[:, :1])
+        assert [each.is_lost for each in made] == [True]
+        np.testing.assert_array_equal(session.decode(TOKENS[:, :1]), wanted)
+
+
+def test_a_fork_writes_to_memory_of_its_own(path: Path):
+    plan = Plan(Model("m", (), (Value("x", "float16", (2,)),), ()), (), (), (), ())
+    call = context.Call(context.Context(75), plan, lambda _: np.zeros(2), None, 0)
+    pid = os.fork()
+    if pid == 0:
+        call.arrays["x"][:] = 1
+        os._exit(int(call.arrays["x"].sum() != 2))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert call.arrays["x"].tolist() == [0, 0]
+    call.close()
 
 
 def test_all_graphs_share_one_process_and_weights_are_written_once(

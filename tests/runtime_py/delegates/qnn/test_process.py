@@ -1,7 +1,11 @@
 """What becomes of a process that has the library: it refuses, ends or hangs."""
 
 import os
+import socket
+import subprocess
+import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +29,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             class Work(worker["Work"]):
                 def open(self, paths, folder):
                     os.chdir(folder)
+                    self.folder = folder
                 def run(self, number):
                     if number == 1:
                         os.abort()
@@ -130,6 +135,57 @@ def test_a_fork_leaves_its_parents_process_alone(script: Path):
     assert process.folder.exists()
     assert process.ask("run", 20, number=0)
     process.close()
+
+
+def test_a_fork_that_ends_in_order_leaves_its_parents_folder(script: Path):
+    process = Process()
+    pid = os.fork()
+    if pid == 0:
+        process._remove()  # as it is done at exit
+        os._exit(0 if process.is_lost else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert process.folder.exists()
+    process.close()
+    assert not process.folder.exists()
+
+
+def test_a_folder_goes_where_its_process_is_killed(script: Path):
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from kvc.runtime.delegates.qnn import process\n"
+        "process._SCRIPT = Path(sys.argv[1])\n"
+        "made = process.Process()\n"
+        "print(made.folder, made.ask('run', 20, number=0), flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", code, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    folder, worker = done.stdout.split()
+    until = time.monotonic() + 60
+    while not is_gone(int(worker)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not Path(folder).exists()
+
+
+def test_a_process_that_cannot_be_asked_is_ended(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It waits for what has never been sent."""
+    monkeypatch.setattr(module, "_ENDING_S", 0.1)
+    process = Process()
+    pid = process.ask("run", 20, number=0)
+    with pytest.raises(WorkerLost, match="could not be asked"):
+        process.ask("run", 20, descriptor=1 << 20, number=0)  # there is none
+    assert is_gone(pid)
+
+
+@pytest.mark.parametrize("nbytes", [1, 3, 4, 9])
+def test_a_message_that_ends_early_is_the_end(nbytes: int):
+    one, other = socket.socketpair()
+    with one, other:
+        one.sendall(b"\x09\0\0\0{}1234567"[:nbytes])
+        one.close()
+        assert module.worker.receive(other) is None
 
 
 def test_messages_of_any_length_arrive(script: Path):
