@@ -59,17 +59,20 @@ def refuse_other_reads(
     """Check that nothing but such lookups reads a table of theirs.
 
     Raises:
-        CaptureError: something else does, which torch gives shortened rows.
+        CaptureError: something else does, which torch gives shortened rows; or it is
+            an argument of the method.
     """
     lookups = Counter(map(memory, tables))
+    given = exported.graph_signature.user_inputs
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         wanted = lookups.get(memory(value), 0) if isinstance(value, Tensor) else 0
-        if wanted and not (_reads(node) == wanted == len(node.users)):
+        alone = _reads(node) == wanted == len(node.users) and node.name not in given
+        if wanted and not alone:
             reason = (
                 "a table that embedding(..., max_norm=) shortens in place is read by "
-                "other code too; give that code a copy of the table, or shorten its "
-                "rows before compiling and leave max_norm out"
+                "other code too, or is given by the caller; shorten its rows before, "
+                "and leave max_norm out"
             )
             raise CaptureError(method=method, place="", reason=reason)
 

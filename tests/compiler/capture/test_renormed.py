@@ -55,3 +55,13 @@ def test_the_table_stays_as_it_is():
 def test_other_code_that_reads_the_table_is_refused(kind):
     with pytest.raises(CaptureError, match=r"max_norm=.*shortens in place is read by"):
         compile_program(kind(), [Method("forward", (TOKENS,))])
+
+
+class Given(nn.Module):
+    def forward(self, tokens: Tensor, table: Tensor) -> Tensor:
+        return functional.embedding(tokens, table, max_norm=1.0)
+
+
+def test_a_table_of_the_caller_is_refused():
+    with pytest.raises(CaptureError, match=r"max_norm=.*is given by the caller"):
+        compile_program(Given(), [Method("forward", (TOKENS, torch.ones(9, 4)))])
