@@ -82,13 +82,25 @@ def compile_graph(raw: bytes, npu: str, target: str, what: str) -> Compiled:
         left = [line for line in told if line.startswith("CPU operators")]
         if not left or left[0].split("=")[1].split()[0] != "0":
             raise _failed(target, what, "operators are left to a processor", told)
-        (summary,) = Path(folder).glob("*.csv")
-        with summary.open(newline="") as file:
-            (row,) = csv.DictReader(file)
-        content = (Path(folder) / f"{_NAME}_vela.tflite").read_bytes()
+        try:
+            return _made(Path(folder))
+        except (OSError, ValueError, KeyError) as error:
+            ended = f"what Vela wrote cannot be read ({type(error).__name__}: {error})"
+            raise _failed(target, what, ended, told) from error
+
+
+def _made(folder: Path) -> Compiled:
+    """Read what Vela has written.
+
+    Raises:
+        OSError, ValueError, KeyError: something is missing, or of another form.
+    """
+    (summary,) = folder.glob("*.csv")
+    with summary.open(newline="") as file:
+        (row,) = csv.DictReader(file)
     kilobytes = {name: float(row[f"{name}_memory_used"]) for name in _MEMORIES}
     return Compiled(
-        content=content,
+        content=(folder / f"{_NAME}_vela.tflite").read_bytes(),
         sram_nbytes=round(1024 * kilobytes.pop("sram")),
         other_nbytes=round(1024 * sum(kilobytes.values())),
         cycles=int(float(row["cycles_total"])),

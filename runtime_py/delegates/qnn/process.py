@@ -111,7 +111,7 @@ class Process:
         if code is None:
             what = "its process could not be asked, so that it was ended"
         elif code < 0:
-            what = f"its process was ended by {signal.Signals(-code).name}"
+            what = f"its process was ended by {_signal_name(-code)}"
         return WorkerLost(library=LIBRARY, what=do, reason=what)
 
     def end(self) -> None:
@@ -137,3 +137,9 @@ def _remove(folder: Path, owner: int) -> None:
     """Remove a folder, where this is the process that made it, and no fork of it."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _signal_name(number: int) -> str:
+    """Return a signal's name, or its number where it has none."""
+    named = {int(each): each.name for each in signal.Signals}
+    return named.get(number, f"signal {number}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvc.runtime.delegates.qnn import process as module
-from kvc.runtime.delegates.qnn.process import Process
+from kvc.runtime.delegates.qnn.process import Process, _signal_name
 from kvc.schema.errors import NativeCallFailed, WorkerLost
 
 WORKER = module._SCRIPT
@@ -194,3 +194,7 @@ def test_messages_of_any_length_arrive(script: Path):
         process.ask("run", 20, number=3, more="x" * 3_000_000)
     assert process.ask("run", 20, number=0)
     process.close()
+
+
+def test_a_signal_without_a_name_is_told_by_its_number():
+    assert [_signal_name(one) for one in (6, 40)] == ["SIGABRT", "signal 40"]
