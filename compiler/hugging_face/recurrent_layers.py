@@ -22,7 +22,12 @@ from transformers.cache_utils import Cache
 from kvc.compiler.hugging_face.architectures import name_of
 from kvc.compiler.hugging_face.chunk_products import chunked, joined, state_space_chunk
 from kvc.compiler.hugging_face.recurrences import causal_convolution
-from kvc.compiler.hugging_face.row_states import of_tokens, scanned, state_before
+from kvc.compiler.hugging_face.row_states import (
+    is_single,
+    of_tokens,
+    scanned,
+    state_before,
+)
 
 if TYPE_CHECKING:
     from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
@@ -79,7 +84,7 @@ def _lightning(
     key, left = of_tokens(key, 1), of_tokens(-slopes, 1)
     past_key_values.get_recurrent_state(number)
     before = state_before(value, (key.shape[2], value.shape[3], key.shape[3]))
-    if _is_single(seq):
+    if is_single(seq):
         kept = before * left.transpose(1, 2).exp()[..., None]
         last = kept + value.transpose(1, 2).transpose(2, 3) * key.transpose(1, 2)
         out = (query.transpose(1, 2) @ last.transpose(2, 3)).transpose(1, 2)
@@ -137,7 +142,7 @@ def _gated(
     added = of_tokens((given * input_gate * scale).float(), 1)
     kept = of_tokens(left.float(), 1).exp()
     before = state_before(added, (added.shape[2],))
-    if _is_single(given.shape[1]):
+    if is_single(given.shape[1]):
         last = before * kept[:, 0] + added[:, 0]
         return last, last[:, None]
 
@@ -156,10 +161,6 @@ def _gate(given: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     rows = given.reshape(-1, heads, width).transpose(0, 1)
     products = torch.baddbmm(bias[:, None], rows, weight)
     return torch.sigmoid(products.transpose(0, 1).reshape(given.shape))
-
-
-def _is_single(seq: int | torch.SymInt) -> bool:
-    return type(seq) is int and seq == 1
 
 
 _LAYERS: Final[Mapping[str, Callable[..., object]]] = {

@@ -27,6 +27,11 @@ def of_tokens(tensor: Tensor, axis: int) -> Tensor:
     return tensor.masked_fill(padding.view(shape), 0)
 
 
+def is_single(seq: int | torch.SymInt) -> bool:
+    """Tell whether a call has a single token; a dynamic number is none."""
+    return type(seq) is int and seq == 1
+
+
 def state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the state [batch, ...] that the layer has just asked for, or zeros.
 

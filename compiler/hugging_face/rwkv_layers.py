@@ -19,7 +19,12 @@ from transformers.cache_utils import Cache
 
 from kvc.compiler.hugging_face.architectures import name_of
 from kvc.compiler.hugging_face.calls import current_call
-from kvc.compiler.hugging_face.row_states import of_tokens, scanned, state_before
+from kvc.compiler.hugging_face.row_states import (
+    is_single,
+    of_tokens,
+    scanned,
+    state_before,
+)
 
 if TYPE_CHECKING:
     from transformers.models.rwkv.modeling_rwkv import (
@@ -153,7 +158,7 @@ def _decaying(
 
     before = state_before(key, (3, key.shape[2]))
     tokens = [tensor.transpose(0, 1) for tensor in (key, value, *_real(key))]
-    if type(key.shape[1]) is int and key.shape[1] == 1:
+    if is_single(key.shape[1]):
         last, out = step(before, [tensor[0] for tensor in tokens])
         return last, out[:, None]
     last, out = scanned(step, before, tokens)
