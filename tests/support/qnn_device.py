@@ -24,7 +24,7 @@ Place = tuple[str, int, tuple[int, ...]]
 class NumpyDevice:
     """Takes the place of `Process`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object) -> None:
         self._held = tempfile.TemporaryDirectory()
         self.folder, self.is_lost = Path(self._held.name), False
         self._models: dict[str, Model] = {}

@@ -6,8 +6,9 @@ what it makes: results, and new rows of caches. Values are those of the partitio
 graph that the host has: inputs, constants and views of them.
 """
 
+from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.qnn.model_file import Model
-from kvc.runtime.delegates.qnn.sights import Sight, Writes
+from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.schema.frozen import frozen
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.qnn.emitting import Emitter
 from kvc.runtime.delegates.qnn.operators import EMITTERS, Step
 from kvc.runtime.delegates.qnn.plan import (
@@ -24,7 +25,7 @@ from kvc.runtime.delegates.qnn.plan import (
     Stored,
     Whole,
 )
-from kvc.runtime.delegates.qnn.sights import Sight, Writes
+from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
