@@ -107,6 +107,7 @@ class Packing:
         partitions: ids of the program's delegates that use it, ascending.
         nbytes: how long it is.
         content: returns its bytes, as long as the backend is open.
+        is_folder: whether they are a folder, as `folders.py` packs one.
     """
 
     key: str
@@ -114,6 +115,7 @@ class Packing:
     partitions: tuple[int, ...]
     nbytes: int
     content: Callable[[], bytes]
+    is_folder: bool = False
 
 
 class Closeable(Protocol):

@@ -31,6 +31,8 @@ def bad(tmp_path, text):
 
 RECIPES = (
     "bf16",
+    "coreai_fp16",
+    "coreai_fp32",
     "cpu_bf16",
     "cpu_fp32",
     "cpu_q4",

@@ -24,7 +24,11 @@ BACKENDS = {
     "partitions": (Partitions, ByReference),
     "opaque": (Opaque, OpaqueDelegate),
 }
-RECIPES = ("cpu_fp32", "xnnpack_fp32", "vulkan_fp32", "qnn_fp16")
+RECIPES = (
+    *("cpu_fp32", "xnnpack_fp32", "vulkan_fp32"),
+    *("qnn_fp16", "coreai_fp32", "coreai_fp16"),
+)
+FIXED = ("qnn_fp16", "coreai_fp32", "coreai_fp16")  # shapes
 WAYS = (*BACKENDS, *RECIPES)
 # What the backend `cpu` leaves to torch, by why: control flow makes a new content of a
 # state, or needs to know where it writes; an array gets longer that is no state's.
@@ -62,8 +66,9 @@ def compiling_with(name: str) -> Iterator[None]:
         if name in RECIPES:
             patch.setattr(pipeline, "load_recipes", other_recipes)
             patch.setattr(pipeline, "emit_program", _emit_natively)
-            if name == "qnn_fp16":
+            if name in FIXED:
                 patch.setattr(pipeline, "with_buckets", with_every_size)
+            if name.endswith("_fp16"):
                 allow_for_float16(patch)
         elif name:
             patch.setattr(pipeline, "_backends_of", other_backends)

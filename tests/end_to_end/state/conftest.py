@@ -6,11 +6,12 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
+import coreai_here
 import pytest
 import qnn_here
 import vulkan_here
 from ragged_models import opened_ragged
-from state_backends import RECIPES, WAYS, compiling_with
+from state_backends import FIXED, RECIPES, WAYS, compiling_with
 
 from kvc.runtime import Program
 
@@ -62,7 +63,7 @@ _NOT_WITH = {
     "opaque": _OF_THE_HOST,
     **dict.fromkeys(RECIPES, _OF_THE_REFERENCE),
     "vulkan_fp32": _OF_THE_HOST + _OF_THE_REFERENCE,
-    "qnn_fp16": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
+    **dict.fromkeys(FIXED, _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32),
 }
 _ALWAYS = {
     "cpu_fp32": (
@@ -79,7 +80,7 @@ _HERE = Path(__file__).parent
 _DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72, "vulkan_fp32": 48}
 _NAMES = ["", *WAYS]
 # Those of a library that few have, an emulator: all of them on request.
-_ON_REQUEST = ("qnn_fp16",)
+_ON_REQUEST = FIXED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -114,6 +115,8 @@ def backend(request: pytest.FixtureRequest) -> str:
         vulkan_here.device()
     if name == "qnn_fp16":
         qnn_here.check()
+    if name.startswith("coreai"):
+        coreai_here.check()
     return name
 
 
