@@ -157,6 +157,8 @@ def _linear(arguments: Arguments, results: Results) -> str:
     weight = operand(arguments[1])
     if not weight.constant or len(weight.type.dims) != 2:
         return f"a weight {weight.type} that is no matrix of the model"
+    if len(operand(arguments[0]).type.dims) < 2:
+        return f"the product of {operand(arguments[0]).type} and a weight"
     return _floats(arguments, results)
 
 

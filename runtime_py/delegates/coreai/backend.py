@@ -63,7 +63,7 @@ class CoreAI(Delegate):
                 _check(options, partition)
         found = library_unless(options.reference, _found, "coreai")
         self._context = Context() if found else None
-        self._handles: list[CoreAIHandle] = []
+        self._handles: dict[int, CoreAIHandle] = {}
 
     @staticmethod
     def check_library() -> None:
@@ -76,13 +76,20 @@ class CoreAI(Delegate):
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Return the handle of a partition that has been checked; see `Delegate`."""
+        program = self._options.program
         if self._context is None:
-            return ReferenceHandle(self._options.program, partition, data)
-        made = CoreAIHandle(
-            self._options, partition, data, self._context, self._handles
-        )
-        self._handles.append(made)
-        return made
+            return ReferenceHandle(program, partition, data)
+        if not self._handles:
+            self._make_all(data, self._context)
+        return self._handles[program.delegates.index(partition)]
+
+    def _make_all(self, data: Mapping[str, FreeableBuffer], context: Context) -> None:
+        """Make the handles of all partitions, whose functions are built together."""
+        for number, partition in enumerate(self._options.program.delegates):
+            if partition.backend == "coreai":
+                self._handles[number] = CoreAIHandle(
+                    self._options, partition, data, context, self._handles
+                )
 
     @staticmethod
     def targets() -> Sequence[str]:
@@ -132,7 +139,7 @@ class CoreAIHandle(Handle):
         partition: Partition,
         data: Mapping[str, FreeableBuffer],
         context: Context,
-        all_handles: Sequence["CoreAIHandle"],
+        all_handles: Mapping[int, "CoreAIHandle"],
     ) -> None:
         program = options.program
         self._program, self._context, self._all = program, context, all_handles
@@ -142,7 +149,7 @@ class CoreAIHandle(Handle):
         self.names = partition.names
         self._half = _PRECISIONS[partition.payload]
         self._called = name_partition(program, program.delegates.index(partition))
-        self._buffers = {i: data[program.names[i].name] for i in partition.names}
+        self._data, self._buffers = data, dict[int, FreeableBuffer]()
         self._plans: dict[tuple[tuple[str, int], ...], Plan] = {}
         self.sizes = sizes_of(self._block.graph, program.symbols) or ()
 
@@ -165,7 +172,7 @@ class CoreAIHandle(Handle):
             on_host(inputs),
             on_host(outputs),
             workspace.arena,
-            lambda name: self._buffers[name].array(),
+            self._constant,
             call,
         )
 
@@ -192,19 +199,27 @@ class CoreAIHandle(Handle):
 
     def _together(self, most: int) -> Sequence[Plan] | None:
         """Return all plans of the program; None where they are more than so many."""
-        if sum(len(each.sizes) for each in self._all) > most:
+        handles = self._all.values()
+        if sum(len(each.sizes) for each in handles) > most:
             return None
-        return [plan for each in self._all for plan in each.all_plans()]
+        return [plan for each in handles for plan in each.all_plans()]
+
+    def _constant(self, name: int) -> Array:
+        """Return named data that the host looks at, which stays in memory."""
+        if name not in self._buffers:
+            self._buffers[name] = self._data[self._program.names[name].name]
+        return self._buffers[name].array()
 
     def _weight(self, weight: Weight) -> Array:
-        return _weight_of(self._all, weight)
+        return _weight_of([*self._all.values()], weight)
 
     def weight(self, weight: Weight) -> Array:
         """Return a weight's elements, in its dtype."""
-        found = self._buffers[weight.data].array()
-        made = np.empty(found.shape, weight.dtype)
-        convert_into(made, found)
-        return made
+        with self._data[self._program.names[weight.data].name] as buffer:
+            found = buffer.array()
+            made = np.empty(found.shape, weight.dtype)
+            convert_into(made, found)
+            return made
 
     def close(self) -> None:
         """Free the data."""
