@@ -61,7 +61,7 @@ def write_folder(path: Path, archive: bytes) -> None:
             made = Path(held) / "made"
             unpack_folder(archive, made)
             if path.exists():
-                reason = "a folder is written, and there is a file of its name"
+                reason = "a folder is to be written, and there is one of its name"
                 raise CannotWrite(path=str(path), reason=reason)
             made.rename(path)
     except OSError as error:

@@ -303,5 +303,5 @@ ANCHORS: Final = frozenset(
 def why_apart(op: str) -> str:
     """Return why a node that the list has is left to others all the same."""
     if op in (CACHE_UPDATE, ATTENTION) or op in CHECKS:
-        return "what it checks is computed by the method"
-    return "the method has no product"
+        return "a place or a length that it is to check is computed by the method"
+    return ""

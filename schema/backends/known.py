@@ -22,7 +22,8 @@ _WHY_NOT: Final[dict[str, WhyNot]] = {
 }
 # Why a backend takes nothing of a graph of which it could take something.
 _WHY_NOTHING: Final = {
-    "xnnpack": "there is no matrix product or convolution that it could make faster"
+    "coreai": "there is no matrix product",
+    "xnnpack": "there is no matrix product or convolution that it could make faster",
 }
 _COPIES: Final = ("aten::clone", "aten::copy")
 _ROWS: Final = (xnnpack.QUANTIZE, *xnnpack.QUANTIZED_LINEARS)
@@ -53,6 +54,8 @@ def why_apart(backend: str, op: str) -> str:
     """Return why an instruction that a backend takes is in no partition of it."""
     if backend == "qnn" and OPS[op].aliasing is not Aliasing.CHECK:
         return qnn.why_apart(op)
+    if backend == "coreai" and coreai.why_apart(op):
+        return coreai.why_apart(op)
     if op == "kvc::append":
         return "it lengthens an array that is no state"
     if op == AFTER:
