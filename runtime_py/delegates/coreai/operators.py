@@ -5,57 +5,17 @@ result, or of several. `EMITTERS` has a function for each operator, in the table
 of arguments. Where float16 is wanted, products make it, and what follows from them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from kvc.runtime.delegates.coreai.emitting import BOOL, FLOAT, HALF, INT, Emitter
-from kvc.runtime.delegates.coreai.function import Shape
-from kvc.schema.frozen import frozen
+from kvc.runtime.delegates.coreai.line import Line, Made
+from kvc.runtime.delegates.coreai.moving import MOVING
 
-Made = str | list[str]
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm
-
-
-@frozen
-class Line:
-    """An instruction that is being translated.
-
-    Attributes:
-        emitter: takes its steps.
-        read: returns the name of a tensor; a constant float comes in a dtype.
-        shapes: of its results.
-        dtypes: of its results, in Core AI.
-        half: whether products are to be of float16.
-        note: notes what an index may be: from a number on, below another.
-    """
-
-    emitter: Emitter
-    read: Callable[[object, str], str]
-    shapes: Sequence[Shape]
-    dtypes: Sequence[str]
-    half: bool
-    note: Callable[[str, int, int], None]
-
-    @property
-    def shape(self) -> Shape:
-        """Return the shape of its only result."""
-        return self.shapes[0]
-
-    @property
-    def wanted(self) -> str:
-        """Return the dtype of products."""
-        return HALF if self.half else FLOAT
-
-    def get(self, argument: object) -> str:
-        """Return the name of a tensor."""
-        return self.read(argument, FLOAT)
-
-    def product_of(self, argument: object) -> str:
-        """Return the name of a tensor as products take it."""
-        return self.emitter.cast(self.read(argument, self.wanted), self.wanted)
 
 
 def _unary(op: str, line: Line, x: object) -> Made:
@@ -268,93 +228,6 @@ def _cast(line: Line, x: object, dtype: object) -> Made:
     return line.emitter.cast(name, wanted)
 
 
-def _cat(line: Line, tensors: object, axis: object) -> Made:
-    assert isinstance(tensors, tuple)
-    assert isinstance(axis, int)
-    return line.emitter.concat([*map(line.get, tensors)], axis % len(line.shape))
-
-
-def _full(line: Line, size: object, value: object, dtype: object) -> Made:
-    assert isinstance(value, int | float)
-    number = line.emitter.number(value, line.dtypes[0])
-    return line.emitter.broadcast(number, line.shape)
-
-
-def _arange(
-    line: Line, start: object, end: object, step: object, dtype: object
-) -> Made:
-    assert isinstance(start, int | float)
-    assert isinstance(step, int | float)
-    numbers = start + step * np.arange(line.shape[0])
-    return line.emitter.constant(numbers.astype(line.dtypes[0]))
-
-
-def _copy(line: Line, x: object, source: object) -> Made:
-    """Return what a copy leaves in the place of `x`."""
-    made = line.emitter.cast(line.get(source), line.emitter.dtype(line.get(x)))
-    return line.emitter.broadcast(made, line.shape)
-
-
-def _reshape(line: Line, x: object, *_: object) -> Made:
-    return line.emitter.reshape(line.get(x), line.shape)
-
-
-def _transpose(line: Line, x: object, one: object, other: object) -> Made:
-    assert isinstance(one, int)
-    assert isinstance(other, int)
-    order = list(range(len(line.shape)))
-    order[one], order[other] = order[other], order[one]
-    return line.emitter.transpose(line.get(x), tuple(order))
-
-
-def _permute(line: Line, x: object, order: object) -> Made:
-    assert isinstance(order, tuple)
-    rank = len(line.shape)
-    return line.emitter.transpose(line.get(x), tuple(axis % rank for axis in order))
-
-
-def _slice(
-    line: Line, x: object, axis: object, start: object, end: object, by: object
-) -> Made:
-    assert isinstance(axis, int)
-    assert isinstance(by, int)
-    name = line.get(x)
-    shape = line.emitter.shape(name)
-    along = axis % len(shape)
-    span = range(shape[along])[_bound(start) : _bound(end) : by]
-    return line.emitter.part(name, along, span)
-
-
-def _bound(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _select(line: Line, x: object, axis: object, index: object) -> Made:
-    assert isinstance(axis, int)
-    assert isinstance(index, int)
-    name = line.get(x)
-    shape = line.emitter.shape(name)
-    along = axis % len(shape)
-    at = index % shape[along]
-    one = line.emitter.part(name, along, range(at, at + 1))
-    return line.emitter.reshape(one, line.shape)
-
-
-def _split(line: Line, x: object, sizes: object, axis: object) -> Made:
-    assert isinstance(sizes, tuple)
-    assert isinstance(axis, int)
-    name = line.get(x)
-    along, start, made = axis % len(line.emitter.shape(name)), 0, []
-    for size in sizes:
-        made.append(line.emitter.part(name, along, range(start, start + size)))
-        start += size
-    return made
-
-
-def _expand(line: Line, x: object, shape: object) -> Made:
-    return line.emitter.broadcast(line.get(x), line.shape)
-
-
 Emit = Callable[..., Made]
 _SAME: Final = {
     f"aten::{name}": partial(_unary, name)
@@ -380,6 +253,7 @@ EMITTERS: Final[Mapping[str, Emit]] = {
     **_SAME,
     **_COMPARED,
     **_PAIRS,
+    **MOVING,
     "aten::rsub.Scalar": _reversed,
     "aten::maximum": partial(_binary, "maximum"),
     "aten::minimum": partial(_binary, "minimum"),
@@ -413,20 +287,4 @@ EMITTERS: Final[Mapping[str, Emit]] = {
     "aten::index_select": _selected,
     "aten::index.Tensor": _indexed,
     "aten::_to_copy": _cast,
-    "aten::cat": _cat,
-    "aten::full": _full,
-    "aten::arange.start_step": _arange,
-    "aten::copy": _copy,
-    "aten::clone": _reshape,
-    "aten::reshape": _reshape,
-    "aten::alias": _reshape,
-    "aten::view": _reshape,
-    "aten::unsqueeze": _reshape,
-    "aten::squeeze.dims": _reshape,
-    "aten::transpose.int": _transpose,
-    "aten::permute": _permute,
-    "aten::slice.Tensor": _slice,
-    "aten::select.int": _select,
-    "aten::split_with_sizes": _split,
-    "aten::expand": _expand,
 }

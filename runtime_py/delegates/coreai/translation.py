@@ -19,7 +19,8 @@ from kvc.runtime.delegates.coreai.attention import (
 )
 from kvc.runtime.delegates.coreai.emitting import BOOL, FLOAT, HALF, INT, Emitter
 from kvc.runtime.delegates.coreai.function import Shape
-from kvc.runtime.delegates.coreai.operators import EMITTERS, Line
+from kvc.runtime.delegates.coreai.line import Line
+from kvc.runtime.delegates.coreai.operators import EMITTERS
 from kvc.runtime.delegates.coreai.plan import (
     OUTSIDE,
     Changed,
