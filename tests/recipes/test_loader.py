@@ -127,7 +127,10 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
 
 
 def test_what_a_backend_leaves_may_be_for_another_one(tmp_path):
-    alone = ("bf16", "cpu_bf16", "cpu_fp32", "cpu_q4", "cpu_q8", "fp32")
+    alone = (
+        *("bf16", "cpu_bf16", "cpu_fp32", "cpu_q4", "cpu_q8"),
+        *("ethosu_a8w8", "fp32"),
+    )
     assert tuple(name for name in RECIPES if not load_recipe(name).rest) == alone
     path = tmp_path / "mine.toml"
     path.write_text('[backend]\nname = "fast"\nrest = "faster"')

@@ -32,11 +32,20 @@ def _every(symbol: Symbol) -> Symbol:
 
 
 _close, _all_close = np.testing.assert_allclose, np.allclose
+_equal = np.testing.assert_array_equal
 _torch_close = torch.testing.assert_close
 
 
-def allow_for_float16(patch: pytest.MonkeyPatch) -> None:
-    """Let comparisons of floats be as exact as float16 is."""
+def allow_for_float16(
+    patch: pytest.MonkeyPatch, *, rounded_caches: bool = False
+) -> None:
+    """Let comparisons of floats be as exact as float16 is.
+
+    Also where they are to be equal, if `rounded_caches`: what a test calls
+    equal may be a number that was cached.
+    """
+    if rounded_caches:
+        patch.setattr(np.testing, "assert_array_equal", _assert_equal)
     patch.setattr(np.testing, "assert_allclose", _assert_close)
     patch.setattr(np, "allclose", _is_close)
     patch.setattr(torch.testing, "assert_close", _assert_tensors_close)
@@ -51,6 +60,13 @@ def _assert_close(
     found: object, wanted: object, rtol: float = 1e-7, atol: float = 0, **rest: object
 ) -> None:
     _close(found, wanted, rtol=rtol, atol=_slack(wanted, atol), **rest)
+
+
+def _assert_equal(found: object, wanted: object, *rest: object) -> None:
+    if np.asarray(wanted).dtype == np.float32:
+        _assert_close(np.asarray(found), np.asarray(wanted))
+    else:
+        _equal(found, wanted, *rest)
 
 
 def _is_close(
