@@ -3,6 +3,7 @@
 #if defined(KVC_HAS_AVX2_AND_VNNI)
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -12,6 +13,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")
 #endif
 #define KVC_AVX2 1
+#define KVC_AVX512 1
 #include "vector_math.h"
 
 namespace kvc {
