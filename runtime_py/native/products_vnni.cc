@@ -1,7 +1,12 @@
 #include "products.h"
 
 #if defined(KVC_HAS_AVX2_AND_VNNI)
+// Of its own functions gcc 12 says that they use what has no value (its bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 
 #include <algorithm>
 #include <cmath>
