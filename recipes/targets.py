@@ -32,11 +32,7 @@ TARGETS: Final = {
         _ANYWHERE,
     ),
     "cuda": Target("NVIDIA's CUDA", "planned", _GPU),
-    "coreml": Target(
-        "Apple's Core ML",
-        "planned",
-        f"coreai_fp16, for Apple's newer Core AI, {_ANYWHERE}",
-    ),
+    "coreml": Target("Apple's Core ML", "planned", _ANYWHERE),
     "openvino": Target(
         "Intel's OpenVINO",
         "not planned: on processors it was no faster than XNNPACK",

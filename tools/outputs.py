@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from kvc.schema.errors import CannotWrite, reason_of
 
@@ -46,26 +45,6 @@ def check_bundle_output(name: str, source: Path | None = None) -> Path:
         CannotWrite: as `check_output`; or another file is there.
     """
     return _checked(name, lambda path: _why_kept(path, source))
-
-
-def write_folder(path: Path, archive: bytes) -> None:
-    """Write a folder that `kvc.runtime.delegates.folders` has packed, whole or not.
-
-    Raises:
-        CannotWrite: there is something of its name, or the system refuses.
-    """
-    from kvc.runtime.delegates.folders import unpack_folder
-
-    try:
-        with TemporaryDirectory(prefix=".kvc-", dir=path.parent) as held:
-            made = Path(held) / "made"
-            unpack_folder(archive, made)
-            if path.exists():
-                reason = "a folder is to be written, and there is one of its name"
-                raise CannotWrite(path=str(path), reason=reason)
-            made.rename(path)
-    except OSError as error:
-        raise CannotWrite(path=str(path), reason=reason_of(error)) from error
 
 
 def _checked(name: str, why_kept: Callable[[Path], str]) -> Path:

@@ -107,7 +107,8 @@ class Packing:
         partitions: ids of the program's delegates that use it, ascending.
         nbytes: how long it is.
         content: returns its bytes, as long as the backend is open.
-        is_folder: whether they are a folder, as `folders.py` packs one.
+        folder: whether the bytes are a zip archive of a folder, which the target takes.
+        remark: what whoever exports it should know, "" for nothing.
     """
 
     key: str
@@ -115,7 +116,8 @@ class Packing:
     partitions: tuple[int, ...]
     nbytes: int
     content: Callable[[], bytes]
-    is_folder: bool = False
+    folder: bool = False
+    remark: str = ""
 
 
 class Closeable(Protocol):

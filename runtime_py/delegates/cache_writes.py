@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.delegates.partition_checks import check_length, check_slots
+from kvc.runtime.delegates.host_checks import check_length, check_slots
 from kvc.schema.errors import CacheOverflow, IndexOutOfRange
 from kvc.schema.frozen import frozen
 from kvc.schema.rings import slot_runs

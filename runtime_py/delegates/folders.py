@@ -6,7 +6,6 @@ The bytes are a ZIP archive without compression, dates or owners: equal for equa
 import io
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 _DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest that a ZIP archive has
@@ -19,9 +18,3 @@ def pack_folder(files: Mapping[str, bytes]) -> bytes:
         for name, content in sorted(files.items()):
             archive.writestr(zipfile.ZipInfo(name, _DATE), content)
     return made.getvalue()
-
-
-def unpack_folder(archive: bytes, folder: Path) -> None:
-    """Write the files of an archive that `pack_folder` has made."""
-    with zipfile.ZipFile(io.BytesIO(archive)) as found:
-        found.extractall(folder)

@@ -205,15 +205,14 @@ def targets_of(backend: str) -> tuple[str, ...]:
 def check_target(program: Program, target: object) -> tuple[str, str]:
     """Return the backend of a program that makes files for a target, and its name.
 
-    Of a backend with a single target, its own name is enough.
+    The name of a backend that has one target alone is enough.
 
     Raises:
         BadSetting: no backend of the program does.
     """
     known = [one for backend in program.backends for one in targets_of(backend)]
     own = [one for one in known if one.partition(":")[0] == target]
-    if len(own) == 1:
-        target = own[0]
+    target = own[0] if len(own) == 1 else target
     if not isinstance(target, str) or target not in known:
         here = listing(known) if known else "none"
         expected = f"a target that a backend of the bundle makes files for, here {here}"

@@ -196,7 +196,7 @@ def test_an_integer_of_more_than_32_bits_is_refused(
 def exported(path: Path) -> bytes:
     with load(path) as program:
         (made,) = program.pack(target="coreai")
-        assert made.is_folder
+        assert made.folder
         return made.content()
 
 
@@ -213,7 +213,7 @@ def test_an_asset_of_the_library_runs_with_the_names_of_the_program(
 ):
     """As an app would: in a process without kvc."""
     coreai_here.check()
-    from kvc.tools.outputs import write_folder
+    from kvc.tools.folders import write_folder
 
     made = tmp_path / "m.aimodel"
     write_folder(made, exported(paths["coreai_fp32"]))

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     required=True,
     metavar="BACKEND:TARGET",
     help="Whose file to write; the error for a wrong name lists those that are here. "
-    "BACKEND is enough where it has one.",
+    "BACKEND is enough where it has one target.",
 )
 @click.option(
-    "-o", "--output", required=True, metavar="FILE", help="The file to write."
+    *("-o", "--output"),
+    required=True,
+    metavar="FILE",
+    help="The file to write, or the folder where the target takes one.",
 )
 @data_folders_option
 def export(
@@ -29,24 +32,26 @@ def export(
     """Write BUNDLE as the own file of a target, such as an NPU.
 
     The file holds what the target's backend runs of the bundle, at all sizes of its
-    buckets. `kvc compile --pack TARGET` stores the same in a bundle. Where the file of
-    a target is a folder, none of its name may be there.
+    buckets. `kvc compile --pack TARGET` stores the same in a bundle.
 
     Example: kvc export model.kvc --target npu:v2 -o model.npu
     """
     from kvc.runtime import load
     from kvc.schema.container import AtomicFile
-    from kvc.tools.outputs import check_plain_output, write_folder
+    from kvc.tools.folders import write_folder
+    from kvc.tools.outputs import check_plain_output
     from kvc.tools.text import escape, size
 
     path = check_plain_output(output)
     backend = target.partition(":")[0]
     with load(bundle, data_folders=data_folders, backend=backend) as program:
         (made,) = program.pack(target)
-        if made.is_folder:
+        if made.folder:
             write_folder(path, made.content())
         else:
             with AtomicFile(path) as file:
                 file.write(made.content())
                 file.commit()
     click.echo(f"{escape(output)}: {size(made.nbytes)} for {escape(target)}", err=True)
+    if made.remark:
+        click.echo(made.remark, err=True)

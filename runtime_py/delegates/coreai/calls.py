@@ -18,7 +18,7 @@ from kvc.runtime.binding.values import Values
 from kvc.runtime.delegates.cache_writes import Read, count_of
 from kvc.runtime.delegates.coreai.context import Call
 from kvc.runtime.delegates.coreai.plan import OUTSIDE, Changed, Looked, Plan
-from kvc.runtime.delegates.partition_checks import checks_of
+from kvc.runtime.delegates.host_checks import checks_of
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.schema.errors import IndexOutOfRange, KvcError
 from kvc.schema.model import Block, Constant, Graph, Ref
