@@ -222,11 +222,20 @@ class CoreAIHandle(Handle):
         return _weight_of([*self._all.values()], weight)
 
     def weight(self, weight: Weight) -> Array:
-        """Return a weight's elements, in its dtype."""
-        with self._data[self._program.names[weight.data].name] as buffer:
+        """Return a weight's elements, in its dtype.
+
+        Raises:
+            BadProgram: that dtype has no such numbers.
+        """
+        name = self._program.names[weight.data].name
+        with self._data[name] as buffer:
             found = buffer.array()
             made = np.empty(found.shape, weight.dtype)
-            convert_into(made, found)
+            try:
+                convert_into(made, found)
+            except ValueError as error:
+                where = f"the constant {name!r}"
+                raise _not_taken(self._path, where, error) from error
             return made
 
     def close(self) -> None:
@@ -264,7 +273,7 @@ def _check(options: Options, partition: Partition) -> None:
         raise _not_taken(options.path, where, error) from error
 
 
-def _not_taken(path: str, where: str, error: NotTaken) -> BadProgram:
+def _not_taken(path: str, where: str, error: Exception) -> BadProgram:
     what = f"the backend coreai does not take it: {error}"
     return BadProgram(path=path, where=where, what=what)
 

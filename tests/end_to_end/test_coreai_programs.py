@@ -1,4 +1,4 @@
-"""Names of a program that are those of something else in an asset, too.
+"""Programs whose names are those of something else, and whose numbers are too large.
 
 By numpy in place of Core AI, and by Core AI where it is here.
 """
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from kvc.compiler import Dim, Method, compile_program
 from kvc.recipes import load_recipe
 from kvc.runtime import load
+from kvc.schema.errors import BadProgram
 
 
 @pytest.fixture(params=["numpy", "library"], autouse=True)
@@ -75,3 +76,25 @@ def test_a_method_may_be_called_as_another_one_is_at_some_sizes(
             wanted = getattr(model, name)(x).detach().numpy()
             found = program.call(name, x.numpy())
             np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+class Large(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 4)
+        self.register_buffer("large", torch.tensor([1, 2**40]))
+
+    def forward(self, x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        return self.one(x), n + self.large
+
+
+def test_a_constant_of_more_than_32_bits_is_refused_where_it_is_needed(tmp_path: Path):
+    given = torch.randn(2, 4), torch.tensor([1, 2])
+    bundle = compile_program(Large().eval(), [Method("forward", given)], "coreai_fp32")
+    bundle.save(tmp_path / "m")
+    told = "constant 'large': .* 32 bits, and this is 1099511627776"
+    with load(tmp_path / "m") as program:
+        with pytest.raises(BadProgram, match=told):
+            program.forward(*(each.numpy() for each in given))
+        with pytest.raises(BadProgram, match=told):
+            program.pack("coreai")[0].content()
