@@ -1,4 +1,4 @@
-"""Programs whose names are those of something else, and whose numbers are too large.
+"""Programs that few models are: their names, numbers and shapes.
 
 By numpy in place of Core AI, and by Core AI where it is here.
 """
@@ -12,6 +12,7 @@ import pytest
 import torch
 from coreai_device import use_numpy_core_ai
 from torch import Tensor, nn
+from torch.nn import functional
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.recipes import load_recipe
@@ -98,3 +99,32 @@ def test_a_constant_of_more_than_32_bits_is_refused_where_it_is_needed(tmp_path:
             program.forward(*(each.numpy() for each in given))
         with pytest.raises(BadProgram, match=told):
             program.pack("coreai")[0].content()
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(8, 8)
+
+    def forward(self, q: Tensor, kv: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(self.one(q), kv, kv)
+
+
+@pytest.mark.parametrize(
+    ("leading", "others"),
+    [((1, 4), (2, 4)), ((2, 1), (2, 4)), ((2, 4), (1, 4)), ((2, 4), (2, 1))],
+)
+def test_attention_broadcasts_batches_and_heads_of_queries_and_keys(
+    tmp_path: Path, leading: tuple[int, int], others: tuple[int, int]
+):
+    torch.manual_seed(0)
+    model, given = (
+        Attending(),
+        (torch.randn(*leading, 3, 8), torch.randn(*others, 5, 8)),
+    )
+    compile_program(model, [Method("forward", given)], "coreai_fp32").save(
+        tmp_path / "m"
+    )
+    with load(tmp_path / "m") as program:
+        found = program.forward(*(each.numpy() for each in given))
+    np.testing.assert_allclose(found, model(*given).detach().numpy(), atol=1e-5)
