@@ -22,6 +22,7 @@ from kvc.runtime import Program, generate, load
 from kvc.runtime.calibration import Samples
 from kvc.runtime.delegates.qnn import Qnn
 from kvc.schema.errors import CacheOverflow, CalibrationNeeded
+from kvc.tools.reports.operators import describe_operators
 
 NEAR = 1e-4  # of the reference, over the largest logit: about a step of 65536
 OLDER = 6e-4  # likewise, v68 and v69
@@ -210,6 +211,9 @@ def test_what_has_no_integers_is_left_and_all_else_is_taken(
         if each.backend == "cpu":
             left |= {step.op for step in graph.instructions}
     assert {"aten::div.Tensor", "aten::exp"} <= left
+    told = {one.op: one.reasons for one in describe_operators(bundle.program)}
+    words = "it does not run aten::exp on integers"
+    assert told["aten::exp"] == {"qnn": words}
     assert not left & {"kvc::linear_w8", "aten::layer_norm", "aten::gelu", "aten::cat"}
     with load(tmp_path / "m.kvc") as program:
         for one in x:
