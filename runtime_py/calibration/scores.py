@@ -42,15 +42,17 @@ def _products(q: Array, k: Array, scale: float | None) -> Array:
         k: [..., groups, keys, width]; neighbouring heads share a group.
         scale: factor, None for one over the root of the width.
     """
+    import torch  # whose threads the reference has; numpy's own would wait for them
+
     *batch, heads, queries, width = q.shape
     groups = k.shape[-3]
     rows = q.reshape(*batch, groups, heads // groups * queries, width)
     factor = 1 / np.sqrt(width) if scale is None else scale
-    made: Array = np.matmul(
-        rows.astype(np.float32) * np.float32(factor),
-        np.swapaxes(k.astype(np.float32), -1, -2),
+    made = torch.matmul(
+        torch.from_numpy(rows.astype(np.float32) * np.float32(factor)),
+        torch.from_numpy(np.swapaxes(k, -1, -2).astype(np.float32)),
     )
-    return made
+    return made.numpy()
 
 
 SCORES: Final[Mapping[str, Callable[..., Array]]] = {

@@ -45,11 +45,16 @@ def compiled(path: Path, recipe: Recipe | str, samples: Samples | None) -> Path:
 def measure(path: Path, raw: bytes, **options: object) -> float:
     """Return the bits per byte of a bundle."""
     window = min(WINDOW, len(raw))
-    stride = min(STRIDE, window)
+    stride = min(STRIDE, window // 2)
     with load(path, **options) as program:  # type: ignore[arg-type]
         found = evaluate("demo", program, raw, window, stride).bits_per_byte
     assert found is not None
     return found
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
 
 
 def rows(folder: Path, texts: Sequence[bytes], on_library: int) -> None:
@@ -62,19 +67,16 @@ def rows(folder: Path, texts: Sequence[bytes], on_library: int) -> None:
     plain = compiled(folder / "fp32.kvc", "fp32", None)
     weights = compiled(folder / "w8.kvc", str(folder / "w8.toml"), None)
     mine = compiled(folder / "a16w8.kvc", fixed, samples)
-    own = compiled(folder / "generated.kvc", fixed, Samples.generated())
-    print(f"{len(held_out)} bytes")
-    print(f"fp32: {measure(plain, held_out):.4f}")
-    print(f"int8 weights alone: {measure(weights, held_out):.4f}")
-    print(f"qnn_a16w8, reference: {measure(mine, held_out, reference=True):.4f}")
-    found = measure(own, held_out, reference=True)
-    print(f"qnn_a16w8, reference, by texts of the model: {found:.4f}", flush=True)
+    say(f"{len(held_out)} bytes")
+    say(f"fp32: {measure(plain, held_out):.4f}")
+    say(f"int8 weights alone: {measure(weights, held_out):.4f}")
+    say(f"qnn_a16w8, reference: {measure(mine, held_out, reference=True):.4f}")
     if on_library:
         some = held_out[:on_library]
-        print(f"{len(some)} bytes")
-        print(f"fp32: {measure(plain, some):.4f}")
-        print(f"qnn_a16w8, reference: {measure(mine, some, reference=True):.4f}")
-        print(f"qnn_a16w8, library: {measure(mine, some, device='qnn:v75'):.4f}")
+        say(f"{len(some)} bytes")
+        say(f"fp32: {measure(plain, some):.4f}")
+        say(f"qnn_a16w8, reference: {measure(mine, some, reference=True):.4f}")
+        say(f"qnn_a16w8, library: {measure(mine, some, device='qnn:v75'):.4f}")
 
 
 def main() -> None:

@@ -63,6 +63,7 @@ _NOT_WITH = {
     **dict.fromkeys(RECIPES, _OF_THE_REFERENCE),
     "vulkan_fp32": _OF_THE_HOST + _OF_THE_REFERENCE,
     "qnn_fp16": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
+    "qnn_a16w8": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
 }
 _ALWAYS = {
     "cpu_fp32": (
@@ -79,7 +80,7 @@ _HERE = Path(__file__).parent
 _DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72, "vulkan_fp32": 48}
 _NAMES = ["", *WAYS]
 # Those of a library that few have, an emulator: all of them on request.
-_ON_REQUEST = ("qnn_fp16",)
+_ON_REQUEST = ("qnn_fp16", "qnn_a16w8")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -112,7 +113,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name == "vulkan_fp32":
         vulkan_here.device()
-    if name == "qnn_fp16":
+    if name in _ON_REQUEST:
         qnn_here.check()
     return name
 
