@@ -89,16 +89,22 @@ def _backend_of_recipe(program: Program) -> dict[str, Any]:
 
 def _inside(program: Program, method: int, offered: Offered) -> Iterator[_Kind]:
     """Yield the instructions of a method's partitions, with why others left them."""
+    beside = {
+        block: used
+        for graph, used in graphs_outside(program, method)
+        for block in blocks_run(graph, DELEGATE)
+    }
     for partition in program.delegates:
         if partition.method != method:
             continue
         earlier = [*takewhile(partition.backend.__ne__, offered)]
         if len(earlier) == len(offered):
             earlier = []  # of a recipe that does not name it
+        used = beside[partition.block]
         for graph in graphs_within(program.methods[method], partition.block):
             for step in filter(_computes, graph.instructions):
                 reasons = {
-                    name: _why(name, graph, step, True, offered[name])
+                    name: _why(name, graph, step, name in used, offered[name])
                     for name in earlier
                 }
                 yield step.op, partition.backend, tuple(reasons.items())
