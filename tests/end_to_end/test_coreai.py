@@ -267,11 +267,18 @@ def test_an_asset_that_has_not_all_of_a_method_says_so(
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.other(torch.sinh(self.one(x)))
 
+        def whole(self, x: torch.Tensor) -> torch.Tensor:
+            return self.one(x)
+
+        def others(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x)
+
     use_numpy_core_ai(monkeypatch)
-    method = Method("forward", (torch.randn(2, 4),))
-    compile_program(Parted().eval(), [method], name).save(tmp_path / "m")
+    names = ("forward", "whole", "others")
+    methods = [Method(each, (torch.randn(2, 4),)) for each in names]
+    compile_program(Parted().eval(), methods, name).save(tmp_path / "m")
     for path, remark in (
-        (tmp_path / "m", "the asset has not all of: forward"),
+        (tmp_path / "m", "the asset has not all of: forward, others"),
         (paths[name], ""),
     ):
         with load(path) as program:
