@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from kvc.schema.backends import cpu, ethosu, qnn, qnn_fixed, vulkan, xnnpack
+from kvc.schema.backends import coreai, cpu, ethosu, qnn, qnn_fixed, vulkan, xnnpack
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.ops import AFTER, OPS, Aliasing
 
 _WHY_NOT: Final[dict[str, WhyNot]] = {
+    "coreai": coreai.why_not,
     "cpu": cpu.why_not,
     "ethosu": ethosu.why_not,
     "qnn": qnn.why_not,
@@ -24,7 +25,8 @@ _WHY_NOT: Final[dict[str, WhyNot]] = {
 NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
 # Why a backend takes nothing of a graph of which it could take something.
 _WHY_NOTHING: Final = {
-    "xnnpack": "there is no matrix product or convolution that it could make faster"
+    "coreai": "there is no matrix product",
+    "xnnpack": "there is no matrix product or convolution that it could make faster",
 }
 _COPIES: Final = ("aten::clone", "aten::copy")
 _ROWS: Final = (xnnpack.QUANTIZE, *xnnpack.QUANTIZED_LINEARS)
@@ -63,6 +65,8 @@ def why_apart(backend: str, op: str) -> str:
     """Return why an instruction that a backend takes is in no partition of it."""
     if backend == "qnn" and OPS[op].aliasing is not Aliasing.CHECK:
         return qnn.why_apart(op)
+    if backend == "coreai" and coreai.why_apart(op):
+        return coreai.why_apart(op)
     if op == "kvc::append":
         return "it lengthens an array that is no state"
     if op == AFTER:
