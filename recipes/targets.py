@@ -32,7 +32,6 @@ TARGETS: Final = {
         _ANYWHERE,
     ),
     "cuda": Target("NVIDIA's CUDA", "planned", _GPU),
-    "coreml": Target("Apple's Core ML", "planned", _ANYWHERE),
     "openvino": Target(
         "Intel's OpenVINO",
         "not planned: on processors it was no faster than XNNPACK",

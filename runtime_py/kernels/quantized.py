@@ -1,6 +1,7 @@
 """Kernels of quantized weights: rows quantized at run time, weights ahead of time.
 
-The arithmetic is that of XNNPACK's qd8 operators, float32 throughout. Weights are
+The arithmetic of quantized rows is that of XNNPACK's qd8 operators, float32 throughout;
+`kvc::linear_q8` multiplies float32 rows as they are. Weights are
 symmetric: int8 [out, in] with one scale for each output channel, or int4 with one for
 each block of a row; an activation row has its own scale and zero point, found when it
 is quantized.
@@ -60,6 +61,33 @@ def _zero_point(low: Tensor, high: Tensor) -> Tensor:
     at_low = (low + _LEAST) + (high + _GREATEST) > _ZERO
     zero = torch.where(at_low, from_low, from_high)
     return zero.clamp_(_LEAST, _GREATEST).round_()
+
+
+def _linear_q8(
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+) -> None:
+    """Write x W^T * weight_scale + bias, W widened a few rows at a time.
+
+    Args:
+        out: float32 [..., out].
+        x: float32 [..., in].
+        weight: int8 [out, in].
+        weight_scale: float32 [out].
+        bias: float32 [out].
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    result = out.view(len(rows), len(weight))
+    count = max(1, _CHUNK // max(1, weight.shape[1]))
+    for first in range(0, len(weight), count):
+        part = weight[first : first + count].float()
+        torch.mm(rows, part.t(), out=result[:, first : first + len(part)])
+    result.mul_(weight_scale)
+    if bias is not None:
+        result.add_(bias)
 
 
 def linear_qd8(
@@ -178,6 +206,7 @@ def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -
 
 KERNELS: dict[str, Kernel] = {
     "kvc::embedding_q8": _embedding_q8,
+    "kvc::linear_q8": _linear_q8,
     "kvc::linear_qb4": _linear_qb4,
     "kvc::linear_qd8": linear_qd8,
     "kvc::quantize_cache": quantize_into,

@@ -293,6 +293,7 @@ MADE_BY_PASSES = {
     "kvc::glu",
     "kvc::rotary_embedding",
     "kvc::quantize_rows",
+    "kvc::linear_q8",
     "kvc::linear_qd8",
     "kvc::linear_qb4",
     "kvc::expert_linear_qd8",

@@ -1,0 +1,411 @@
+"""The operators of the list, each as calls of MIL.
+
+In: a `Step`, and the operator's arguments with sizes settled. Out: the result.
+`EMITTERS` has a function for each operator, in the table's order of arguments; views
+are copies there, which Core ML makes cheap or not as it likes.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.delegates.coreml.attention import (
+    attend,
+    attend_product,
+    after,
+    update_cache,
+)
+from kvc.runtime.delegates.coreml.mil import Data, Number, Operand, Tensor
+from kvc.runtime.delegates.coreml.step import Step
+from kvc.schema.model import Ref
+
+_SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm
+_LEAST: Final = 6.2e-5  # above the least float16 that has all of its bits
+
+Emit = Callable[..., Tensor | list[Tensor]]
+
+
+def _operand(step: Step, x: object, dtype: str) -> Operand:
+    """Return an operand that is a tensor or a number."""
+    if isinstance(x, Ref):
+        return step.read(x, dtype)
+    assert isinstance(x, int | float)
+    return Number(float(x) if dtype != "int32" else x, dtype)
+
+
+def _pair(kind: str, step: Step, x: object, y: object, *_: object) -> Tensor:
+    one, other = (_operand(step, each, step.dtype) for each in (x, y))
+    return _fit(step, step.emitter.pair(kind, one, other, step.dtype))
+
+
+def _reversed(step: Step, x: object, y: object, *_: object) -> Tensor:
+    return _pair("sub", step, y, x)
+
+
+def _fit(step: Step, x: Tensor) -> Tensor:
+    """Return a result in the shape that it has."""
+    return step.emitter.reshape(x, step.shape)
+
+
+def _same(kind: str, step: Step, x: object) -> Tensor:
+    return step.emitter.same(kind, step.read(x, step.dtype))
+
+
+def _times(factor: float, step: Step, x: object) -> Tensor:
+    return _pair("mul", step, x, factor)
+
+
+def _reciprocal(step: Step, x: object) -> Tensor:
+    return _pair("real_div", step, 1.0, x)
+
+
+def _rsqrt(step: Step, x: object) -> Tensor:
+    return _reciprocal_of(step, step.emitter.same("sqrt", step.read(x, step.dtype)))
+
+
+def _reciprocal_of(step: Step, x: Tensor) -> Tensor:
+    return step.emitter.pair("real_div", Number(1.0, x.dtype), x)
+
+
+def _power(step: Step, x: object, exponent: object) -> Tensor:
+    if exponent == 2:
+        return _pair("mul", step, x, x)
+    return _pair("pow", step, x, exponent)
+
+
+def _gelu(step: Step, x: object, approximate: object) -> Tensor:
+    mode = "EXACT" if approximate == "none" else "TANH_APPROXIMATION"
+    return step.emitter.same("gelu", step.read(x, step.dtype), mode=mode)
+
+
+def _glu(step: Step, gate: object, up: object, activation: object) -> Tensor:
+    name = str(activation)
+    x = step.read(gate, step.dtype)
+    if name.startswith("gelu"):
+        mode = "TANH_APPROXIMATION" if "tanh" in name else "EXACT"
+        made = step.emitter.same("gelu", x, mode=mode)
+    else:
+        made = step.emitter.same(name, x)
+    return step.emitter.pair("mul", made, step.read(up, step.dtype))
+
+
+def _clamp(step: Step, x: object, least: object, most: object) -> Tensor:
+    made = step.read(x, step.dtype)
+    for kind, bound in (("maximum", least), ("minimum", most)):
+        if bound is not None:
+            made = step.emitter.pair(kind, made, _operand(step, bound, step.dtype))
+    return made
+
+
+def _compare(kind: str, step: Step, x: object, y: object) -> Tensor:
+    dtype = step.common((x, y))
+    one, other = (_operand(step, each, dtype) for each in (x, y))
+    return _fit(step, step.emitter.pair(kind, one, other, "bool"))
+
+
+def _where(step: Step, condition: object, x: object, y: object) -> Tensor:
+    emitter = step.emitter
+    one, other = (
+        emitter.spread(step.read(each, step.dtype), step.shape) for each in (x, y)
+    )
+    there = emitter.spread(step.read(condition, "bool"), step.shape)
+    return emitter.call("select", step.dtype, step.shape, cond=there, a=one, b=other)
+
+
+def _masked(step: Step, x: object, mask: object, value: object) -> Tensor:
+    emitter = step.emitter
+    there = emitter.spread(step.read(mask, "bool"), step.shape)
+    kept = emitter.spread(step.read(x, step.dtype), step.shape)
+    number = _operand(step, value, step.dtype)
+    if isinstance(number, Number) and number.dtype == "fp16":
+        number = Number(max(-65504.0, min(number.value, 65504.0)), "fp16")
+    return emitter.call(
+        "select", step.dtype, step.shape, cond=there, a=number, b=kept
+    )
+
+
+def _convert(step: Step, x: object, *_: object) -> Tensor:
+    return step.read(x, step.dtype)
+
+
+def _reshape(step: Step, x: object, *_: object) -> Tensor:
+    return step.emitter.reshape(step.read(x, step.dtype), step.shape)
+
+
+def _copy(step: Step, _: object, x: object) -> Tensor:
+    return _reshape(step, x)
+
+
+def _transpose(step: Step, x: object, one: object, other: object) -> Tensor:
+    assert isinstance(one, int)
+    assert isinstance(other, int)
+    order = list(range(len(step.shape)))
+    order[one], order[other] = order[other], order[one]
+    return step.emitter.transpose(step.read(x, step.dtype), order)
+
+
+def _permute(step: Step, x: object, order: object) -> Tensor:
+    assert isinstance(order, tuple)
+    axes = [axis % len(step.shape) for axis in order]
+    return step.emitter.transpose(step.read(x, step.dtype), axes)
+
+
+def _slice(step: Step, x: object, axis: object, *bounds: object) -> Tensor:
+    assert isinstance(axis, int)
+    held = step.read(x, step.dtype)
+    along = axis % len(held.shape)
+    start, end, by = (each if isinstance(each, int) else None for each in bounds)
+    return step.emitter.part(held, along, range(held.shape[along])[start:end:by])
+
+
+def _select(step: Step, x: object, axis: object, index: object) -> Tensor:
+    assert isinstance(axis, int)
+    assert isinstance(index, int)
+    held = step.read(x, step.dtype)
+    along = axis % len(held.shape)
+    at = index % held.shape[along]
+    return _fit(step, step.emitter.part(held, along, range(at, at + 1)))
+
+
+def _split(step: Step, x: object, sizes: object, axis: object) -> list[Tensor]:
+    assert isinstance(sizes, tuple)
+    assert isinstance(axis, int)
+    held, start, made = step.read(x, step.dtype), 0, list[Tensor]()
+    for size in sizes:
+        span = range(start, start + size)
+        made.append(step.emitter.part(held, axis % len(held.shape), span))
+        start += size
+    return made
+
+
+def _expand(step: Step, x: object, *_: object) -> Tensor:
+    return step.emitter.spread(step.read(x, step.dtype), step.shape)
+
+
+def _cat(step: Step, tensors: object, axis: object) -> Tensor:
+    assert isinstance(tensors, tuple)
+    assert isinstance(axis, int)
+    parts = [step.read(each, step.dtype) for each in tensors]
+    return step.emitter.concat(parts, axis % len(step.shape))
+
+
+def _stack(step: Step, tensors: object, axis: object) -> Tensor:
+    assert isinstance(tensors, tuple)
+    assert isinstance(axis, int)
+    along = axis % len(step.shape)
+    one = [1 if a == along else n for a, n in enumerate(step.shape)]
+    parts = [step.emitter.reshape(step.read(e, step.dtype), one) for e in tensors]
+    return step.emitter.concat(parts, along)
+
+
+def _full(step: Step, _: object, value: object, *__: object) -> Tensor:
+    assert isinstance(value, int | float)
+    return step.emitter.numbers(np.full(step.shape, value), step.dtype)
+
+
+def _arange(step: Step, *numbers: object) -> Tensor:
+    start, end, by, _ = numbers
+    return step.emitter.numbers(np.arange(start, end, by), step.dtype)  # type: ignore[call-overload]
+
+
+def _reduce(kind: str, step: Step, x: object, axes: object, keep: object) -> Tensor:
+    held = step.read(x, step.dtype)
+    rank = len(held.shape)
+    chosen = axes if isinstance(axes, tuple) and axes else tuple(range(rank))
+    along = tuple(sorted(axis % rank for axis in chosen))
+    return _fit(step, _reduced(step, kind, held, along))
+
+
+def _reduced(step: Step, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return a reduction whose axes stay, with one element each."""
+    shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
+    return step.emitter.call(
+        kind, x.dtype, shape, x=x, axes=tuple(axes), keep_dims=True
+    )
+
+
+def _softmax(step: Step, x: object, axis: object) -> Tensor:
+    assert isinstance(axis, int)
+    along = axis % len(step.shape)
+    return step.emitter.same("softmax", step.read(x, step.dtype), axis=along)
+
+
+def _linear(step: Step, x: object, weight: object, bias: object) -> Tensor:
+    return _multiplied(step, x, step.read(weight, step.dtype), bias)
+
+
+def _linear_q8(
+    step: Step, x: object, weight: object, scale: object, bias: object
+) -> Tensor:
+    return _multiplied(step, x, _widened(step, weight, scale), bias)
+
+
+def _widened(step: Step, weight: object, scale: object) -> Tensor:
+    """Return an int8 matrix [rows, columns] times its scales [rows]."""
+    held = step.constant(weight, "int8")
+    rows, _ = held.shape
+    scales = step.constant(scale, "fp16")
+    column = Data(f"{scales.name}_column", scales.data, "fp16", (rows, 1))
+    return step.emitter.call(
+        "constexpr_blockwise_shift_scale", "fp16", held.shape, data=held, scale=column
+    )
+
+
+def _multiplied(step: Step, x: object, weight: Tensor, bias: object) -> Tensor:
+    """Return x [..., in] times a matrix [out, in], transposed."""
+    emitter, held = step.emitter, step.read(x, step.dtype)
+    rows, width = math.prod(held.shape[:-1]), held.shape[-1]
+    flat = emitter.reshape(held, (rows, width))
+    added = {} if bias is None else {"bias": step.read(bias, step.dtype)}
+    shape = (rows, weight.shape[0])
+    made = emitter.call("linear", step.dtype, shape, x=flat, weight=weight, **added)
+    return _fit(step, made)
+
+
+def _product(step: Step, x: object, y: object) -> Tensor:
+    one, other = (step.read(each, step.dtype) for each in (x, y))
+    return step.emitter.call("matmul", step.dtype, step.shape, x=one, y=other)
+
+
+def _added_product(step: Step, bias: object, x: object, y: object, *_: object) -> Tensor:
+    return step.emitter.pair("add", _product(step, x, y), step.read(bias, step.dtype))
+
+
+def _rms_norm(
+    step: Step, x: object, _: object, weight: object, epsilon: object
+) -> Tensor:
+    """Divide by the largest number first, so that no square leaves float16."""
+    emitter, held = step.emitter, step.read(x, step.dtype)
+    last = (len(held.shape) - 1,)
+    least = epsilon if isinstance(epsilon, float) else _SMALLEST
+    largest = _reduced(step, "reduce_max", emitter.same("abs", held), last)
+    largest = emitter.pair("maximum", largest, Number(_LEAST, step.dtype))
+    small = emitter.pair("real_div", held, largest)
+    mean = _reduced(step, "reduce_mean", emitter.pair("mul", small, small), last)
+    root = emitter.pair("real_div", Number(math.sqrt(least), step.dtype), largest)
+    mean = emitter.pair("add", mean, emitter.pair("mul", root, root))
+    made = emitter.pair("real_div", small, emitter.same("sqrt", mean))
+    if weight is None:
+        return made
+    return emitter.pair("mul", made, step.read(weight, step.dtype))
+
+
+def _layer_norm(
+    step: Step, x: object, _: object, weight: object, bias: object, epsilon: object
+) -> Tensor:
+    assert isinstance(epsilon, float)
+    names = {"gamma": weight, "beta": bias}
+    given = {n: step.read(w, step.dtype) for n, w in names.items() if w is not None}
+    return step.emitter.same(
+        *("layer_norm", step.read(x, step.dtype)),
+        axes=(len(step.shape) - 1,),
+        epsilon=Number(epsilon, step.dtype),
+        **given,
+    )
+
+
+def _rotary(step: Step, x: object, cos: object, sin: object) -> Tensor:
+    emitter = step.emitter
+    held, cosine, sine = (step.read(each, step.dtype) for each in (x, cos, sin))
+    last = len(held.shape) - 1
+    half = held.shape[last] // 2
+    spans = range(half), range(half, 2 * half)
+    one, other = (emitter.part(held, last, span) for span in spans)
+    if cosine.shape[-1] == half:
+        cosine, sine = (emitter.concat([each] * 2, -1) for each in (cosine, sine))
+    turned = emitter.concat([emitter.pair("mul", other, Number(-1, other.dtype)), one], last)
+    made = emitter.pair("mul", held, cosine)
+    return _fit(step, emitter.pair("add", made, emitter.pair("mul", turned, sine)))
+
+
+def _embedding(step: Step, weight: object, indices: object) -> Tensor:
+    return _rows(step, step.read(weight, step.dtype), step.read(indices, "int32"))
+
+
+def _embedding_q8(step: Step, weight: object, scale: object, at: object) -> Tensor:
+    return _rows(step, _widened(step, weight, scale), step.read(at, "int32"))
+
+
+def _rows(step: Step, table: Tensor, indices: Tensor) -> Tensor:
+    shape = (*indices.shape, *table.shape[1:])
+    made = step.emitter.call(
+        "gather", table.dtype, shape, x=table, indices=indices, axis=0
+    )
+    return _fit(step, made)
+
+
+def _indexed(step: Step, table: object, indices: object) -> Tensor:
+    """Gather along the first axis; an index below 0 counts from the end."""
+    assert isinstance(indices, tuple)
+    held, at = step.read(table, step.dtype), step.read(indices[0], "int32")
+    inside = step.emitter.pair("mod", at, Number(held.shape[0], "int32"))
+    return _rows(step, held, inside)
+
+
+_COMPARED: Final = {
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal",
+    "gt": "greater", "ge": "greater_equal",
+}  # fmt: skip
+_TWO: Final = {"add": "add", "sub": "sub", "mul": "mul", "div": "real_div"}
+_ALIKE: Final = "abs exp sqrt relu sigmoid silu tanh sin cos erf floor ceil"
+EMITTERS: Final[Mapping[str, Emit]] = {
+    **{f"aten::{op}.Tensor": partial(_pair, kind) for op, kind in _TWO.items()},
+    **{f"aten::{op}.Scalar": partial(_pair, kind) for op, kind in _TWO.items()},
+    **{f"aten::{op}.Tensor": partial(_compare, k) for op, k in _COMPARED.items()},
+    **{f"aten::{op}.Scalar": partial(_compare, k) for op, k in _COMPARED.items()},
+    **{f"aten::{op}": partial(_same, op) for op in _ALIKE.split()},
+    **{f"aten::{op}": partial(_pair, op) for op in ("maximum", "minimum")},
+    "aten::rsub.Scalar": _reversed,
+    "aten::neg": partial(_times, -1),
+    "aten::reciprocal": _reciprocal,
+    "aten::rsqrt": _rsqrt,
+    "aten::pow.Tensor_Scalar": _power,
+    "aten::gelu": _gelu,
+    "kvc::glu": _glu,
+    "aten::clamp": _clamp,
+    "aten::logical_and": partial(_pair, "logical_and"),
+    "aten::logical_or": partial(_pair, "logical_or"),
+    "aten::logical_xor": partial(_pair, "logical_xor"),
+    "aten::logical_not": partial(_same, "logical_not"),
+    "aten::bitwise_and.Tensor": partial(_pair, "logical_and"),
+    "aten::bitwise_or.Tensor": partial(_pair, "logical_or"),
+    "aten::bitwise_not": partial(_same, "logical_not"),
+    "aten::where.self": _where,
+    "aten::masked_fill.Scalar": _masked,
+    "aten::_to_copy": _convert,
+    **{f"aten::{op}": _reshape for op in ("clone", "reshape", "alias", "view")},
+    **{f"aten::{op}": _reshape for op in ("unsqueeze", "squeeze.dims")},
+    "aten::copy": _copy,
+    "aten::transpose.int": _transpose,
+    "aten::permute": _permute,
+    "aten::slice.Tensor": _slice,
+    "aten::select.int": _select,
+    "aten::split_with_sizes": _split,
+    "aten::expand": _expand,
+    "aten::cat": _cat,
+    "aten::stack": _stack,
+    "aten::full": _full,
+    "aten::arange.start_step": _arange,
+    "aten::sum.dim_IntList": partial(_reduce, "reduce_sum"),
+    "aten::mean.dim": partial(_reduce, "reduce_mean"),
+    "aten::amax": partial(_reduce, "reduce_max"),
+    "aten::amin": partial(_reduce, "reduce_min"),
+    "aten::softmax.int": _softmax,
+    "aten::linear": _linear,
+    "kvc::linear_q8": _linear_q8,
+    **{f"aten::{op}": _product for op in ("matmul", "mm", "bmm")},
+    "aten::addmm": _added_product,
+    "aten::rms_norm": _rms_norm,
+    "aten::layer_norm": _layer_norm,
+    "kvc::rotary_embedding": _rotary,
+    "aten::embedding": _embedding,
+    "kvc::embedding_q8": _embedding_q8,
+    "aten::index.Tensor": _indexed,
+    "aten::scaled_dot_product_attention": attend_product,
+    "kvc::attention": attend,
+    "kvc::cache_update": update_cache,
+    "kvc::after": after,
+}
