@@ -105,11 +105,9 @@ def _added_product(arguments: Arguments, results: Results) -> str:
 
 
 def _normed(arguments: Arguments, results: Results) -> str:
-    _, axes, *rest = arguments
+    axes = arguments[1]
     if not isinstance(axes, tuple) or len(axes) != 1:
         return f"it normalises one axis, not {axes}"
-    if any(not each.constant for each in operands_of(rest)):
-        return "a weight that is not of the model"
     return _float_results(arguments, results)
 
 
@@ -130,6 +128,19 @@ def _indexed(arguments: Arguments, results: Results) -> str:
     return ""
 
 
+def _gathered(arguments: Arguments, results: Results) -> str:
+    """Gather along one axis, as many elements along all others as there are."""
+    (held, axis, at) = arguments
+    found, chosen = operand(held).type, operand(at).type
+    assert isinstance(axis, int)
+    rank = len(found.dims)
+    others = [n for n in range(rank) if n != axis % max(1, rank)]
+    whole = len(chosen.dims) == rank > 0
+    if not whole or any(found.dims[n] != chosen.dims[n] for n in others):
+        return f"elements {chosen} of {found}"
+    return _number_types(arguments, results)
+
+
 def _copied(arguments: Arguments, results: Results) -> str:
     one, other = (operand(each).type for each in arguments)
     return "" if one == other else f"a copy of {other} over {one}"
@@ -148,13 +159,15 @@ def _written(arguments: Arguments, results: Results) -> str:
 
 
 def _attention(arguments: Arguments, results: Results) -> str:
-    mask, slopes, sinks, _, scale, *_ = arguments[9:]
-    names = {"a mask": mask, "slopes": slopes, "sinks": sinks, "int8 caches": scale}
-    for name, found in names.items():
-        if found is not None:
-            return f"attention with {name}"
+    mask, _, sinks, layout, scale, *_ = arguments[9:]
+    if sinks is not None or scale is not None:
+        return "attention with sinks" if scale is None else "attention over int8 caches"
     if arguments[16]:
         return "a ring that keeps its first positions"
+    if isinstance(mask, Operand):
+        slots = operand(arguments[1]).type.dims[2]
+        if layout == "circular" or mask.type.dims[-1] != slots:
+            return f"a mask {mask.type} of {slots} slots"
     return _float_results(arguments, results)
 
 
@@ -171,12 +184,6 @@ def _reduced(arguments: Arguments, results: Results) -> str:
     return _number_types(arguments[:1], results)
 
 
-def _filled(arguments: Arguments, results: Results) -> str:
-    static = all(isinstance(number, int | float) for number in arguments[:-1])
-    sizes = isinstance(arguments[0], tuple) or static
-    return "" if sizes else "numbers that are sizes of a call"
-
-
 def _table(rule: Rule, names: str) -> dict[str, Rule]:
     return {f"aten::{name}": rule for name in names.split()}
 
@@ -188,21 +195,26 @@ RULES: Final[Mapping[str, Rule]] = {
     **_table(
         _float_results,
         "div.Tensor div.Scalar pow.Tensor_Scalar exp sqrt rsqrt reciprocal relu "
-        "sigmoid silu tanh gelu sin cos erf floor ceil softmax.int mean.dim",
+        "sigmoid silu tanh gelu sin cos erf floor ceil log log1p pow.Scalar "
+        "softmax.int mean.dim",
     ),
     **_table(_reduced, "sum.dim_IntList amax amin"),
     **_table(_truth, "logical_and logical_or logical_xor logical_not"),
     **_table(_truth, "bitwise_and.Tensor bitwise_or.Tensor bitwise_not"),
     **_table(_compared, "eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor"),
     **_table(_compared, "eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar"),
-    **_table(_any, "where.self masked_fill.Scalar _to_copy clone reshape cat stack"),
-    **_table(_filled, "full arange.start_step"),
+    **_table(
+        _any,
+        "where.self masked_fill.Scalar _to_copy clone reshape cat stack repeat "
+        "full arange.start_step",
+    ),
     **_table(_product, "matmul mm bmm"),
     **_table(_normed, "rms_norm layer_norm"),
     "aten::addmm": _added_product,
     "aten::linear": _linear,
     "aten::embedding": _table_lookup,
     "aten::index.Tensor": _indexed,
+    "aten::gather": _gathered,
     "aten::copy": _copied,
     "aten::scaled_dot_product_attention": _attention_product,
     "kvc::linear_q8": _linear,

@@ -14,17 +14,9 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from kvc.runtime.delegates.coreml.worker import hide_converters
-
-hide_converters()
-
-import coremltools as ct  # noqa: E402  # torch is to be hidden before
-import numpy as np  # noqa: E402
-from coremltools.converters.mil.frontend.milproto import load as milproto  # noqa: E402
-from coremltools.converters.mil.mil import Builder as mb  # noqa: E402, N813
-from coremltools.converters.mil.mil import Function  # noqa: E402
-from coremltools.models import MLModel  # noqa: E402
-from coremltools.models.utils import _try_get_weights_dir_path  # noqa: E402
 
 
 def dequantized(data, scale, offset=None):
@@ -44,6 +36,10 @@ OWN = {"silu": silu, "constexpr_blockwise_shift_scale": dequantized}
 
 class Interpreter:
     def __init__(self, package: Path) -> None:
+        from coremltools.converters.mil.frontend.milproto import load as milproto
+        from coremltools.models import MLModel
+        from coremltools.models.utils import _try_get_weights_dir_path
+
         model = MLModel(str(package), skip_model_load=True)
         weights = _try_get_weights_dir_path(str(package))
         spec = model.get_spec()
@@ -93,6 +89,10 @@ class Interpreter:
 
 
 def inferred(kind, inputs):
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb  # noqa: N813  # its own way
+    from coremltools.converters.mil.mil import Function
+
     with Function({}, opset_version=ct.target.iOS18):
         return getattr(mb, kind)(**inputs).val
 
@@ -111,4 +111,5 @@ def main(package, calls, arrays, results):
 
 
 if __name__ == "__main__":
+    hide_converters()
     main(*sys.argv[1:])

@@ -13,7 +13,6 @@ import numpy as np
 
 from kvc.runtime.delegates.coreml.mil import Emitter, Number, Tensor
 from kvc.runtime.delegates.coreml.step import NotTaken, Step
-from kvc.schema.model import Ref
 
 _HIDDEN: Final = 30000.0  # taken off a score of float16: its exponential is 0
 
@@ -95,7 +94,7 @@ def _slice_written(
 def attend(step: Step, *arguments: object) -> Tensor:
     """Return what queries make of a cache; `kvc::attention`."""
     q, k, v, total, scale, causal, left, right, softcap = arguments[:9]
-    layout, lengths = arguments[12], arguments[15]
+    mask, slopes, layout, lengths = (arguments[n] for n in (9, 10, 12, 15))
     emitter = step.emitter
     queries, keys, values = (step.read(each, step.dtype) for each in (q, k, v))
     batch, _, count, _ = queries.shape
@@ -125,10 +124,52 @@ def attend(step: Step, *arguments: object) -> Tensor:
     for each in sees[1:]:
         seen = emitter.pair("logical_and", seen, each)
     seen = emitter.spread(seen, (batch, count, slots))
-    return _mixed(
-        step, (queries, keys, values), emitter.reshape(seen, (batch, 1, count, slots)),
-        _factor(scale, queries), softcap, may_be_blind=known is not None or not causal,
+    seen = emitter.reshape(seen, (batch, 1, count, slots))
+    blind, added = known is not None or not causal, list[Tensor]()
+    if mask is not None:
+        given = _mask(step, mask)
+        if given.dtype == "bool":
+            seen, blind = emitter.pair("logical_and", seen, given), True
+        else:
+            added.append(given)
+    if slopes is not None:
+        added.append(_slope(emitter, step.read(slopes, "fp32"), at, own))
+    operands = queries, keys, values
+    factor = _factor(scale, queries)
+    return _mixed(step, operands, seen, added, factor, softcap, may_be_blind=blind)
+
+
+def _mask(step: Step, mask: object) -> Tensor:
+    """Return a mask with four axes: bool, or float16 to add."""
+    emitter, dtype = step.emitter, step.common((mask,))
+    given = step.read(mask, "bool" if dtype == "bool" else "fp32")
+    given = emitter.reshape(given, (*(1,) * (4 - len(given.shape)), *given.shape))
+    return given if dtype == "bool" else _within(step, given)
+
+
+def _within(step: Step, x: Tensor) -> Tensor:
+    """Return what is added to scores, as large as it may be."""
+    emitter = step.emitter
+    least = emitter.pair("maximum", x, Number(-_HIDDEN, x.dtype))
+    return emitter.cast(
+        emitter.pair("minimum", least, Number(_HIDDEN, x.dtype)), step.dtype
     )
+
+
+def _slope(emitter: Emitter, slopes: Tensor, at: Tensor, own: Tensor) -> Tensor:
+    """Return slopes [heads] times how far away each slot is, [., heads, count, slots].
+
+    Args:
+        slopes: float32 [heads].
+        at: the position of each slot, [1 or batch, 1, slots].
+        own: of each query, [1 or batch, count, 1].
+    """
+    far = emitter.pair("sub", at, own)
+    one_head = emitter.reshape(far, (far.shape[0], 1, *far.shape[1:]))
+    each = emitter.reshape(slopes, (1, slopes.shape[0], 1, 1))
+    made = emitter.pair("mul", emitter.cast(one_head, "fp32"), each)
+    made = emitter.pair("maximum", made, Number(-_HIDDEN, "fp32"))
+    return emitter.cast(made, "fp16")
 
 
 def _positions(emitter: Emitter, end: Tensor, slots: int, ring: bool) -> Tensor:
@@ -157,15 +198,19 @@ def attend_product(
     queries, keys, values = (step.read(each, step.dtype) for each in (q, k, v))
     count, slots = queries.shape[2], keys.shape[2]
     seen: Tensor | None = None
+    added: list[Tensor] = []
     if causal:
         triangle = np.tri(count, slots, dtype=np.bool_)
         seen = emitter.numbers(triangle[None, None], "bool")
-    elif mask is not None:
-        assert isinstance(mask, Ref)
-        seen = step.read(mask, step.common((mask,)))
-        seen = emitter.reshape(seen, (*(1,) * (4 - len(seen.shape)), *seen.shape))
-    factor = _factor(scale, queries)
-    return _mixed(step, (queries, keys, values), seen, factor, None, may_be_blind=False)
+    if mask is not None:
+        given = _mask(step, mask)
+        if given.dtype == "bool":
+            seen = given
+        else:
+            added.append(given)
+    operands, factor = (queries, keys, values), _factor(scale, queries)
+    blind = seen is not None and mask is not None
+    return _mixed(step, operands, seen, added, factor, None, may_be_blind=blind)
 
 
 def _factor(scale: object, queries: Tensor) -> float:
@@ -176,6 +221,7 @@ def _mixed(
     step: Step,
     operands: tuple[Tensor, Tensor, Tensor],
     seen: Tensor | None,
+    added: Sequence[Tensor],
     factor: float,
     softcap: object,
     *,
@@ -186,7 +232,8 @@ def _mixed(
     Args:
         operands: queries [batch, heads, count, width]; keys and values [batch,
             kv_heads, slots, width].
-        seen: bool, or numbers to add, [1 or batch, 1 or heads, count, slots].
+        seen: bool [1 or batch, 1 or heads, count, slots], or None for all.
+        added: what is added to scores, of such shapes.
         factor: of scores.
         softcap: what scores are kept within, or None.
         may_be_blind: whether a query may see nothing, and gives zeros.
@@ -206,9 +253,10 @@ def _mixed(
     if isinstance(softcap, float):
         small = emitter.pair("mul", scores, Number(1 / softcap, dtype))
         scores = emitter.pair("mul", emitter.same("tanh", small), Number(softcap, dtype))
-    if seen is not None:
-        bias = _of_groups(emitter, _bias(emitter, seen, dtype), shape, group)
-        scores = emitter.pair("add", scores, bias)
+    hidden = [] if seen is None else [_bias(emitter, seen, dtype)]
+    for bias in (*added, *hidden):
+        own = emitter.cast(bias, dtype)
+        scores = emitter.pair("add", scores, _of_groups(emitter, own, shape, group))
     weights = emitter.same("softmax", scores, axis=3)
     if seen is not None and may_be_blind:
         some = emitter.call(
@@ -226,12 +274,7 @@ def _mixed(
 
 
 def _bias(emitter: Emitter, seen: Tensor, dtype: str) -> Tensor:
-    """Return what is added to scores: 0 for what is seen."""
-    if seen.dtype != "bool":
-        within = emitter.pair(
-            "maximum", emitter.cast(seen, dtype), Number(-_HIDDEN, dtype)
-        )
-        return emitter.pair("minimum", within, Number(_HIDDEN, dtype))
+    """Return what is added to scores: 0 for what is seen, much less for all else."""
     there = emitter.pair("sub", emitter.cast(seen, dtype), Number(1, dtype))
     return emitter.pair("mul", there, Number(_HIDDEN, dtype))
 

@@ -76,6 +76,14 @@ def _power(step: Step, x: object, exponent: object) -> Tensor:
     return _pair("pow", step, x, exponent)
 
 
+def _log(step: Step, x: object, plus: float = 0.0) -> Tensor:
+    """Return logarithms; Core ML adds a little to its operand, as small as it can."""
+    held = step.read(x, step.dtype)
+    if plus:
+        held = step.emitter.pair("add", held, Number(plus, step.dtype))
+    return step.emitter.same("log", held, epsilon=Number(0.0, step.dtype))
+
+
 def _gelu(step: Step, x: object, approximate: object) -> Tensor:
     mode = "EXACT" if approximate == "none" else "TANH_APPROXIMATION"
     return step.emitter.same("gelu", step.read(x, step.dtype), mode=mode)
@@ -185,6 +193,15 @@ def _expand(step: Step, x: object, *_: object) -> Tensor:
     return step.emitter.spread(step.read(x, step.dtype), step.shape)
 
 
+def _repeat(step: Step, x: object, times: object) -> Tensor:
+    assert isinstance(times, tuple)
+    held = step.read(x, step.dtype)
+    wide = step.emitter.reshape(
+        held, (*(1,) * (len(times) - len(held.shape)), *held.shape)
+    )
+    return step.emitter.call("tile", step.dtype, step.shape, x=wide, reps=times)
+
+
 def _cat(step: Step, tensors: object, axis: object) -> Tensor:
     assert isinstance(tensors, tuple)
     assert isinstance(axis, int)
@@ -259,9 +276,14 @@ def _multiplied(step: Step, x: object, weight: Tensor, bias: object) -> Tensor:
     emitter, held = step.emitter, step.read(x, step.dtype)
     rows, width = math.prod(held.shape[:-1]), held.shape[-1]
     flat = emitter.reshape(held, (rows, width))
-    added = {} if bias is None else {"bias": step.read(bias, step.dtype)}
-    shape = (rows, weight.shape[0])
-    made = emitter.call("linear", step.dtype, shape, x=flat, weight=weight, **added)
+    count = weight.shape[0]
+    if bias is None:  # coremltools would store zeros anew for each call
+        added: Tensor = emitter.numbers(np.zeros(count), step.dtype)
+    else:
+        added = step.read(bias, step.dtype)
+    made = emitter.call(
+        "linear", step.dtype, (rows, count), x=flat, weight=weight, bias=added
+    )
     return _fit(step, made)
 
 
@@ -297,14 +319,16 @@ def _layer_norm(
     step: Step, x: object, _: object, weight: object, bias: object, epsilon: object
 ) -> Tensor:
     assert isinstance(epsilon, float)
-    names = {"gamma": weight, "beta": bias}
-    given = {n: step.read(w, step.dtype) for n, w in names.items() if w is not None}
-    return step.emitter.same(
-        *("layer_norm", step.read(x, step.dtype)),
+    made = step.emitter.same(
+        "layer_norm",
+        step.read(x, step.dtype),
         axes=(len(step.shape) - 1,),
         epsilon=Number(epsilon, step.dtype),
-        **given,
     )
+    for kind, given in (("mul", weight), ("add", bias)):
+        if given is not None:
+            made = step.emitter.pair(kind, made, step.read(given, step.dtype))
+    return made
 
 
 def _rotary(step: Step, x: object, cos: object, sin: object) -> Tensor:
@@ -335,6 +359,17 @@ def _rows(step: Step, table: Tensor, indices: Tensor) -> Tensor:
         "gather", table.dtype, shape, x=table, indices=indices, axis=0
     )
     return _fit(step, made)
+
+
+def _gathered(step: Step, x: object, axis: object, at: object) -> Tensor:
+    """Gather along an axis; an index below 0 counts from the end."""
+    assert isinstance(axis, int)
+    held, indices = step.read(x, step.dtype), step.read(at, "int32")
+    along = axis % len(held.shape)
+    inside = step.emitter.pair("mod", indices, Number(held.shape[along], "int32"))
+    return step.emitter.call(
+        "gather_along_axis", step.dtype, step.shape, x=held, indices=inside, axis=along
+    )
 
 
 def _indexed(step: Step, table: object, indices: object) -> Tensor:
@@ -385,6 +420,7 @@ EMITTERS: Final[Mapping[str, Emit]] = {
     "aten::select.int": _select,
     "aten::split_with_sizes": _split,
     "aten::expand": _expand,
+    "aten::repeat": _repeat,
     "aten::cat": _cat,
     "aten::stack": _stack,
     "aten::full": _full,
@@ -404,6 +440,10 @@ EMITTERS: Final[Mapping[str, Emit]] = {
     "aten::embedding": _embedding,
     "kvc::embedding_q8": _embedding_q8,
     "aten::index.Tensor": _indexed,
+    "aten::gather": _gathered,
+    "aten::log": _log,
+    "aten::log1p": partial(_log, plus=1.0),
+    "aten::pow.Scalar": partial(_pair, "pow"),
     "aten::scaled_dot_product_attention": attend_product,
     "kvc::attention": attend,
     "kvc::cache_update": update_cache,

@@ -14,6 +14,8 @@ from kvc.runtime.delegates.coreml.mil import Data, Emitter, Function, Shape, Ten
 from kvc.runtime.delegates.coreml.operators import EMITTERS
 from kvc.runtime.delegates.coreml.places import Places
 from kvc.runtime.delegates.coreml.step import NotTaken, Step
+from kvc.runtime.delegates.operands import operands_of
+from kvc.schema.backends.coreml import why_not
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Argument, Constant, Graph, Instruction, Program, Ref
@@ -133,9 +135,10 @@ class _Code:
         halves: frozenset[int],
         roots: Mapping[int, int],
     ) -> None:
-        emit = EMITTERS.get(step.op)
-        if emit is None:
-            raise NotTaken(f"{step.op} is run by others")
+        types = [graph.values[value].type for value in step.results]
+        reason = why_not(step.op, operands_of(graph, step), types)
+        if reason:
+            raise NotTaken(f"others run {step.op}: {reason}")
         own = Step(
             self._emitter,
             partial(self._read, graph, values),
@@ -145,7 +148,7 @@ class _Code:
             [self._shape(graph, value) for value in step.results],
         )
         arguments = [self._argument(each) for each in step.arguments]
-        made = emit(own, *arguments)
+        made = EMITTERS[step.op](own, *arguments)
         results = made if isinstance(made, list) else [made]
         for value, tensor in zip(step.results, results, strict=True):
             assert tensor.shape == self._shape(graph, value), (step.op, tensor)

@@ -1,0 +1,475 @@
+"""Bundles of the backend `coreml`: on the host, and as functions of a package.
+
+Functions are computed by numpy as they are handed to coremltools; and the package that
+coremltools makes of them by what it knows of its own operators, where it is installed.
+Core ML itself runs on Apple's systems alone: no test here has asked it.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import coreml_here
+import numpy as np
+import pytest
+import tiny_decoder
+import torch
+from click.testing import CliRunner
+from hf_models import build
+from mil_numpy import Interpreter
+from torch import nn
+
+from kvc.compiler import CacheConfig, Dim, Method, compile_program, export_hf
+from kvc.recipes import Recipe, load_recipe
+from kvc.runtime import Program, generate, load
+from kvc.runtime.delegates.coreml import package
+from kvc.runtime.delegates.coreml.functions import functions_of
+from kvc.runtime.delegates.coreml.mil import Data, Function
+from kvc.schema.container import BundleFile
+from kvc.schema.errors import (
+    BadBuckets,
+    BadSetting,
+    CacheOverflow,
+    CannotWrite,
+    ExportFailed,
+    MissingLibrary,
+)
+from kvc.tools.cli import main
+
+TOKENS = np.arange(3, 27)[None]
+NEAR = 2e-3  # of the largest number: what float16 has
+RECIPES = ("coreml_fp16", "coreml_q8")
+
+
+def recipe(name: str, **buckets: tuple[int, ...]) -> Recipe:
+    return replace(load_recipe(name), buckets=buckets)
+
+
+def compiled(path: Path, recipe: Recipe | str) -> Path:
+    spec = tiny_decoder.factory()
+    made = compile_program(spec.model, spec.methods, recipe, metadata=spec.metadata)
+    made.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same model by each recipe, and what each is held against."""
+    folder = tmp_path_factory.mktemp("coreml")
+    plain = folder / "plain.toml"
+    plain.write_text('[linear]\nscheme = "q8"\n[embedding]\nscheme = "int8"\n')
+    recipes = {name: recipe(name, seq=(1, 4, 16)) for name in RECIPES}
+    found = {name: compiled(folder / f"{name}.kvc", r) for name, r in recipes.items()}
+    found["as coreml_fp16"] = compiled(folder / "fp32.kvc", "fp32")
+    found["as coreml_q8"] = compiled(folder / "q8.kvc", str(plain))
+    return found
+
+
+@pytest.fixture(params=RECIPES)
+def bundle(request: pytest.FixtureRequest, paths: dict[str, Path]) -> Path:
+    return paths[request.param]
+
+
+@pytest.fixture
+def both(bundle: Path, paths: dict[str, Path]) -> Iterator[tuple[Program, Program]]:
+    with load(bundle) as mine, load(paths[f"as {bundle.stem}"]) as plain:
+        yield mine, plain
+
+
+def near(found: np.ndarray, wanted: np.ndarray, far: float = NEAR) -> bool:
+    return bool(np.abs(found - wanted).max() <= far * np.abs(wanted).max())
+
+
+def functions(program: Program) -> tuple[Function, ...]:
+    return functions_of(program._engine.program)
+
+
+def interpreter(program: Program) -> Interpreter:
+    made = program._engine.program
+    arrays = {n: program.data[one.name] for n, one in enumerate(made.names)}
+    return Interpreter(functions(program), lambda name: arrays[name].array())
+
+
+def exported(bundle: Path, path: Path) -> Path:
+    told = ("export", str(bundle), "--target", "coreml", "-o", str(path))
+    result = CliRunner().invoke(main, told)
+    assert not result.exit_code, result.output
+    assert "numbers unverified on a device" in result.output
+    return path
+
+
+CALLS = (
+    ("prefill_seq_4", TOKENS[:, :4]),
+    ("prefill_seq_16", TOKENS[:, 4:20]),
+    ("decode", TOKENS[:, 20:21]),
+    ("decode", TOKENS[:, 21:22]),
+)
+
+
+def given(calls: Sequence[tuple[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """The inputs of the functions: tokens, and where they stand."""
+    found, position = [], 0
+    for name, tokens in calls:
+        key = "token" if name == "decode" else "tokens"
+        at = np.array([position], np.int32)
+        found.append({key: tokens.astype(np.int32), "position": at})
+        position += tokens.shape[1]
+    return found
+
+
+def test_the_host_is_near_what_is_computed_in_float32(both: tuple[Program, Program]):
+    found = []
+    for program in both:
+        with program.session() as session:
+            found.append([session.prefill(TOKENS[:, :9])])
+            found[-1].append(session.decode(TOKENS[:, 9:10]))
+            session.rewind(3)
+            found[-1].append(session.prefill(TOKENS[:, 7:12]))
+            with session.fork() as fork:
+                found[-1].append(fork.decode(TOKENS[:, 12:13]))
+            found[-1].append(session.decode(TOKENS[:, 13:14]))
+            assert session.position.tolist() == [13]
+    assert all(near(*pair) for pair in zip(*found, strict=True))
+    assert not np.array_equal(found[0][0], found[1][0]), "something is float16"
+
+
+def test_generation_is_that_of_float32(both: tuple[Program, Program]):
+    found = []
+    for program in both:
+        with program.session() as session:
+            found.append(list(generate(session, TOKENS[0, :6], max_tokens=8)))
+    assert found[0] == found[1]
+
+
+def test_results_and_caches_are_numbers_of_float16(bundle: Path):
+    with load(bundle) as program, program.session() as session:
+        logits = session.prefill(TOKENS[:, :4])
+        cached = np.asarray(session.state["layers.0.attn.k_cache"])
+    for array in (logits, cached):
+        assert array.dtype == np.float32
+        assert np.array_equal(array, array.astype(np.float16).astype(np.float32))
+
+
+def test_a_full_cache_is_refused(bundle: Path):
+    with load(bundle) as program, program.session() as session:
+        session.prefill(TOKENS[:, :20])
+        for token in TOKENS[0, :4]:
+            session.decode(token[None, None])
+        with pytest.raises(CacheOverflow):
+            session.decode(TOKENS[:, :1])
+
+
+def test_functions_compute_what_the_host_does(bundle: Path):
+    with load(bundle) as program, program.session() as session:
+        run = interpreter(program)
+        for (name, tokens), inputs in zip(CALLS, given(CALLS), strict=True):
+            call = session.decode if name == "decode" else session.prefill
+            wanted, found = call(tokens), run(name, **inputs)
+            assert near(found["output"], wanted)
+            assert found["position_after"].tolist() == session.position.tolist()
+        for name, state in session.state.items():
+            if "cache" in name:
+                assert near(run.states[name.replace(".", "_")], np.asarray(state))
+
+
+def test_a_package_computes_what_the_host_does(bundle: Path, tmp_path: Path):
+    coreml_here.check()
+    made = exported(bundle, tmp_path / "m.mlpackage")
+    calls = list(zip((name for name, _ in CALLS), given(CALLS), strict=True))
+    found, states = coreml_here.computed(made, calls, tmp_path)
+    with load(bundle) as program, program.session() as session:
+        for (name, tokens), results in zip(CALLS, found, strict=True):
+            call = session.decode if name == "decode" else session.prefill
+            assert near(results["output"], call(tokens))
+        for name, array in states.items():
+            assert array.dtype == np.float16
+            held = {n.replace(".", "_"): s for n, s in session.state.items()}
+            assert near(array, np.asarray(held[name]))
+
+
+def test_each_method_is_a_function_at_each_of_its_sizes(bundle: Path):
+    with load(bundle) as program:
+        found = functions(program)
+    names = [one.name for one in found]
+    assert names == ["prefill_seq_1", "prefill_seq_4", "prefill_seq_16", "decode"]
+    for one in found:
+        kept = {var.name: (var.dtype, var.shape) for var in one.states}
+        assert kept == {
+            f"layers_0_attn_{name}_cache": ("fp16", (1, 1, 24, 16)) for name in "kv"
+        }
+        assert [var.name for var in one.inputs][1:] == ["position"]
+        assert [v.name for v in one.outputs] == ["output", "position_after"]
+
+
+def test_functions_share_their_weights(paths: dict[str, Path]):
+    stored = {}
+    for name in RECIPES:
+        with load(paths[name]) as program:
+            found = [f.constants for f in functions(program)]
+        weights = [{n for n, c in f.items() if isinstance(c, Data)} for f in found]
+        assert all(each == weights[0] for each in weights)
+        stored[name] = {c.dtype for c in found[0].values() if isinstance(c, Data)}
+    assert stored == {
+        "coreml_fp16": {"fp16", "fp32"},  # tables of angles are float32
+        "coreml_q8": {"fp16", "fp32", "int8"},
+    }
+
+
+def test_a_package_has_each_weight_once(paths: dict[str, Path], tmp_path: Path):
+    coreml_here.check()
+    sizes = []
+    for name in RECIPES:
+        made = exported(paths[name], tmp_path / f"{name}.mlpackage")
+        weights = made / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
+        sizes.append(weights.stat().st_size)
+        with load(paths[name]) as program:
+            constants = {n: c for f in functions(program) for n, c in f.constants.items()}
+        width = {"fp16": 2, "fp32": 4, "int32": 4, "int8": 1, "bool": 1}
+        nbytes = [np.prod(c.shape) * width[c.dtype] for c in constants.values()]
+        assert sizes[-1] < sum(nbytes) + 192 * len(nbytes)  # each with a header
+    assert sizes[1] < 0.75 * sizes[0]
+
+
+def test_equal_bundles_are_equal_packages(paths: dict[str, Path], tmp_path: Path):
+    coreml_here.check()
+    found = []
+    for name in ("one", "other"):
+        made = exported(paths["coreml_q8"], tmp_path / name)
+        files = [path for path in made.rglob("*") if path.is_file()]
+        found.append({p.relative_to(made): p.read_bytes() for p in files})
+    assert found[0] == found[1]
+    manifest = json.loads(found[0][Path("Manifest.json")])
+    assert len(found[0]) == 3
+    assert manifest["rootModelIdentifier"] in manifest["itemInfoEntries"]
+
+
+def test_a_package_takes_no_place_of_another_file(bundle: Path, tmp_path: Path):
+    coreml_here.check()
+    path = exported(bundle, tmp_path / "m.mlpackage")
+    before = sorted(path.rglob("*"))
+    told = ("export", str(bundle), "--target", "coreml", "-o", str(path))
+    result = CliRunner().invoke(main, told)
+    assert isinstance(result.exception, CannotWrite | SystemExit)
+    assert "cannot write" in result.output or "cannot write" in str(result.exception)
+    assert sorted(path.rglob("*")) == before
+
+
+def test_another_version_of_coremltools_is_refused(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(package, "version", lambda name: "8.1")
+    with load(bundle) as program, pytest.raises(MissingLibrary) as told:
+        program.pack("coreml")
+    assert "coremltools 9.0" in str(told.value)
+    assert "8.1 is installed" in str(told.value)
+    assert "pip install 'kvc[coreml]'" in str(told.value)
+
+
+def test_a_backend_of_one_target_is_enough_to_name_it(bundle: Path):
+    with load(bundle) as program, pytest.raises(BadSetting, match="coreml:ios18"):
+        program.pack("coreml:ios17")
+
+
+def test_what_coremltools_refuses_is_told_in_its_words(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    worker = tmp_path / "worker.py"
+    worker.write_text("import sys\nsys.exit('no such operator')\n")
+    monkeypatch.setattr(package, "check_coremltools", lambda: None)
+    monkeypatch.setattr(package.worker, "__file__", str(worker))
+    with load(bundle) as program, pytest.raises(ExportFailed, match="no such operator"):
+        program.pack("coreml")
+
+
+class Left(nn.Module):
+    """Has what Core ML is not given between what it is."""
+
+    def forward(self, x):
+        return (x.tanh().cumsum(1) * 2).relu()
+
+
+def test_what_is_left_runs_on_the_host_and_is_not_exported(tmp_path: Path):
+    path = tmp_path / "left.kvc"
+    method = Method("forward", (torch.zeros(2, 3),))
+    compile_program(Left(), [method], recipe="coreml_fp16").save(path)
+    shown = CliRunner().invoke(main, ["dump", str(path), "--delegates"]).output
+    assert "it does not run aten::cumsum" in shown
+    x = np.array([[1.5, -2.0, 3.0], [0.25, 1.0, -1.0]], np.float32)
+    with load(path) as program:
+        wanted = Left()(torch.from_numpy(x)).numpy()
+        np.testing.assert_allclose(program.forward(x), wanted, rtol=1e-5)
+        with pytest.raises(ExportFailed) as told:
+            program.pack("coreml")
+    assert "method 'forward'" in str(told.value)
+    assert "others run aten::cumsum" in str(told.value)
+    assert "kvc dump --delegates" in str(told.value)
+
+
+class Halved(nn.Module):
+    """Writes a part of a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("past", torch.zeros(4, 3))
+
+    def forward(self, x):
+        self.past[1:3].copy_(x)
+        return self.past * 2
+
+
+class Kept(nn.Module):
+    """Writes buffers whole: one is float16 in a package, others stay exact."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(3, 3)
+        self.register_buffer("made", torch.zeros(2, 3))
+        self.register_buffer("seen", torch.zeros(2, 3))
+        self.register_buffer("begun", torch.ones(2, 3))
+
+    def forward(self, x):
+        self.made.copy_(self.out(x + self.made))
+        self.seen.copy_(x)
+        self.begun.copy_(self.begun + x)
+        return self.made + 1
+
+
+def test_states_of_float16_are_kept_and_others_are_handed_on(tmp_path: Path):
+    torch.manual_seed(0)
+    model, path = Kept(), tmp_path / "kept.kvc"
+    method = Method("forward", (torch.zeros(2, 3),))
+    compile_program(model, [method], recipe="coreml_fp16").save(path)
+    random = np.random.default_rng(0)
+    with load(path) as program, program.session() as session:
+        (function,) = functions(program)
+        assert [var.name for var in function.states] == ["made"]
+        run, held = interpreter(program), np.ones((2, 3), np.float32)
+        seen = np.zeros((2, 3), np.float32)
+        handed = {var.name for var in function.inputs}
+        assert handed == {"x", "begun"} | ({"seen"} & handed)
+        for _ in range(3):
+            x = random.standard_normal((2, 3)).astype(np.float32)
+            own = {"seen": seen} if "seen" in handed else {}
+            found = run("forward", x=x, begun=held, **own)
+            assert near(found["output"], session.forward(x))
+            held, seen = found["begun_after"], found["seen_after"]
+            assert np.array_equal(held, np.asarray(session.state["begun"]))
+            assert np.array_equal(seen, x)
+
+
+def test_a_part_of_a_state_is_not_written(tmp_path: Path):
+    path = tmp_path / "halved.kvc"
+    method = Method("forward", (torch.zeros(2, 3),))
+    compile_program(Halved(), [method], recipe="coreml_fp16").save(path)
+    x = np.ones((2, 3), np.float32)
+    with load(path) as program, program.session() as session:
+        wanted = np.array([0, 2, 2, 0], np.float32)
+        assert np.array_equal(session.forward(x)[:, 0], wanted)
+        try:
+            (function,) = functions(program)
+        except Exception as error:
+            assert "state" in str(error) or "others run" in str(error)
+        else:
+            found = interpreter(program)("forward", x=x, **{
+                var.name: np.zeros(var.shape) for var in function.inputs if var.name != "x"
+            })
+            assert np.array_equal(found["output"][:, 0], wanted)
+
+
+def test_a_cache_has_one_shape(tmp_path: Path):
+    path, sized = tmp_path / "m.kvc", recipe("coreml_fp16", capacity=(16, 32))
+    cache = CacheConfig(max_length=32)
+    model = build("gpt2", shallow=True)
+    export_hf(model, recipe=sized, cache=cache, prefill_chunk=4).save(path)
+    with load(path) as program, pytest.raises(ExportFailed) as told:
+        program.pack("coreml")
+    assert "'capacity' has the buckets 16, 32" in str(told.value)
+
+
+def test_sizes_need_buckets():
+    method = Method(
+        "forward", (torch.zeros(2, 3),), dynamic={"x": {0: Dim("rows", 1, 8)}}
+    )
+    own = replace(load_recipe("coreml_fp16"), sizes="any")
+    with pytest.raises(BadBuckets):
+        compile_program(Left(), [method], recipe=own)
+
+
+def test_equal_models_are_equal_bytes(tmp_path: Path):
+    one, other = (
+        compiled(tmp_path / f"{name}.kvc", "coreml_q8").read_bytes()
+        for name in ("one", "other")
+    )
+    assert one == other
+
+
+def test_a_decoder_is_whole(bundle: Path):
+    with BundleFile.open(bundle) as file:
+        ops = [s.op for m in file.program.methods for s in m.graph.instructions]
+        assert {one.backend for one in file.program.delegates} == {"coreml"}
+    assert set(ops) <= {"kvc::delegate", "aten::select.int", "aten::view"}
+
+
+def test_nothing_of_coremltools_is_imported(bundle: Path):
+    code = (
+        "import sys, numpy; from kvc.runtime import load\n"
+        f"with load({str(bundle)!r}) as p, p.session() as s: s.decode(numpy.array([[1]]))\n"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "kvc.runtime.delegates.coreml.backend" in loaded
+    assert not [name for name in loaded if name.startswith("coremltools")]
+
+
+def hf_calls(rows: int, chunk: int) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Calls of a program that Hugging Face's models become; rows of several lengths."""
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        own: dict[str, np.ndarray] = {"tokens": random.integers(3, 90, (rows, chunk))}
+        if rows > 1:
+            own["lengths"] = random.integers(1, chunk + 1, rows)
+        yield "prefill", own
+        own = {"token": random.integers(3, 90, (rows, 1))}
+        if rows > 1:
+            own["active"] = np.arange(rows) != random.integers(rows)
+        yield "decode", own
+
+
+# Windows and rings, soft caps, slopes, layer norms and joined projections.
+ARCHITECTURES = ("llama", "gpt2", "mistral", "gemma2", "bloom", "phi", "mpt", "qwen3")
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("mistral", 1),
+        ("bloom", 2),
+        *(
+            pytest.param(name, rows, marks=pytest.mark.exhaustive)
+            for name in ARCHITECTURES
+            for rows in (1, 2)
+        ),
+    ],
+)
+def test_architectures_are_functions_that_compute_what_the_host_does(
+    name: str, rows: int, tmp_path: Path
+):
+    chunk = 4
+    sized = recipe("coreml_fp16", seq=(chunk,))
+    cache = CacheConfig(max_length=32, batch=rows)
+    model = build(name, shallow=True)
+    bundle = export_hf(model, recipe=sized, cache=cache, prefill_chunk=chunk)
+    bundle.save(tmp_path / "m.kvc")
+    sizes = {"batch": rows} if rows > 1 else {}
+    with load(tmp_path / "m.kvc") as program, program.session(**sizes) as session:
+        run, position = interpreter(program), np.zeros(rows, np.int32)
+        for called, own in hf_calls(rows, chunk):
+            wanted = getattr(session, called)(**own)
+            found = run(called, kvc_position=position, **own)
+            assert near(found["output"], wanted, 1e-2), called
+            position = np.broadcast_to(session.position, rows)
