@@ -27,8 +27,9 @@ class Recipe:
             multiply in bfloat16, with sums in float32.
         linear: arithmetic of linear layers. "q8" is int8 weight [out, in] with one
             float32 scale per output channel, and activations as they are. "qd8" is the
-            same weight, and activations quantized to int8 per row at run time. "qb4" is int4 weight with one bfloat16 scale per 32
-            inputs of an output channel, and the same activations.
+            same weight, and activations quantized to int8 per row at run time. "qb4" is
+            int4 weight with one bfloat16 scale per 32 inputs of an output channel, and
+            activations as those of "qd8".
         embedding: how embedding tables are stored. "int8" is one float32 scale per
             row, rows are widened as they are looked up.
         backend: which backend is offered the graph; "" leaves all to kvc's kernels.

@@ -2,12 +2,12 @@
 
 `linear(x, weight)` becomes `quantize_rows(x)` and a product: `linear_qd8(...)` over
 int8 weights with one scale per output channel, or `linear_qb4(...)` over int4 weights
-with one scale per block of 32 inputs; or `linear_q8(x, ...)` over the int8 weights, with
-activations as they are. `embedding(weight, ids)` reads int8 rows. An int8
-matrix is stored in the same way for both, so a tied embedding is one blob. That is why
-a matrix that is also an int8 embedding is never multiplied as int4: a second copy would
-cost more than it saves, and be less exact. The matrices of experts are int8 in either
-case, with a scale for each output channel of each.
+with one scale per block of 32 inputs; or `linear_q8(x, ...)` over the int8 weights,
+with activations as they are. `embedding(weight, ids)` reads int8 rows. An int8 matrix
+is stored in the same way for both, so a tied embedding is one blob. That is why a
+matrix that is also an int8 embedding is never multiplied as int4: a second copy would
+cost more than it saves, and be less exact. The matrices of experts are int8 where rows
+are quantized, with a scale for each output channel of each.
 """
 
 from collections.abc import Iterator
@@ -29,8 +29,9 @@ class QuantizeWeights:
 
     Attributes:
         linear: how linear layers multiply; activations are quantized per row at run
-            time, but for "q8", which leaves the matrices of experts float32. "qb4" falls back to "qd8" where rows cannot be cut into blocks, or
-            are no multiple of eight.
+            time, but for "q8", which leaves the matrices of experts float32. "qb4"
+            falls back to "qd8" where rows cannot be cut into blocks, or are no multiple
+            of eight.
         embedding: store embeddings as int8.
         keep: patterns of what stays float32, as routers do.
     """

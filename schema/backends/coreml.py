@@ -41,8 +41,10 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
         return f"it does not run {op}"
     known = _DTYPES | ({DType.INT8} if op in INT8_WEIGHTS else set())
     wrong = sorted({kind.dtype.label for kind in types} - {d.label for d in known})
-    return f"it takes no tensors of {', '.join(wrong)}" if wrong else rule(
-        arguments, results
+    return (
+        f"it takes no tensors of {', '.join(wrong)}"
+        if wrong
+        else rule(arguments, results)
     )
 
 
@@ -101,7 +103,9 @@ def _product(arguments: Arguments, results: Results) -> str:
 def _added_product(arguments: Arguments, results: Results) -> str:
     *_, beta, alpha = arguments
     wrong = (beta, alpha) != (1, 1)
-    return f"beta {beta}, alpha {alpha}" if wrong else _float_results(arguments, results)
+    return (
+        f"beta {beta}, alpha {alpha}" if wrong else _float_results(arguments, results)
+    )
 
 
 def _normed(arguments: Arguments, results: Results) -> str:
@@ -125,7 +129,7 @@ def _indexed(arguments: Arguments, results: Results) -> str:
         return f"{len(indices)} indices"
     if not isinstance(first, Operand) or first.type.dtype not in _WHOLE:
         return "no integers as indices of the first axis"
-    return ""
+    return _number_types(arguments, results)
 
 
 def _gathered(arguments: Arguments, results: Results) -> str:
@@ -147,7 +151,7 @@ def _copied(arguments: Arguments, results: Results) -> str:
 
 
 def _written(arguments: Arguments, results: Results) -> str:
-    cache, update, start, axis, _, lengths, keep = arguments
+    cache, update, _, axis, *_, keep = arguments
     held, new = operand(cache).type, operand(update).type
     if held.dtype not in _FLOATS or new.dtype not in _FLOATS:
         return f"it takes no cache {held} of {new}"

@@ -172,7 +172,7 @@ def linear_q8(
     weight_scale: TensorType,
     bias: TensorType | None,
 ) -> Rule:
-    """`kvc::linear_q8`: x float32, weight int8 [out, in], weight_scale float32 [out]."""
+    """`kvc::linear_q8`: x float32, weight int8 [out, in], its scales float32 [out]."""
     require(x.dtype is DType.FLOAT32, "linear_q8 of {}", x)
     require(weight.dtype is DType.INT8, "linear_q8 with {}", weight)
     require(weight_scale.dtype is DType.FLOAT32, "scales {}", weight_scale)

@@ -226,7 +226,9 @@ def test_a_package_has_each_weight_once(paths: dict[str, Path], tmp_path: Path):
         weights = made / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
         sizes.append(weights.stat().st_size)
         with load(paths[name]) as program:
-            constants = {n: c for f in functions(program) for n, c in f.constants.items()}
+            constants = {
+                n: c for f in functions(program) for n, c in f.constants.items()
+            }
         width = {"fp16": 2, "fp32": 4, "int32": 4, "int8": 1, "bool": 1}
         nbytes = [np.prod(c.shape) * width[c.dtype] for c in constants.values()]
         assert sizes[-1] < sum(nbytes) + 192 * len(nbytes)  # each with a header
@@ -348,12 +350,10 @@ def test_states_of_float16_are_kept_and_others_are_handed_on(tmp_path: Path):
         assert [var.name for var in function.states] == ["made"]
         run, held = interpreter(program), np.ones((2, 3), np.float32)
         seen = np.zeros((2, 3), np.float32)
-        handed = {var.name for var in function.inputs}
-        assert handed == {"x", "begun"} | ({"seen"} & handed)
+        assert [var.name for var in function.inputs] == ["x", "seen", "begun"]
         for _ in range(3):
             x = random.standard_normal((2, 3)).astype(np.float32)
-            own = {"seen": seen} if "seen" in handed else {}
-            found = run("forward", x=x, begun=held, **own)
+            found = run("forward", x=x, begun=held, seen=seen)
             assert near(found["output"], session.forward(x))
             held, seen = found["begun_after"], found["seen_after"]
             assert np.array_equal(held, np.asarray(session.state["begun"]))
@@ -366,17 +366,9 @@ def test_a_part_of_a_state_is_not_written(tmp_path: Path):
     compile_program(Halved(), [method], recipe="coreml_fp16").save(path)
     x = np.ones((2, 3), np.float32)
     with load(path) as program, program.session() as session:
-        wanted = np.array([0, 2, 2, 0], np.float32)
-        assert np.array_equal(session.forward(x)[:, 0], wanted)
-        try:
-            (function,) = functions(program)
-        except Exception as error:
-            assert "state" in str(error) or "others run" in str(error)
-        else:
-            found = interpreter(program)("forward", x=x, **{
-                var.name: np.zeros(var.shape) for var in function.inputs if var.name != "x"
-            })
-            assert np.array_equal(found["output"][:, 0], wanted)
+        assert session.forward(x)[:, 0].tolist() == [0, 2, 2, 0]
+        with pytest.raises(ExportFailed, match="others run aten::index_copy"):
+            program.pack("coreml")
 
 
 def test_a_cache_has_one_shape(tmp_path: Path):
@@ -416,7 +408,8 @@ def test_a_decoder_is_whole(bundle: Path):
 def test_nothing_of_coremltools_is_imported(bundle: Path):
     code = (
         "import sys, numpy; from kvc.runtime import load\n"
-        f"with load({str(bundle)!r}) as p, p.session() as s: s.decode(numpy.array([[1]]))\n"
+        f"with load({str(bundle)!r}) as p, p.session() as s:\n"
+        "    s.decode(numpy.array([[1]]))\n"
         "print(*sys.modules)"
     )
     command = [sys.executable, "-c", code]

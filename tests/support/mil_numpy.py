@@ -176,7 +176,9 @@ KINDS: Mapping[str, Callable[..., object]] = {
     "logical_not": lambda x: ~x,
     "logical_or": lambda x, y: x | y,
     "logical_xor": lambda x, y: x ^ y,
-    "matmul": lambda x, y, transpose_y=False: x @ (y.swapaxes(-1, -2) if transpose_y else y),
+    "matmul": lambda x, y, transpose_y=False: (
+        x @ (y.swapaxes(-1, -2) if transpose_y else y)
+    ),
     "maximum": lambda x, y: np.maximum(x, y),
     "minimum": lambda x, y: np.minimum(x, y),
     "mod": lambda x, y: x % y,

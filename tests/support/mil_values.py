@@ -84,7 +84,7 @@ class Interpreter:
         return None if var is None else self.value(var, values)
 
     def value(self, var, values):
-        found = values[var.name] if var.name in values else var.val
+        found = values.get(var.name, var.val)
         return bool(found) if isinstance(found, np.bool_) else found
 
 
@@ -103,7 +103,9 @@ def main(package, calls, arrays, results):
     with np.errstate(all="ignore"):
         for number, name in enumerate(json.loads(Path(calls).read_text())):
             start = f"{number}."
-            own = {k.removeprefix(start): given[k] for k in given if k.startswith(start)}
+            own = {
+                k.removeprefix(start): given[k] for k in given if k.startswith(start)
+            }
             found = interpreter.call(name, own)
             made |= {f"{start}{key}": value for key, value in found.items()}
     made |= {f"state.{name}": value for name, value in interpreter.states.items()}

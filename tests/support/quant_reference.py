@@ -28,6 +28,18 @@ def quantize_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return q, scale, np.array([row[2] for row in rows], np.int32).reshape(lead)
 
 
+def linear_q8(
+    x: np.ndarray,
+    weight: np.ndarray,
+    weight_scale: np.ndarray,
+    bias: np.ndarray | None,
+) -> np.ndarray:
+    """Return float32 [..., out], summed in float64."""
+    wide = weight * weight_scale[:, None].astype(np.float64)
+    made = x.astype(np.float64) @ wide.T
+    return (made if bias is None else made + bias).astype(F)
+
+
 def linear_qd8(
     q: np.ndarray,
     scale: np.ndarray,
@@ -107,6 +119,7 @@ REFERENCE = {
     "kvc::expert_linear_qd8": expert_linear_qd8,
     "kvc::embedding_q8": embedding_q8,
     "kvc::linear_qb4": linear_qb4,
+    "kvc::linear_q8": linear_q8,
     "kvc::linear_qd8": linear_qd8,
     "kvc::quantize_rows": quantize_rows,
 }

@@ -1,9 +1,9 @@
 """Caches and attention as calls of MIL.
 
-A cache is written by a slice where one row of the batch writes all that it is given, and
-else by a product with ones and zeros, which picks for each slot the new row that goes
-there. Attention is a product, a softmax and a product; what a query does not see gets
--30000 added to its score. All layers share what says who sees what.
+A cache is written by a slice where one row of the batch writes all that it is given,
+and else by a product with ones and zeros, which picks for each slot the new row that
+goes there. Attention is a product, a softmax and a product; what a query does not see
+gets -30000 added to its score. All layers share what says who sees what.
 """
 
 from collections.abc import Sequence
@@ -55,8 +55,8 @@ def update_cache(
         known = emitter.reshape(step.read(lengths, "int32"), (batch, 1, 1))
         counts = emitter.pair("less", numbers, known, "bool")
         picks = emitter.pair("logical_and", picks, counts)
-    picks = emitter.spread(picks, (batch, slots, count))
-    one_hot = emitter.reshape(emitter.cast(picks, dtype), (batch, 1, slots, count))
+    wide = emitter.cast(emitter.spread(picks, (batch, slots, count)), dtype)
+    one_hot = emitter.reshape(wide, (batch, 1, slots, count))
     new = emitter.call("matmul", dtype, held.shape, x=one_hot, y=rows)
     shape = (batch, 1, slots, 1)
     written = emitter.call(
@@ -120,23 +120,23 @@ def attend(step: Step, *arguments: object) -> Tensor:
         sees.append(emitter.pair("greater_equal", at, least, "bool"))
     if known is not None:
         sees.append(emitter.pair("less", numbers, known, "bool"))
-    seen = sees[0]
+    both: Tensor = sees[0]
     for each in sees[1:]:
-        seen = emitter.pair("logical_and", seen, each)
-    seen = emitter.spread(seen, (batch, count, slots))
-    seen = emitter.reshape(seen, (batch, 1, count, slots))
-    blind, added = known is not None or not causal, list[Tensor]()
+        both = emitter.pair("logical_and", both, each)
+    wide = emitter.spread(both, (batch, count, slots))
+    seen = emitter.reshape(wide, (batch, 1, count, slots))
+    added: list[Tensor] = []
     if mask is not None:
         given = _mask(step, mask)
         if given.dtype == "bool":
-            seen, blind = emitter.pair("logical_and", seen, given), True
+            seen = emitter.pair("logical_and", seen, given)
         else:
             added.append(given)
     if slopes is not None:
         added.append(_slope(emitter, step.read(slopes, "fp32"), at, own))
     operands = queries, keys, values
     factor = _factor(scale, queries)
-    return _mixed(step, operands, seen, added, factor, softcap, may_be_blind=blind)
+    return _mixed(step, operands, seen, added, factor, softcap)
 
 
 def _mask(step: Step, mask: object) -> Tensor:
@@ -160,6 +160,7 @@ def _slope(emitter: Emitter, slopes: Tensor, at: Tensor, own: Tensor) -> Tensor:
     """Return slopes [heads] times how far away each slot is, [., heads, count, slots].
 
     Args:
+        emitter: takes the calls.
         slopes: float32 [heads].
         at: the position of each slot, [1 or batch, 1, slots].
         own: of each query, [1 or batch, count, 1].
@@ -209,8 +210,7 @@ def attend_product(
         else:
             added.append(given)
     operands, factor = (queries, keys, values), _factor(scale, queries)
-    blind = seen is not None and mask is not None
-    return _mixed(step, operands, seen, added, factor, None, may_be_blind=blind)
+    return _mixed(step, operands, seen, added, factor, None)
 
 
 def _factor(scale: object, queries: Tensor) -> float:
@@ -224,53 +224,52 @@ def _mixed(
     added: Sequence[Tensor],
     factor: float,
     softcap: object,
-    *,
-    may_be_blind: bool,
 ) -> Tensor:
-    """Return softmax(queries keys + what hides) values.
+    """Return softmax(queries keys + what hides) values; zeros where all is hidden.
 
     Args:
+        step: of the attention.
         operands: queries [batch, heads, count, width]; keys and values [batch,
             kv_heads, slots, width].
         seen: bool [1 or batch, 1 or heads, count, slots], or None for all.
         added: what is added to scores, of such shapes.
         factor: of scores.
         softcap: what scores are kept within, or None.
-        may_be_blind: whether a query may see nothing, and gives zeros.
     """
     emitter, dtype = step.emitter, step.dtype
     queries, keys, values = operands
     batch, heads, count, width = queries.shape
     _, kv_heads, slots, _ = keys.shape
     group = heads // kv_heads
-    scaled = emitter.pair("mul", queries, Number(factor, dtype))
+    scaled: Tensor = emitter.pair("mul", queries, Number(factor, dtype))
     if group > 1:
         scaled = emitter.reshape(scaled, (batch, kv_heads, group * count, width))
     shape = (batch, kv_heads, group * count, slots)
-    scores: Tensor = emitter.call(
-        "matmul", dtype, shape, x=scaled, y=keys, transpose_y=True
-    )
+    scores = emitter.call("matmul", dtype, shape, x=scaled, y=keys, transpose_y=True)
     if isinstance(softcap, float):
         small = emitter.pair("mul", scores, Number(1 / softcap, dtype))
-        scores = emitter.pair("mul", emitter.same("tanh", small), Number(softcap, dtype))
+        scores = emitter.pair(
+            "mul", emitter.same("tanh", small), Number(softcap, dtype)
+        )
     hidden = [] if seen is None else [_bias(emitter, seen, dtype)]
     for bias in (*added, *hidden):
         own = emitter.cast(bias, dtype)
         scores = emitter.pair("add", scores, _of_groups(emitter, own, shape, group))
     weights = emitter.same("softmax", scores, axis=3)
-    if seen is not None and may_be_blind:
-        some = emitter.call(
-            "reduce_max",
-            dtype,
-            (*seen.shape[:3], 1),
-            x=emitter.cast(seen, dtype),
-            axes=(3,),
-            keep_dims=True,
-        )
-        weights = emitter.pair("mul", weights, _of_groups(emitter, some, shape, group))
     shape = (batch, kv_heads, group * count, values.shape[3])
-    made = emitter.call("matmul", dtype, shape, x=weights, y=values)
-    return emitter.reshape(made, step.shape)
+    mixed = emitter.call("matmul", dtype, shape, x=weights, y=values)
+    made = emitter.reshape(mixed, step.shape)
+    if seen is None:
+        return made
+    some = emitter.call(
+        "reduce_max",
+        dtype,
+        (*seen.shape[:3], 1),
+        x=emitter.cast(seen, dtype),
+        axes=(3,),
+        keep_dims=True,
+    )
+    return emitter.pair("mul", made, some)
 
 
 def _bias(emitter: Emitter, seen: Tensor, dtype: str) -> Tensor:

@@ -1,8 +1,8 @@
 """The delegate `coreml`: computes its partitions on the host, and makes `.mlpackage`s.
 
 Core ML is no device of this process, on no system. On the host a partition is run by
-kvc's ordinary kernels, on numbers that are rounded to float16 where Core ML has float16.
-`export` says the methods in Core ML's language.
+kvc's ordinary kernels, on numbers that are rounded to float16 where Core ML has
+float16. `export` says the methods in Core ML's language.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ from kvc.schema.ops import OPS, Aliasing
 
 TARGET: Final = f"ios18-coremltools{VERSION}"
 UNVERIFIED: Final = (
-    "numbers unverified on a device: Core ML runs on Apple's systems alone, and nothing "
-    "of kvc has run there"
+    "numbers unverified on a device: Core ML runs on Apple's systems alone, and "
+    "nothing of kvc has run there"
 )
 
 
@@ -79,9 +79,7 @@ class CoreMl(Delegate):
             functions = functions_of(self._program)
         except CannotExport as error:
             reason = f"{error.reason}; kvc dump --delegates lists what others run"
-            raise ExportFailed(
-                target=target, what=error.what, reason=reason
-            ) from error
+            raise ExportFailed(target=target, what=error.what, reason=reason) from error
         raw = package_of(functions, partial(_stored, held, target), target)
         numbers, key = tuple(sorted(handles)), f"coreml {target}"
         return Packing(key, "", numbers, len(raw), lambda: raw, True, UNVERIFIED)

@@ -13,7 +13,13 @@ import numpy as np
 from kvc.runtime.arrays import Array
 from kvc.schema.frozen import frozen
 
-DTYPES: Final = {"fp16": "<f2", "fp32": "<f4", "int32": "<i4", "int8": "i1", "bool": "?"}
+DTYPES: Final = {
+    "fp16": "<f2",
+    "fp32": "<f4",
+    "int32": "<i4",
+    "int8": "i1",
+    "bool": "?",
+}
 Shape = tuple[int, ...]
 
 
@@ -103,8 +109,12 @@ class Function:
     @property
     def constants(self) -> dict[str, Data | Numbers]:
         """Return the constants that its calls read, by name."""
-        read = (each for call in self.calls for _, given in call.inputs
-                for each in (given if isinstance(given, tuple) else (given,)))
+        read = (
+            each
+            for call in self.calls
+            for _, given in call.inputs
+            for each in (given if isinstance(given, tuple) else (given,))
+        )
         return {each.name: each for each in read if isinstance(each, Data | Numbers)}
 
 
@@ -170,7 +180,10 @@ class Emitter:
         if span == range(x.shape[axis]):
             return x
         begin, end = [0] * len(x.shape), list(x.shape)
-        begin[axis], end[axis] = span.start, span.start + (len(span) - 1) * span.step + 1
+        begin[axis], end[axis] = (
+            span.start,
+            span.start + (len(span) - 1) * span.step + 1,
+        )
         stride = [span.step if a == axis else 1 for a in range(len(x.shape))]
         shape = [len(span) if a == axis else n for a, n in enumerate(x.shape)]
         return self.call(

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.delegates.coreml.attention import (
+    after,
     attend,
     attend_product,
-    after,
     update_cache,
 )
 from kvc.runtime.delegates.coreml.mil import Data, Number, Operand, Tensor
@@ -130,9 +130,7 @@ def _masked(step: Step, x: object, mask: object, value: object) -> Tensor:
     number = _operand(step, value, step.dtype)
     if isinstance(number, Number) and number.dtype == "fp16":
         number = Number(max(-65504.0, min(number.value, 65504.0)), "fp16")
-    return emitter.call(
-        "select", step.dtype, step.shape, cond=there, a=number, b=kept
-    )
+    return emitter.call("select", step.dtype, step.shape, cond=there, a=number, b=kept)
 
 
 def _convert(step: Step, x: object, *_: object) -> Tensor:
@@ -157,7 +155,7 @@ def _transpose(step: Step, x: object, one: object, other: object) -> Tensor:
 
 def _permute(step: Step, x: object, order: object) -> Tensor:
     assert isinstance(order, tuple)
-    axes = [axis % len(step.shape) for axis in order]
+    axes = [axis % len(step.shape) for axis in order] or [0]
     return step.emitter.transpose(step.read(x, step.dtype), axes)
 
 
@@ -199,7 +197,7 @@ def _repeat(step: Step, x: object, times: object) -> Tensor:
     wide = step.emitter.reshape(
         held, (*(1,) * (len(times) - len(held.shape)), *held.shape)
     )
-    return step.emitter.call("tile", step.dtype, step.shape, x=wide, reps=times)
+    return step.emitter.call("tile", step.dtype, step.shape, x=wide, reps=times or (1,))
 
 
 def _cat(step: Step, tensors: object, axis: object) -> Tensor:
@@ -224,8 +222,10 @@ def _full(step: Step, _: object, value: object, *__: object) -> Tensor:
 
 
 def _arange(step: Step, *numbers: object) -> Tensor:
-    start, end, by, _ = numbers
-    return step.emitter.numbers(np.arange(start, end, by), step.dtype)  # type: ignore[call-overload]
+    start, _, by, _ = numbers
+    assert isinstance(start, int | float)
+    assert isinstance(by, int | float)
+    return step.emitter.numbers(start + by * np.arange(*step.shape), step.dtype)
 
 
 def _reduce(kind: str, step: Step, x: object, axes: object, keep: object) -> Tensor:
@@ -292,7 +292,9 @@ def _product(step: Step, x: object, y: object) -> Tensor:
     return step.emitter.call("matmul", step.dtype, step.shape, x=one, y=other)
 
 
-def _added_product(step: Step, bias: object, x: object, y: object, *_: object) -> Tensor:
+def _added_product(
+    step: Step, bias: object, x: object, y: object, *_: object
+) -> Tensor:
     return step.emitter.pair("add", _product(step, x, y), step.read(bias, step.dtype))
 
 
@@ -340,7 +342,9 @@ def _rotary(step: Step, x: object, cos: object, sin: object) -> Tensor:
     one, other = (emitter.part(held, last, span) for span in spans)
     if cosine.shape[-1] == half:
         cosine, sine = (emitter.concat([each] * 2, -1) for each in (cosine, sine))
-    turned = emitter.concat([emitter.pair("mul", other, Number(-1, other.dtype)), one], last)
+    turned = emitter.concat(
+        [emitter.pair("mul", other, Number(-1, other.dtype)), one], last
+    )
     made = emitter.pair("mul", held, cosine)
     return _fit(step, emitter.pair("add", made, emitter.pair("mul", turned, sine)))
 
@@ -362,13 +366,11 @@ def _rows(step: Step, table: Tensor, indices: Tensor) -> Tensor:
 
 
 def _gathered(step: Step, x: object, axis: object, at: object) -> Tensor:
-    """Gather along an axis; an index below 0 counts from the end."""
     assert isinstance(axis, int)
     held, indices = step.read(x, step.dtype), step.read(at, "int32")
     along = axis % len(held.shape)
-    inside = step.emitter.pair("mod", indices, Number(held.shape[along], "int32"))
     return step.emitter.call(
-        "gather_along_axis", step.dtype, step.shape, x=held, indices=inside, axis=along
+        "gather_along_axis", step.dtype, step.shape, x=held, indices=indices, axis=along
     )
 
 

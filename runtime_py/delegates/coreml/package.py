@@ -82,7 +82,10 @@ def package_of(
 
 
 def write_job(
-    folder: Path, functions: Sequence[Function], data: Callable[[int], Array], target: str
+    folder: Path,
+    functions: Sequence[Function],
+    data: Callable[[int], Array],
+    target: str,
 ) -> None:
     """Write what the other process reads.
 
@@ -173,7 +176,10 @@ def _run(folder: Path, target: str) -> None:
         raise ExportFailed(target=target, what="the package", reason=reason) from error
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        said = (f"coremltools ended with {done.returncode}; it says", *lines[-_LAST_LINES:])
+        said = (
+            f"coremltools ended with {done.returncode}; it says",
+            *lines[-_LAST_LINES:],
+        )
         raise ExportFailed(target=target, what="the package", reason="\n  ".join(said))
 
 

@@ -115,7 +115,9 @@ class Places:
 
     def outputs(self, made: Sequence[Tensor]) -> tuple[Var, ...]:
         """Return the outputs of the function, in dtypes that one can have."""
-        names = ["output"] if len(made) == 1 else [f"output{i}" for i in range(len(made))]
+        names = (
+            ["output"] if len(made) == 1 else [f"output{i}" for i in range(len(made))]
+        )
         found = [self._output(n, t) for n, t in zip(names, made, strict=True)]
         for state, tensor in sorted(self._after.items()):
             found.append(self._output(f"{self._of_states[state].name}_after", tensor))
@@ -174,22 +176,27 @@ class Places:
         slot, emitter = value.storage, self._emitter
         assert isinstance(slot, CursorSlot)
         shape = value.type.shape(self._sizes) or (1,)
-        start = self._start(slot.cursor)
-        match slot.field:
-            case CursorField.START:
-                found = start
-            case CursorField.END:
-                found = emitter.pair("add", start, self._lengths(slot.cursor))
-            case CursorField.LENGTHS:
-                found = self._lengths(slot.cursor)
-            case CursorField.PLACES:
-                numbers = emitter.numbers(np.arange(*shape), "int32")
-                found = emitter.pair("add", start, numbers)
+        found = self._number(slot, shape)
         if isinstance(found, Number):
             return emitter.numbers(np.full(shape, found.value), "int32")
-        size = int(np.prod(shape))
-        one_for_all = found.shape == (1,) and size > 1
-        return emitter.spread(found, shape) if one_for_all else emitter.reshape(found, shape)
+        if found.shape == (1,):
+            return emitter.spread(found, shape)
+        return emitter.reshape(found, shape)
+
+    def _number(self, slot: CursorSlot, shape: Sequence[int]) -> Tensor | Number:
+        """Return a field of a cursor: for all rows, or for each."""
+        emitter = self._emitter
+        match slot.field:
+            case CursorField.START:
+                return self._start(slot.cursor)
+            case CursorField.END:
+                lengths = self._lengths(slot.cursor)
+                return emitter.pair("add", self._start(slot.cursor), lengths)
+            case CursorField.LENGTHS:
+                return self._lengths(slot.cursor)
+            case CursorField.PLACES:
+                numbers = emitter.numbers(np.arange(*shape), "int32")
+                return emitter.pair("add", self._start(slot.cursor), numbers)
 
     def _start(self, number: int) -> Tensor:
         if number not in self._cursors:

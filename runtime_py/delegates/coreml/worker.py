@@ -1,10 +1,10 @@
 """Build an `.mlpackage` by coremltools, in a process of its own.
 
 It is started as a script with the folder of a job, which has `job.json` (functions, as
-`package.py` writes them) and a file of bytes for each constant. It leaves `model.mlpackage`
-there. coremltools imports what converters need, where it is installed: torch, and
-executorch, which kvc installs without what that depends on. Nothing of these is needed
-here, so they are kept from being imported.
+`package.py` writes them) and a file of bytes for each constant. It leaves
+`model.mlpackage` there. coremltools imports what converters need, where it is
+installed: torch, and executorch, which kvc installs without what that depends on.
+Nothing of these is needed here, so they are kept from being imported.
 """
 
 import json
@@ -13,9 +13,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-_UNWANTED: Final = ("torch", "executorch", "tensorflow", "sklearn", "xgboost", "transformers")
+_UNWANTED: Final = (
+    "torch",
+    "executorch",
+    "tensorflow",
+    "sklearn",
+    "xgboost",
+    "transformers",
+)
 _LEAST: Final = 10  # elements of what lies in the file of weights
-_TYPES: Final = {"fp16": "<f2", "fp32": "<f4", "int32": "<i4", "int8": "i1", "bool": "?"}
+_TYPES: Final = {
+    "fp16": "<f2",
+    "fp32": "<f4",
+    "int32": "<i4",
+    "int8": "i1",
+    "bool": "?",
+}
 
 
 def hide_converters() -> None:
@@ -35,7 +48,7 @@ def build(folder: Path) -> None:
     for function in job["functions"]:
         program.add_function(function["name"], _function(function, job, folder))
     program.default_function_name = job["functions"][0]["name"]
-    # As `coremltools.utils.save_multifunction` does: what was built is written as it is.
+    # As `coremltools.utils.save_multifunction` does: what was built is what is written.
     program.skip_all_passes = True
     program.export_as_multifunction = True
     model = mil_convert(
@@ -53,7 +66,7 @@ def build(folder: Path) -> None:
     (package / "Data" / "com.apple.CoreML" / "model.mlmodel").write_bytes(raw)
 
 
-def _function(told: Mapping[str, Any], job: Mapping[str, Any], folder: Path) -> Any:
+def _function(told: Mapping[str, Any], job: Mapping[str, Any], folder: Path) -> object:
     import coremltools as ct
     from coremltools.converters.mil.mil import Builder as mb  # noqa: N813  # its own way
     from coremltools.converters.mil.mil import Function
@@ -67,7 +80,7 @@ def _function(told: Mapping[str, Any], job: Mapping[str, Any], folder: Path) -> 
         for name, dtype, shape in told["states"]
     }
     with Function(specs, opset_version=ct.target.iOS18) as function:
-        names: dict[str, Any] = dict(function.inputs)
+        names: dict[str, object] = dict(function.inputs)
         for call in told["calls"]:
             inputs = {
                 name: _given(given, names, job, folder)
@@ -83,7 +96,7 @@ def _function(told: Mapping[str, Any], job: Mapping[str, Any], folder: Path) -> 
     return function
 
 
-def _dtype(name: str) -> Any:
+def _dtype(name: str) -> object:
     from coremltools.converters.mil.mil import types
 
     return getattr(types, name)
@@ -91,10 +104,10 @@ def _dtype(name: str) -> Any:
 
 def _given(
     given: Mapping[str, Any],
-    names: dict[str, Any],
+    names: dict[str, object],
     job: Mapping[str, Any],
     folder: Path,
-) -> Any:
+) -> object:
     """Return an input of a call as coremltools takes it."""
     import numpy as np
 
@@ -114,8 +127,8 @@ def _given(
 
 
 def _tensor(
-    name: str, names: dict[str, Any], job: Mapping[str, Any], folder: Path
-) -> Any:
+    name: str, names: dict[str, object], job: Mapping[str, Any], folder: Path
+) -> object:
     """Return a tensor by name, a constant where nothing has made it."""
     import numpy as np
     from coremltools.converters.mil.mil import Builder as mb  # noqa: N813  # its own way

@@ -10,6 +10,8 @@ from kvc.tools.reports.recipe_groups import describe_recipes, recipe_lines
 
 RECIPES = [
     "bf16",
+    "coreml_fp16",
+    "coreml_q8",
     "cpu_bf16",
     "cpu_fp32",
     "cpu_q4",
