@@ -29,7 +29,7 @@ TARGETS: Final = {
     "mps": Target(
         "Apple's Metal Performance Shaders",
         "not planned: ExecuTorch, where recipes of this name came from, has removed it",
-        _ANYWHERE,
+        f"mlx_q8 on a Mac, what is exported for Core AI or Core ML, {_ANYWHERE}",
     ),
     "cuda": Target("NVIDIA's CUDA", "planned", _GPU),
     "openvino": Target(

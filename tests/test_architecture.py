@@ -24,6 +24,7 @@ BACKENDS = {
     "coreml": ("coreml",),
     "cpu": ("backends.cpu", "delegates.cpu"),
     "ethosu": ("ethosu",),
+    "mlx": ("mlx",),
     "qnn": ("qnn",),
     "vulkan": ("vulkan",),
     "xnnpack": ("xnnpack",),

@@ -41,6 +41,7 @@ DELEGATES: dict[str, Factory | str] = {
     "coreml": "kvc.runtime.delegates.coreml:CoreMl",
     "cpu": "kvc.runtime.delegates.cpu:Cpu",
     "ethosu": "kvc.runtime.delegates.ethosu:EthosU",
+    "mlx": "kvc.runtime.delegates.mlx:Mlx",
     "qnn": "kvc.runtime.delegates.qnn:Qnn",
     "vulkan": "kvc.runtime.delegates.vulkan:Vulkan",
     "xnnpack": "kvc.runtime.delegates.xnnpack:Xnnpack",

@@ -7,7 +7,7 @@ of partitions all the same; `why_apart` says why, by what its cutting does.
 
 from typing import Final
 
-from kvc.schema.backends import coreml, cpu, ethosu, qnn, vulkan, xnnpack
+from kvc.schema.backends import coreml, cpu, ethosu, mlx, qnn, vulkan, xnnpack
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.ops import AFTER, OPS, Aliasing
@@ -16,6 +16,7 @@ _WHY_NOT: Final[dict[str, WhyNot]] = {
     "coreml": coreml.why_not,
     "cpu": cpu.why_not,
     "ethosu": ethosu.why_not,
+    "mlx": mlx.why_not,
     "qnn": qnn.why_not,
     "vulkan": vulkan.why_not,
     "xnnpack": xnnpack.why_not,

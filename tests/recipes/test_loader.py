@@ -39,6 +39,7 @@ RECIPES = (
     "cpu_q8",
     "ethosu_a8w8",
     "fp32",
+    "mlx_q8",
     "qnn_fp16",
     "vulkan_fp32",
     "vulkan_q8",
@@ -125,7 +126,7 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
 
 
 def test_what_a_backend_leaves_may_be_for_another_one(tmp_path):
-    shared = ("coreml", "qnn", "vulkan", "xnnpack")
+    shared = ("coreml", "mlx", "qnn", "vulkan", "xnnpack")
     with_rest = [name for name in RECIPES if load_recipe(name).rest]
     assert with_rest == [name for name in RECIPES if name.startswith(shared)]
     path = tmp_path / "mine.toml"

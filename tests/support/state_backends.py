@@ -14,6 +14,7 @@ from opaque_backend import Opaque, OpaqueDelegate
 
 from kvc.compiler import pipeline
 from kvc.compiler.backends import Backend
+from kvc.compiler.backends.mlx import Mlx
 from kvc.recipes import Recipe, Wanted, load_recipe, load_recipes
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.schema.model import Program
@@ -24,8 +25,9 @@ BACKENDS = {
     "partitions": (Partitions, ByReference),
     "opaque": (Opaque, OpaqueDelegate),
 }
-RECIPES = ("cpu_fp32", "xnnpack_fp32", "vulkan_fp32", "qnn_fp16")
-WAYS = (*BACKENDS, *RECIPES)
+RECIPES = ("cpu_fp32", "xnnpack_fp32", "vulkan_fp32", "qnn_fp16", "coreml_fp16")
+FLOAT16 = ("qnn_fp16", "coreml_fp16")
+WAYS = (*BACKENDS, *RECIPES, "mlx")
 # What the backend `cpu` leaves to torch, by why: control flow makes a new content of a
 # state, or needs to know where it writes; an array gets longer that is no state's.
 # Random functions take ops that it has not.
@@ -44,7 +46,7 @@ _found, _emit = pipeline._backends_of, pipeline.emit_program
 
 @contextmanager
 def compiling_with(name: str) -> Iterator[None]:
-    """Let recipes without a backend have one of `BACKENDS`; "" for none.
+    """Let recipes without a backend have one of `BACKENDS`, or `mlx`; "" for none.
 
     Or let one of `RECIPES` be in the place of fp32, its caches as they were.
     """
@@ -57,12 +59,13 @@ def compiling_with(name: str) -> Iterator[None]:
             return load_recipe(name, own.cache) if own.name == "fp32" else own
 
         def other_backends(recipe: Recipe) -> tuple[Backend, ...]:
-            return _found(recipe) or (BACKENDS[name][0]({}),)
+            own = Mlx if name == "mlx" else BACKENDS[name][0]
+            return _found(recipe) or (own({}),)
 
         if name in RECIPES:
             patch.setattr(pipeline, "load_recipes", other_recipes)
             patch.setattr(pipeline, "emit_program", _emit_natively)
-            if name == "qnn_fp16":
+            if name in FLOAT16:
                 patch.setattr(pipeline, "with_buckets", with_every_size)
                 allow_for_float16(patch)
         elif name:

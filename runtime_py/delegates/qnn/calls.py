@@ -15,8 +15,8 @@ from kvc.runtime.arrays import Array, copy_into, lies_over
 from kvc.runtime.binding.array_views import bind_view
 from kvc.runtime.binding.executor import Unbegun, fail
 from kvc.runtime.binding.values import Values
+from kvc.runtime.delegates.host_checks import checks_of
 from kvc.runtime.delegates.partition_memory import partition_memory
-from kvc.runtime.delegates.qnn.checks import checks_of
 from kvc.runtime.delegates.qnn.context import Call
 from kvc.runtime.delegates.qnn.plan import Bias, Feed, Made, Past, Rows, Seeing, Whole
 from kvc.runtime.delegates.qnn.sights import Sight

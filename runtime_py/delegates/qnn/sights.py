@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.delegates.qnn.checks import check_length, check_slots
+from kvc.runtime.delegates.host_checks import check_length, check_slots
 from kvc.schema.errors import CacheOverflow, IndexOutOfRange
 from kvc.schema.frozen import frozen
 from kvc.schema.rings import oldest, slot_runs

@@ -18,6 +18,7 @@ RECIPES = [
     "cpu_q8",
     "ethosu_a8w8",
     "fp32",
+    "mlx_q8",
     "qnn_fp16",
     "vulkan_fp32",
     "vulkan_q8",
