@@ -9,28 +9,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import coreml_here
 import numpy as np
 import pytest
-import tiny_decoder
-import torch
 from click.testing import CliRunner
-from hf_models import build
-from mil_numpy import Interpreter
-from torch import nn
+from coreml_programs import compiled, functions, interpreter, near, recipe
 
-from kvc.compiler import CacheConfig, Dim, Method, compile_program, export_hf
-from kvc.recipes import Recipe, load_recipe
 from kvc.runtime import Program, generate, load
 from kvc.runtime.delegates.coreml import package
-from kvc.runtime.delegates.coreml.functions import functions_of
-from kvc.runtime.delegates.coreml.mil import Data, Function
+from kvc.runtime.delegates.coreml.mil import Data
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import (
-    BadBuckets,
     BadSetting,
     CacheOverflow,
     CannotWrite,
@@ -40,19 +31,7 @@ from kvc.schema.errors import (
 from kvc.tools.cli import main
 
 TOKENS = np.arange(3, 27)[None]
-NEAR = 2e-3  # of the largest number: what float16 has
 RECIPES = ("coreml_fp16", "coreml_q8")
-
-
-def recipe(name: str, **buckets: tuple[int, ...]) -> Recipe:
-    return replace(load_recipe(name), buckets=buckets)
-
-
-def compiled(path: Path, recipe: Recipe | str) -> Path:
-    spec = tiny_decoder.factory()
-    made = compile_program(spec.model, spec.methods, recipe, metadata=spec.metadata)
-    made.save(path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -77,20 +56,6 @@ def bundle(request: pytest.FixtureRequest, paths: dict[str, Path]) -> Path:
 def both(bundle: Path, paths: dict[str, Path]) -> Iterator[tuple[Program, Program]]:
     with load(bundle) as mine, load(paths[f"as {bundle.stem}"]) as plain:
         yield mine, plain
-
-
-def near(found: np.ndarray, wanted: np.ndarray, far: float = NEAR) -> bool:
-    return bool(np.abs(found - wanted).max() <= far * np.abs(wanted).max())
-
-
-def functions(program: Program) -> tuple[Function, ...]:
-    return functions_of(program._engine.program)
-
-
-def interpreter(program: Program) -> Interpreter:
-    made = program._engine.program
-    arrays = {n: program.data[one.name] for n, one in enumerate(made.names)}
-    return Interpreter(functions(program), lambda name: arrays[name].array())
 
 
 def exported(bundle: Path, path: Path) -> Path:
@@ -286,110 +251,6 @@ def test_what_coremltools_refuses_is_told_in_its_words(
         program.pack("coreml")
 
 
-class Left(nn.Module):
-    """Has what Core ML is not given between what it is."""
-
-    def forward(self, x):
-        return (x.tanh().cumsum(1) * 2).relu()
-
-
-def test_what_is_left_runs_on_the_host_and_is_not_exported(tmp_path: Path):
-    path = tmp_path / "left.kvc"
-    method = Method("forward", (torch.zeros(2, 3),))
-    compile_program(Left(), [method], recipe="coreml_fp16").save(path)
-    shown = CliRunner().invoke(main, ["dump", str(path), "--delegates"]).output
-    assert "it does not run aten::cumsum" in shown
-    x = np.array([[1.5, -2.0, 3.0], [0.25, 1.0, -1.0]], np.float32)
-    with load(path) as program:
-        wanted = Left()(torch.from_numpy(x)).numpy()
-        np.testing.assert_allclose(program.forward(x), wanted, rtol=1e-5)
-        with pytest.raises(ExportFailed) as told:
-            program.pack("coreml")
-    assert "method 'forward'" in str(told.value)
-    assert "others run aten::cumsum" in str(told.value)
-    assert "kvc dump --delegates" in str(told.value)
-
-
-class Halved(nn.Module):
-    """Writes a part of a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("past", torch.zeros(4, 3))
-
-    def forward(self, x):
-        self.past[1:3].copy_(x)
-        return self.past * 2
-
-
-class Kept(nn.Module):
-    """Writes buffers whole: one is float16 in a package, others stay exact."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = nn.Linear(3, 3)
-        self.register_buffer("made", torch.zeros(2, 3))
-        self.register_buffer("seen", torch.zeros(2, 3))
-        self.register_buffer("begun", torch.ones(2, 3))
-
-    def forward(self, x):
-        self.made.copy_(self.out(x + self.made))
-        self.seen.copy_(x)
-        self.begun.copy_(self.begun + x)
-        return self.made + 1
-
-
-def test_states_of_float16_are_kept_and_others_are_handed_on(tmp_path: Path):
-    torch.manual_seed(0)
-    model, path = Kept(), tmp_path / "kept.kvc"
-    method = Method("forward", (torch.zeros(2, 3),))
-    compile_program(model, [method], recipe="coreml_fp16").save(path)
-    random = np.random.default_rng(0)
-    with load(path) as program, program.session() as session:
-        (function,) = functions(program)
-        assert [var.name for var in function.states] == ["made"]
-        run, held = interpreter(program), np.ones((2, 3), np.float32)
-        seen = np.zeros((2, 3), np.float32)
-        assert [var.name for var in function.inputs] == ["x", "seen", "begun"]
-        for _ in range(3):
-            x = random.standard_normal((2, 3)).astype(np.float32)
-            found = run("forward", x=x, begun=held, seen=seen)
-            assert near(found["output"], session.forward(x))
-            held, seen = found["begun_after"], found["seen_after"]
-            assert np.array_equal(held, np.asarray(session.state["begun"]))
-            assert np.array_equal(seen, x)
-
-
-def test_a_part_of_a_state_is_not_written(tmp_path: Path):
-    path = tmp_path / "halved.kvc"
-    method = Method("forward", (torch.zeros(2, 3),))
-    compile_program(Halved(), [method], recipe="coreml_fp16").save(path)
-    x = np.ones((2, 3), np.float32)
-    with load(path) as program, program.session() as session:
-        assert session.forward(x)[:, 0].tolist() == [0, 2, 2, 0]
-        with pytest.raises(ExportFailed, match="others run aten::index_copy"):
-            program.pack("coreml")
-
-
-def test_a_cache_has_one_shape(tmp_path: Path):
-    path, sized = tmp_path / "m.kvc", recipe("coreml_fp16", capacity=(16, 32))
-    cache = CacheConfig(max_length=32)
-    model = build("gpt2", shallow=True)
-    export_hf(model, recipe=sized, cache=cache, prefill_chunk=4).save(path)
-    with load(path) as program, pytest.raises(ExportFailed) as told:
-        program.pack("coreml")
-    assert "'capacity' has the buckets 16, 32" in str(told.value)
-
-
-def test_sizes_need_buckets():
-    method = Method(
-        "forward", (torch.zeros(2, 3),), dynamic={"x": {0: Dim("rows", 1, 8)}}
-    )
-    own = replace(load_recipe("coreml_fp16"), sizes="any")
-    with pytest.raises(BadBuckets):
-        compile_program(Left(), [method], recipe=own)
-
-
 def test_equal_models_are_equal_bytes(tmp_path: Path):
     one, other = (
         compiled(tmp_path / f"{name}.kvc", "coreml_q8").read_bytes()
@@ -417,52 +278,3 @@ def test_nothing_of_coremltools_is_imported(bundle: Path):
     loaded = done.stdout.split()
     assert "kvc.runtime.delegates.coreml.backend" in loaded
     assert not [name for name in loaded if name.startswith("coremltools")]
-
-
-def hf_calls(rows: int, chunk: int) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Calls of a program that Hugging Face's models become; rows of several lengths."""
-    random = np.random.default_rng(0)
-    for _ in range(3):
-        own: dict[str, np.ndarray] = {"tokens": random.integers(3, 90, (rows, chunk))}
-        if rows > 1:
-            own["lengths"] = random.integers(1, chunk + 1, rows)
-        yield "prefill", own
-        own = {"token": random.integers(3, 90, (rows, 1))}
-        if rows > 1:
-            own["active"] = np.arange(rows) != random.integers(rows)
-        yield "decode", own
-
-
-# Windows and rings, soft caps, slopes, layer norms and joined projections.
-ARCHITECTURES = ("llama", "gpt2", "mistral", "gemma2", "bloom", "phi", "mpt", "qwen3")
-
-
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("mistral", 1),
-        ("bloom", 2),
-        *(
-            pytest.param(name, rows, marks=pytest.mark.exhaustive)
-            for name in ARCHITECTURES
-            for rows in (1, 2)
-        ),
-    ],
-)
-def test_architectures_are_functions_that_compute_what_the_host_does(
-    name: str, rows: int, tmp_path: Path
-):
-    chunk = 4
-    sized = recipe("coreml_fp16", seq=(chunk,))
-    cache = CacheConfig(max_length=32, batch=rows)
-    model = build(name, shallow=True)
-    bundle = export_hf(model, recipe=sized, cache=cache, prefill_chunk=chunk)
-    bundle.save(tmp_path / "m.kvc")
-    sizes = {"batch": rows} if rows > 1 else {}
-    with load(tmp_path / "m.kvc") as program, program.session(**sizes) as session:
-        run, position = interpreter(program), np.zeros(rows, np.int32)
-        for called, own in hf_calls(rows, chunk):
-            wanted = getattr(session, called)(**own)
-            found = run(called, kvc_position=position, **own)
-            assert near(found["output"], wanted, 1e-2), called
-            position = np.broadcast_to(session.position, rows)

@@ -1,8 +1,7 @@
 """The operators of the list, each as calls of MIL.
 
 In: a `Step`, and the operator's arguments with sizes settled. Out: the result.
-`EMITTERS` has a function for each operator, in the table's order of arguments; views
-are copies there, which Core ML makes cheap or not as it likes.
+`EMITTERS` has a function for each operator, in the table's order of arguments.
 """
 
 import math
@@ -12,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from kvc.runtime.delegates.coreml import moves
 from kvc.runtime.delegates.coreml.attention import (
     after,
     attend,
@@ -38,16 +38,11 @@ def _operand(step: Step, x: object, dtype: str) -> Operand:
 
 def _pair(kind: str, step: Step, x: object, y: object, *_: object) -> Tensor:
     one, other = (_operand(step, each, step.dtype) for each in (x, y))
-    return _fit(step, step.emitter.pair(kind, one, other, step.dtype))
+    return moves.fit(step, step.emitter.pair(kind, one, other, step.dtype))
 
 
 def _reversed(step: Step, x: object, y: object, *_: object) -> Tensor:
     return _pair("sub", step, y, x)
-
-
-def _fit(step: Step, x: Tensor) -> Tensor:
-    """Return a result in the shape that it has."""
-    return step.emitter.reshape(x, step.shape)
 
 
 def _same(kind: str, step: Step, x: object) -> Tensor:
@@ -111,7 +106,7 @@ def _clamp(step: Step, x: object, least: object, most: object) -> Tensor:
 def _compare(kind: str, step: Step, x: object, y: object) -> Tensor:
     dtype = step.common((x, y))
     one, other = (_operand(step, each, dtype) for each in (x, y))
-    return _fit(step, step.emitter.pair(kind, one, other, "bool"))
+    return moves.fit(step, step.emitter.pair(kind, one, other, "bool"))
 
 
 def _where(step: Step, condition: object, x: object, y: object) -> Tensor:
@@ -137,103 +132,12 @@ def _convert(step: Step, x: object, *_: object) -> Tensor:
     return step.read(x, step.dtype)
 
 
-def _reshape(step: Step, x: object, *_: object) -> Tensor:
-    return step.emitter.reshape(step.read(x, step.dtype), step.shape)
-
-
-def _copy(step: Step, _: object, x: object) -> Tensor:
-    return _reshape(step, x)
-
-
-def _transpose(step: Step, x: object, one: object, other: object) -> Tensor:
-    assert isinstance(one, int)
-    assert isinstance(other, int)
-    order = list(range(len(step.shape)))
-    order[one], order[other] = order[other], order[one]
-    return step.emitter.transpose(step.read(x, step.dtype), order)
-
-
-def _permute(step: Step, x: object, order: object) -> Tensor:
-    assert isinstance(order, tuple)
-    axes = [axis % len(step.shape) for axis in order] or [0]
-    return step.emitter.transpose(step.read(x, step.dtype), axes)
-
-
-def _slice(step: Step, x: object, axis: object, *bounds: object) -> Tensor:
-    assert isinstance(axis, int)
-    held = step.read(x, step.dtype)
-    along = axis % len(held.shape)
-    start, end, by = (each if isinstance(each, int) else None for each in bounds)
-    return step.emitter.part(held, along, range(held.shape[along])[start:end:by])
-
-
-def _select(step: Step, x: object, axis: object, index: object) -> Tensor:
-    assert isinstance(axis, int)
-    assert isinstance(index, int)
-    held = step.read(x, step.dtype)
-    along = axis % len(held.shape)
-    at = index % held.shape[along]
-    return _fit(step, step.emitter.part(held, along, range(at, at + 1)))
-
-
-def _split(step: Step, x: object, sizes: object, axis: object) -> list[Tensor]:
-    assert isinstance(sizes, tuple)
-    assert isinstance(axis, int)
-    held, start, made = step.read(x, step.dtype), 0, list[Tensor]()
-    for size in sizes:
-        span = range(start, start + size)
-        made.append(step.emitter.part(held, axis % len(held.shape), span))
-        start += size
-    return made
-
-
-def _expand(step: Step, x: object, *_: object) -> Tensor:
-    return step.emitter.spread(step.read(x, step.dtype), step.shape)
-
-
-def _repeat(step: Step, x: object, times: object) -> Tensor:
-    assert isinstance(times, tuple)
-    held = step.read(x, step.dtype)
-    wide = step.emitter.reshape(
-        held, (*(1,) * (len(times) - len(held.shape)), *held.shape)
-    )
-    return step.emitter.call("tile", step.dtype, step.shape, x=wide, reps=times or (1,))
-
-
-def _cat(step: Step, tensors: object, axis: object) -> Tensor:
-    assert isinstance(tensors, tuple)
-    assert isinstance(axis, int)
-    parts = [step.read(each, step.dtype) for each in tensors]
-    return step.emitter.concat(parts, axis % len(step.shape))
-
-
-def _stack(step: Step, tensors: object, axis: object) -> Tensor:
-    assert isinstance(tensors, tuple)
-    assert isinstance(axis, int)
-    along = axis % len(step.shape)
-    one = [1 if a == along else n for a, n in enumerate(step.shape)]
-    parts = [step.emitter.reshape(step.read(e, step.dtype), one) for e in tensors]
-    return step.emitter.concat(parts, along)
-
-
-def _full(step: Step, _: object, value: object, *__: object) -> Tensor:
-    assert isinstance(value, int | float)
-    return step.emitter.numbers(np.full(step.shape, value), step.dtype)
-
-
-def _arange(step: Step, *numbers: object) -> Tensor:
-    start, _, by, _ = numbers
-    assert isinstance(start, int | float)
-    assert isinstance(by, int | float)
-    return step.emitter.numbers(start + by * np.arange(*step.shape), step.dtype)
-
-
 def _reduce(kind: str, step: Step, x: object, axes: object, keep: object) -> Tensor:
     held = step.read(x, step.dtype)
     rank = len(held.shape)
     chosen = axes if isinstance(axes, tuple) and axes else tuple(range(rank))
     along = tuple(sorted(axis % rank for axis in chosen))
-    return _fit(step, _reduced(step, kind, held, along))
+    return moves.fit(step, _reduced(step, kind, held, along))
 
 
 def _reduced(step: Step, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -284,7 +188,7 @@ def _multiplied(step: Step, x: object, weight: Tensor, bias: object) -> Tensor:
     made = emitter.call(
         "linear", step.dtype, (rows, count), x=flat, weight=weight, bias=added
     )
-    return _fit(step, made)
+    return moves.fit(step, made)
 
 
 def _product(step: Step, x: object, y: object) -> Tensor:
@@ -346,7 +250,7 @@ def _rotary(step: Step, x: object, cos: object, sin: object) -> Tensor:
         [emitter.pair("mul", other, Number(-1, other.dtype)), one], last
     )
     made = emitter.pair("mul", held, cosine)
-    return _fit(step, emitter.pair("add", made, emitter.pair("mul", turned, sine)))
+    return moves.fit(step, emitter.pair("add", made, emitter.pair("mul", turned, sine)))
 
 
 def _embedding(step: Step, weight: object, indices: object) -> Tensor:
@@ -362,7 +266,7 @@ def _rows(step: Step, table: Tensor, indices: Tensor) -> Tensor:
     made = step.emitter.call(
         "gather", table.dtype, shape, x=table, indices=indices, axis=0
     )
-    return _fit(step, made)
+    return moves.fit(step, made)
 
 
 def _gathered(step: Step, x: object, axis: object, at: object) -> Tensor:
@@ -413,20 +317,20 @@ EMITTERS: Final[Mapping[str, Emit]] = {
     "aten::where.self": _where,
     "aten::masked_fill.Scalar": _masked,
     "aten::_to_copy": _convert,
-    **{f"aten::{op}": _reshape for op in ("clone", "reshape", "alias", "view")},
-    **{f"aten::{op}": _reshape for op in ("unsqueeze", "squeeze.dims")},
-    "aten::copy": _copy,
-    "aten::transpose.int": _transpose,
-    "aten::permute": _permute,
-    "aten::slice.Tensor": _slice,
-    "aten::select.int": _select,
-    "aten::split_with_sizes": _split,
-    "aten::expand": _expand,
-    "aten::repeat": _repeat,
-    "aten::cat": _cat,
-    "aten::stack": _stack,
-    "aten::full": _full,
-    "aten::arange.start_step": _arange,
+    **{f"aten::{op}": moves.reshape for op in ("clone", "reshape", "alias", "view")},
+    **{f"aten::{op}": moves.reshape for op in ("unsqueeze", "squeeze.dims")},
+    "aten::copy": moves.copy,
+    "aten::transpose.int": moves.transpose,
+    "aten::permute": moves.permute,
+    "aten::slice.Tensor": moves.slice_,
+    "aten::select.int": moves.select,
+    "aten::split_with_sizes": moves.split,
+    "aten::expand": moves.expand,
+    "aten::repeat": moves.repeat,
+    "aten::cat": moves.cat,
+    "aten::stack": moves.stack,
+    "aten::full": moves.full,
+    "aten::arange.start_step": moves.arange,
     "aten::sum.dim_IntList": partial(_reduce, "reduce_sum"),
     "aten::mean.dim": partial(_reduce, "reduce_mean"),
     "aten::amax": partial(_reduce, "reduce_max"),
