@@ -14,12 +14,12 @@ namespace kvc {
 namespace {
 
 // Columns that a thread claims at a time: enough work to be worth it, a multiple of the
-// tile's four.
+// tile's eight.
 int64_t grain_of(int64_t rows, int64_t columns, int64_t depth, int threads) {
   const int64_t work = std::max<int64_t>(1, rows * depth);
-  const int64_t least = (65536 / work + 4) / 4 * 4;
-  const int64_t share = (columns / (8 * std::max(1, threads)) + 3) / 4 * 4;
-  return std::max<int64_t>(4, std::max(least, std::min<int64_t>(share, 256)));
+  const int64_t least = (65536 / work + 8) / 8 * 8;
+  const int64_t share = (columns / (8 * std::max(1, threads)) + 7) / 8 * 8;
+  return std::max<int64_t>(8, std::max(least, std::min<int64_t>(share, 256)));
 }
 
 void multiply(const FloatProduct& product, int threads) {

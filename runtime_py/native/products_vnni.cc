@@ -1,8 +1,14 @@
 #include "products.h"
 
 #if defined(KVC_HAS_AVX2_AND_VNNI)
+// Of its own functions gcc 12 says that they use what has no value (its bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -12,6 +18,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")
 #endif
 #define KVC_AVX2 1
+#define KVC_AVX512 1
 #include "vector_math.h"
 
 namespace kvc {

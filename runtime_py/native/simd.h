@@ -17,6 +17,47 @@ inline void store(int8_t* to, Int8x8 x) { *reinterpret_cast<Chars8*>(to) = x; }
 #include "eight_of_two.inc"
 #endif
 
+inline void store(int16_t* to, Int32x8 x) { store(to, narrowed(x)); }
+inline void store(int8_t* to, Int32x8 x) {
+  store(to, __builtin_convertvector(narrowed(x), Int8x8));
+}
+
+#if defined(KVC_AVX512)
+#include "sixteen_wide.inc"
+#else
+// As many as the widest registers hold.
+typedef Float8 Wide;
+constexpr int64_t kWideLanes = 8;
+inline Wide wide(float x) { return splat(x); }
+inline Wide load_wide(const float* from) { return load(from); }
+inline Wide load_wide(const Half* from) { return load(from); }
+#endif
+
+// The same for either of the two.
+template <class F>
+inline F splat_as(float x) {
+  if constexpr (sizeof(F) == sizeof(Wide)) {
+    return wide(x);
+  } else {
+    return splat(x);
+  }
+}
+template <class F, class T>
+inline F load_as(const T* from) {
+  if constexpr (sizeof(F) == sizeof(Wide)) {
+    return load_wide(from);
+  } else {
+    return load(from);
+  }
+}
+
+// The first n < kWideLanes, zeros after them.
+inline Wide load_wide(const float* from, int64_t n) {
+  float whole[kWideLanes] = {};
+  for (int64_t i = 0; i < n; ++i) whole[i] = from[i];
+  return load_wide(whole);
+}
+
 inline Float8 load(const BFloat16* from) {
   Words8 read;
   std::memcpy(&read, from, sizeof read);
@@ -62,7 +103,3 @@ inline Int8x8 even_first(Int8x8 x) {
   return __builtin_shufflevector(x, x, 0, 2, 4, 6, 1, 3, 5, 7);
 }
 
-inline void store(int16_t* to, Int32x8 x) { store(to, narrowed(x)); }
-inline void store(int8_t* to, Int32x8 x) {
-  store(to, __builtin_convertvector(narrowed(x), Int8x8));
-}

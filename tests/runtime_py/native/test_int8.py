@@ -42,6 +42,18 @@ def test_a_row_that_is_not_finite_gives_no_finite_product_and_leaves_the_others(
     assert torch.equal(found[[0, 3]], expected[0][[0, 3]])
 
 
+@pytest.mark.parametrize("rows", [3, 19])
+def test_scales_of_any_size_divide_as_by_the_reference(rows: int):
+    q, scale, zero = (x.clone() for x in quantized(some_rows(rows, 40)))
+    sizes = (1e-38, 1e-30, 1e-18, 1e-3, 3.0, 1e18, 1e30, 3e38, 1e-45, torch.inf)
+    scale[: len(sizes), 0] = torch.tensor(sizes)[-rows:]
+    weight = torch.randint(-127, 128, (50, 40), dtype=I8)
+    arguments = (q, scale, zero, weight, torch.rand(50), None)
+    expected = reference("kvc::linear_qd8", arguments, ((rows, 50), F32))
+    found = native("kvc::linear_qd8", arguments, expected)
+    assert torch.equal(found[0], expected[0])
+
+
 @pytest.mark.parametrize("rows", [*range(1, 20), 24, 31, 32, 40, 49, 129])
 @pytest.mark.parametrize(
     ("columns", "depth"), [(1, 1), (6, 16), (25, 33), (50, 96), (9, 200)]
