@@ -95,10 +95,6 @@ def _masked(made: Result, x: mx.array, mask: mx.array, value: Number) -> mx.arra
     return mx.where(mask, mx.array(value, made.dtype), x)
 
 
-def _same(made: Result, x: mx.array, *_: object) -> mx.array:
-    return mx.broadcast_to(x, made.shape) if x.size == 1 else x.reshape(made.shape)
-
-
 def _copy(made: Result, _: mx.array, x: mx.array) -> mx.array:
     return x
 
@@ -111,6 +107,8 @@ def _reduce(
     keep: bool,
 ) -> mx.array:
     held = x.astype(made.dtype) if function in (mx.sum, mx.mean) else x
+    if not held.ndim:
+        return held
     return function(held, axis=tuple(axes) if axes else None, keepdims=keep)
 
 
@@ -121,8 +119,14 @@ def _linear(
     return found if bias is None else found + bias
 
 
-def _addmm(made: Result, bias: mx.array, x: mx.array, y: mx.array, *_: int) -> mx.array:
-    return bias + x @ y
+def _addmm(
+    made: Result, bias: mx.array, x: mx.array, y: mx.array, beta: Number, alpha: Number
+) -> mx.array:
+    product = x @ y
+    product = product if alpha == 1 else alpha * product
+    if beta == 0:  # what is not finite in the bias is left out, too
+        return product
+    return product + (bias if beta == 1 else beta * bias)
 
 
 def _rms_norm(
@@ -356,7 +360,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "aten::where.self": _where,
     "aten::masked_fill.Scalar": _masked,
     "aten::_to_copy": lambda made, x, *_: x,
-    "aten::clone": _same,
+    "aten::clone": _view,
     "aten::reshape": _view,
     "aten::copy": _copy,
     "aten::repeat": _repeat,

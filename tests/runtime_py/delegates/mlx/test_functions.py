@@ -67,9 +67,18 @@ def test_an_operator_is_eager(case: Case) -> None:
         expected = case.eager()
     for found, wanted in zip(computed(case, expected), expected, strict=True):
         other = torch.from_numpy(found)
-        assert other.dtype == wanted.dtype
-        near = 2e-5 if wanted.is_floating_point() else 0
-        torch.testing.assert_close(other, wanted, rtol=near, atol=near, equal_nan=True)
+        assert (other.dtype, other.shape) == (wanted.dtype, wanted.shape)
+        if not wanted.is_floating_point():
+            assert torch.equal(other, wanted)
+            continue
+        # Of what is infinite eager makes NaN here and infinity there.
+        unknown = wanted.isnan()
+        assert not other[unknown].isfinite().any()
+        known, exact = other[~unknown], wanted[~unknown]
+        sizes = exact[exact.isfinite()].abs()
+        largest = max(1.0, float(sizes.max()) if sizes.numel() else 0.0)
+        near = 2e-5
+        torch.testing.assert_close(known, exact, rtol=near, atol=near * largest)
 
 
 ELSEWHERE = {
