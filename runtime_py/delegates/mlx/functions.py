@@ -95,6 +95,10 @@ def _masked(made: Result, x: mx.array, mask: mx.array, value: Number) -> mx.arra
     return mx.where(mask, mx.array(value, made.dtype), x)
 
 
+def _view(made: Result, x: mx.array, *_: object) -> mx.array:
+    return x.reshape(made.shape)
+
+
 def _copy(made: Result, _: mx.array, x: mx.array) -> mx.array:
     return x
 
@@ -109,6 +113,9 @@ def _reduce(
     held = x.astype(made.dtype) if function in (mx.sum, mx.mean) else x
     if not held.ndim:
         return held
+    if not x.size:  # MLX 0.32.4 may never end here
+        nothing = float("nan") if function is mx.mean else 0
+        return mx.full(made.shape, nothing, dtype=made.dtype)
     return function(held, axis=tuple(axes) if axes else None, keepdims=keep)
 
 
@@ -245,10 +252,6 @@ def packed(weight: np.ndarray, scale: np.ndarray) -> Packed:
     raised = (weight.view(np.uint8) ^ 128).view(np.uint32)
     scales = np.repeat(scale[:, None], columns // group, axis=1)
     return Packed(mx.array(raised), mx.array(scales), mx.array(-128 * scales), group)
-
-
-def _view(made: Result, x: mx.array, *_: object) -> mx.array:
-    return x.reshape(made.shape)
 
 
 def _transpose(made: Result, x: mx.array, one: int, other: int) -> mx.array:
