@@ -22,8 +22,10 @@ SOURCES = sorted(
 # What of a backend's name no other code says; "cpu" alone is torch's device as well.
 BACKENDS = {
     "coreai": ("coreai",),
+    "coreml": ("coreml",),
     "cpu": ("backends.cpu", "delegates.cpu"),
     "ethosu": ("ethosu",),
+    "mlx": ("mlx",),
     "qnn": ("qnn",),
     "vulkan": ("vulkan",),
     "xnnpack": ("xnnpack",),

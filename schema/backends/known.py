@@ -9,15 +9,27 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from kvc.schema.backends import coreai, cpu, ethosu, qnn, qnn_fixed, vulkan, xnnpack
+from kvc.schema.backends import (
+    coreai,
+    coreml,
+    cpu,
+    ethosu,
+    mlx,
+    qnn,
+    qnn_fixed,
+    vulkan,
+    xnnpack,
+)
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.ops import AFTER, OPS, Aliasing
 
 _WHY_NOT: Final[dict[str, WhyNot]] = {
     "coreai": coreai.why_not,
+    "coreml": coreml.why_not,
     "cpu": cpu.why_not,
     "ethosu": ethosu.why_not,
+    "mlx": mlx.why_not,
     "qnn": qnn.why_not,
     "vulkan": vulkan.why_not,
     "xnnpack": xnnpack.why_not,

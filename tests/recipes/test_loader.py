@@ -33,12 +33,15 @@ RECIPES = (
     "bf16",
     "coreai_fp16",
     "coreai_fp32",
+    "coreml_fp16",
+    "coreml_q8",
     "cpu_bf16",
     "cpu_fp32",
     "cpu_q4",
     "cpu_q8",
     "ethosu_a8w8",
     "fp32",
+    "mlx_q8",
     "qnn_a16w8",
     "qnn_fp16",
     "vulkan_fp32",
@@ -132,11 +135,9 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
 
 
 def test_what_a_backend_leaves_may_be_for_another_one(tmp_path):
-    alone = (
-        *("bf16", "cpu_bf16", "cpu_fp32", "cpu_q4", "cpu_q8"),
-        *("ethosu_a8w8", "fp32"),
-    )
-    assert tuple(name for name in RECIPES if not load_recipe(name).rest) == alone
+    shared = ("coreai", "coreml", "mlx", "qnn", "vulkan", "xnnpack")
+    with_rest = [name for name in RECIPES if load_recipe(name).rest]
+    assert with_rest == [name for name in RECIPES if name.startswith(shared)]
     path = tmp_path / "mine.toml"
     path.write_text('[backend]\nname = "fast"\nrest = "faster"')
     assert load_recipe(path).rest == "faster"
@@ -301,7 +302,6 @@ def test_recipes_do_not_need_torch():
     [
         ("mps_fp32", "not planned: ExecuTorch"),
         ("cuda_q8", "planned"),
-        ("coreml", "planned"),
         ("openvino_q8", "not planned"),
     ],
 )

@@ -15,6 +15,7 @@ from opaque_backend import Opaque, OpaqueDelegate
 
 from kvc.compiler import pipeline
 from kvc.compiler.backends import Backend, Partition
+from kvc.compiler.backends.mlx import Mlx
 from kvc.recipes import Recipe, Wanted, load_recipe, load_recipes
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.schema.calibration import Range
@@ -29,10 +30,10 @@ BACKENDS = {
 }
 RECIPES = (
     *("cpu_fp32", "xnnpack_fp32", "vulkan_fp32"),
-    *("qnn_fp16", "qnn_a16w8", "coreai_fp32", "coreai_fp16"),
+    *("qnn_fp16", "qnn_a16w8", "coreai_fp32", "coreai_fp16", "coreml_fp16"),
 )
-FIXED = ("qnn_fp16", "qnn_a16w8", "coreai_fp32", "coreai_fp16")  # shapes
-WAYS = (*BACKENDS, *RECIPES)
+FIXED = RECIPES[3:]  # shapes
+WAYS = (*BACKENDS, *RECIPES, "mlx")
 # What the backend `cpu` leaves to torch, by why: control flow makes a new content of a
 # state, or needs to know where it writes; an array gets longer that is no state's.
 # Random functions take ops that it has not.
@@ -49,7 +50,7 @@ LEFT = {
 # Of the largest number that is compared: in float16 a few layers make 5e-3 of 5e-4, the
 # rounding of one number; int8 weights make more. A wrong slot of a cache makes more
 # than 1e-1.
-SLACK = {"qnn_fp16": 1e-2, "coreai_fp16": 1e-2, "qnn_a16w8": 3e-2}
+SLACK = {"qnn_fp16": 1e-2, "coreai_fp16": 1e-2, "coreml_fp16": 1e-2, "qnn_a16w8": 3e-2}
 REACH = 64.0  # of all values, where no samples tell
 _partitions = pipeline._partitions
 
@@ -85,7 +86,7 @@ _found, _emit = pipeline._backends_of, pipeline.emit_program
 
 @contextmanager
 def compiling_with(name: str) -> Iterator[None]:
-    """Let recipes without a backend have one of `BACKENDS`; "" for none.
+    """Let recipes without a backend have one of `BACKENDS`, or `mlx`; "" for none.
 
     Or let one of `RECIPES` be in the place of fp32, its caches as they were.
     """
@@ -98,7 +99,8 @@ def compiling_with(name: str) -> Iterator[None]:
             return load_recipe(name, own.cache) if own.name == "fp32" else own
 
         def other_backends(recipe: Recipe) -> tuple[Backend, ...]:
-            return _found(recipe) or (BACKENDS[name][0]({}),)
+            own = Mlx if name == "mlx" else BACKENDS[name][0]
+            return _found(recipe) or (own({}),)
 
         if name in RECIPES:
             patch.setattr(pipeline, "load_recipes", other_recipes)
