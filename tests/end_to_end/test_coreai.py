@@ -256,6 +256,36 @@ asyncio.run(run())
     assert near(np.load(tmp_path / "found.npy"), wanted, "coreai_fp32")
 
 
+def test_an_asset_that_has_not_all_of_a_method_says_so(
+    paths: dict[str, Path], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Parted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.other(torch.sinh(self.one(x)))
+
+        def whole(self, x: torch.Tensor) -> torch.Tensor:
+            return self.one(x)
+
+        def others(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x)
+
+    use_numpy_core_ai(monkeypatch)
+    names = ("forward", "whole", "others")
+    methods = [Method(each, (torch.randn(2, 4),)) for each in names]
+    compile_program(Parted().eval(), methods, name).save(tmp_path / "m")
+    for path, remark in (
+        (tmp_path / "m", "the asset has not all of: forward, others"),
+        (paths[name], ""),
+    ):
+        with load(path) as program:
+            (made,) = program.pack(target="coreai")
+            assert made.remark.partition(";")[0] == remark
+
+
 def test_weights_are_stored_once_over_all_functions(paths: dict[str, Path]):
     coreai_here.check()
     with load(paths["coreai_fp32"]) as program:

@@ -39,8 +39,10 @@ from kvc.runtime.delegates.operands import check_taken
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.coreai import why_not
-from kvc.schema.errors import BadProgram, MissingLibrary
+from kvc.schema.errors import BadProgram, MissingLibrary, listing
 from kvc.schema.model import Delegate as Partition
+from kvc.schema.model import Program
+from kvc.schema.ops import DELEGATE
 
 _PRECISIONS: Final = {b"float32": False, b"float16": True}
 
@@ -115,7 +117,10 @@ class CoreAI(Delegate):
             context.close()
         raw = pack_folder(files)
         numbers = tuple(sorted(handles))
-        return Packing(f"coreai {target}", "", numbers, len(raw), lambda: raw, True)
+        remark = _remark(self._options.program)
+        return Packing(
+            f"coreai {target}", "", numbers, len(raw), lambda: raw, True, remark
+        )
 
     def packed(self) -> Mapping[str, int]:
         """Return the bytes of weights that were written for Core AI, by name."""
@@ -242,6 +247,23 @@ class CoreAIHandle(Handle):
         """Free the data."""
         for buffer in self._buffers.values():
             buffer.free()
+
+
+def _remark(program: Program) -> str:
+    """Say which methods an asset has only in part, "" for none."""
+    mine = {each.method for each in program.delegates if each.backend == "coreai"}
+    parts = [
+        method.name
+        for number, method in enumerate(program.methods)
+        if number not in mine
+        or [step.op for step in method.graph.instructions] != [DELEGATE]
+    ]
+    if not parts:
+        return ""
+    return (
+        f"the asset has not all of: {listing(parts)}; "
+        "kvc dump --delegates lists what others run"
+    )
 
 
 def _weight_of(handles: Sequence[CoreAIHandle], weight: Weight) -> Array:
