@@ -169,9 +169,19 @@ def test_a_mask_of_the_least_number_hides_no_more_than_the_operator(
 ):
     """Slots that hold nothing get no share of a query whose mask is that number."""
     call = {
-        **{"ring": Ring(False, 8, 0), "rows": 3, "starts": [1, 2], "counts": None},
-        **{"groups": 1, "causal": causal, "left": None, "right": None, "softcap": None},
-        **{"mask": "float", "width": 8, "slopes": False, "seed": 1},
+        "ring": Ring(False, 8, 0),
+        "rows": 3,
+        "starts": [1, 2],
+        "counts": None,
+        "groups": 1,
+        "causal": causal,
+        "left": None,
+        "right": None,
+        "softcap": None,
+        "mask": "float",
+        "width": 8,
+        "slopes": False,
+        "seed": 1,
     }
     found = numbers_of(call)
     found["mask"] = torch.full_like(found["mask"], least)
