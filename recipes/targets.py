@@ -29,10 +29,9 @@ TARGETS: Final = {
     "mps": Target(
         "Apple's Metal Performance Shaders",
         "not planned: ExecuTorch, where recipes of this name came from, has removed it",
-        _ANYWHERE,
+        f"mlx_q8 on a Mac, what is exported for Core AI or Core ML, {_ANYWHERE}",
     ),
     "cuda": Target("NVIDIA's CUDA", "planned", _GPU),
-    "coreml": Target("Apple's Core ML", "planned", _ANYWHERE),
     "openvino": Target(
         "Intel's OpenVINO",
         "not planned: on processors it was no faster than XNNPACK",

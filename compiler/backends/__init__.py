@@ -9,8 +9,11 @@ from importlib.metadata import entry_points
 
 from kvc.compiler.backends.base import Backend, Lowered, Partition
 from kvc.compiler.backends.blocks import BlockBackend
+from kvc.compiler.backends.coreai import CoreAI
+from kvc.compiler.backends.coreml import CoreMl
 from kvc.compiler.backends.cpu import Cpu
 from kvc.compiler.backends.ethosu import EthosU
+from kvc.compiler.backends.mlx import Mlx
 from kvc.compiler.backends.qnn import Qnn
 from kvc.compiler.backends.vulkan import Vulkan
 from kvc.compiler.backends.xnnpack import Xnnpack
@@ -19,7 +22,7 @@ from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend
 ENTRY_POINTS = "kvc.backends"
 
 BACKENDS: dict[str, type[Backend]] = {
-    each.name: each for each in (Cpu, EthosU, Qnn, Vulkan, Xnnpack)
+    each.name: each for each in (CoreAI, CoreMl, Cpu, EthosU, Mlx, Qnn, Vulkan, Xnnpack)
 }
 
 __all__ = [

@@ -10,7 +10,7 @@ whose library is missing, and what tests of backends compare with.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -19,13 +19,20 @@ from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Workspace, on_host
 from kvc.runtime.delegates.stepped import SteppedHandle
 from kvc.runtime.states.owner import Buffer
-from kvc.schema.backends.grids import Floats, Grid
+from kvc.schema.backends.grids import Floats
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Constant, Delegate, Program
 from kvc.schema.ops import OPS, Aliasing
 
 # From a value that is named data, and its numbers, to the numbers that are stored.
 StoreWeight = Callable[[int, Array], Array]
+
+
+class Rounding(Protocol):
+    """The numbers that can be stored; a `Grid` is one."""
+
+    def rounded(self, numbers: Floats) -> Floats:
+        """Return the nearest of them."""
 
 
 class FixedPointHandle(SteppedHandle):
@@ -36,7 +43,7 @@ class FixedPointHandle(SteppedHandle):
         program: Program,
         partition: Delegate,
         data: Mapping[str, FreeableBuffer],
-        grids: Mapping[int, Grid],
+        grids: Mapping[int, Rounding],
         store_weight: StoreWeight,
     ) -> None:
         """Take the grids.

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import mlx_here
 import numpy as np
 import pytest
 import tiny_decoder
@@ -44,11 +45,13 @@ def run(code: str, *arguments: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module", params=["cpu_q8", "xnnpack_q8"])
+@pytest.fixture(scope="module", params=["cpu_q8", "xnnpack_q8", "mlx_q8"])
 def path(request, tmp_path_factory) -> Path:
     """A bundle that runs natively, with a tokenizer."""
     if request.param == "xnnpack_q8":
         library_or_skip()
+    if request.param == "mlx_q8":
+        mlx_here.check()
     path = tmp_path_factory.mktemp(request.param) / "tiny.kvc"
     spec = tiny_decoder.untold()
     files = {"tokenizer.json": word_tokenizer(256).encode()}

@@ -1,0 +1,31 @@
+"""The backend `coreml`, ahead of time: takes what Core ML's language can say."""
+
+from typing import ClassVar
+
+from kvc.compiler.backends.blocks import BlockBackend
+from kvc.compiler.backends.operands import able_nodes
+from kvc.compiler.ir import Method
+from kvc.schema.backends import coreml
+from kvc.schema.backends.operands import WhyNot
+from kvc.schema.ops import OPS, Aliasing
+
+
+class CoreMl(BlockBackend):
+    """Takes whole methods, since a package has a function for each."""
+
+    name: ClassVar[str] = "coreml"
+    fixed_shapes = True
+
+    @property
+    def supported(self) -> WhyNot:
+        """Return the list of what it supports."""
+        return coreml.why_not
+
+    def foreign_views(self, method: Method) -> frozenset[int]:
+        """Return the views of what Core ML has no tensors of."""
+        able = able_nodes(method, self.supported)
+        return frozenset(
+            i
+            for i, node in enumerate(method.nodes)
+            if i not in able and OPS[node.op].aliasing is Aliasing.VIEW
+        )

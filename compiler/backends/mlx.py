@@ -1,0 +1,34 @@
+"""The backend `mlx`, ahead of time: takes what MLX computes, states among it."""
+
+from typing import ClassVar
+
+from kvc.compiler.backends.blocks import BlockBackend
+from kvc.compiler.backends.operands import able_nodes
+from kvc.compiler.ir import Method
+from kvc.schema.backends import mlx
+from kvc.schema.backends.operands import WhyNot
+from kvc.schema.ops import OPS, Aliasing
+
+
+class Mlx(BlockBackend):
+    """Takes whole methods, with the states that they write whole or by rows."""
+
+    name: ClassVar[str] = "mlx"
+
+    @property
+    def supported(self) -> WhyNot:
+        """Return the list of what it supports."""
+        return mlx.why_not
+
+    def supports(self, method: Method) -> frozenset[int]:
+        """Return the nodes to take; of writes, those over all of a state or input.
+
+        MLX's arrays are values: a part of one is not written in place.
+        """
+        whole = {value.id for value in (*method.inputs, *method.bound)}
+        return frozenset(
+            index
+            for index, node in able_nodes(method, self.supported).items()
+            if OPS[node.op].aliasing is not Aliasing.UPDATE
+            or node.inputs[0].id in whole
+        )

@@ -1,0 +1,165 @@
+"""The delegate `coreml`: computes its partitions on the host, and makes `.mlpackage`s.
+
+Core ML is no device of this process, on no system. On the host a partition is run by
+kvc's ordinary kernels, on numbers that are rounded to float16 where Core ML has
+float16. `export` says the methods in Core ML's language.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final, cast
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
+from kvc.runtime.delegates.coreml.functions import CannotExport, functions_of
+from kvc.runtime.delegates.coreml.halves import computed_halves, stored_halves
+from kvc.runtime.delegates.coreml.package import VERSION, package_of
+from kvc.runtime.delegates.fixed_point import FixedPointHandle
+from kvc.runtime.delegates.operands import check_taken
+from kvc.schema.backends.coreml import why_not
+from kvc.schema.backends.grids import Floats
+from kvc.schema.errors import BadProgram, ExportFailed
+from kvc.schema.model import Delegate as Partition
+from kvc.schema.model import Graph, Program, Ref
+from kvc.schema.ops import OPS, Aliasing
+
+TARGET: Final = f"ios18-coremltools{VERSION}"
+UNVERIFIED: Final = (
+    "numbers unverified on a device: Core ML runs on Apple's systems alone, and "
+    "nothing of kvc has run there"
+)
+
+
+class CoreMl(Delegate):
+    """The run-time half."""
+
+    runs_on = "Apple's Core ML, its float16 computed on the host"
+
+    def __init__(self, options: Options) -> None:
+        self._program, self._path = options.program, options.path
+
+    @staticmethod
+    def targets() -> Sequence[str]:
+        """Return the only target, with the version of coremltools."""
+        return (TARGET,)
+
+    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+        """Check the code.
+
+        Raises:
+            BadProgram: the backend does not take an operator, or there is a payload.
+        """
+        program = self._program
+        method = program.methods[partition.method]
+        graph = method.blocks[partition.block].graph
+        where = f"a delegate of method {method.name!r}"
+        check_taken(graph, partition.backend, why_not, f"{self._path}: {where}")
+        if partition.payload:
+            what = f"a payload of {len(partition.payload)} bytes, where coreml has none"
+            raise BadProgram(path=self._path, where=where, what=what)
+        return CoreMlHandle(program, partition, data)
+
+    def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
+        """Return all methods as functions of one package, a zip archive of it.
+
+        Raises:
+            MissingLibrary: coremltools is missing.
+            ExportFailed: a method is not whole, or cannot be said in Core ML.
+        """
+        held = {
+            name: handle
+            for _, handle in sorted(handles.items())
+            if isinstance(handle, CoreMlHandle)
+            for name in handle.names
+        }
+        try:
+            functions = functions_of(self._program)
+        except CannotExport as error:
+            reason = f"{error.reason}; kvc dump --delegates lists what others run"
+            raise ExportFailed(target=target, what=error.what, reason=reason) from error
+        raw = package_of(functions, partial(_stored, held, target), target)
+        numbers, key = tuple(sorted(handles)), f"coreml {target}"
+        return Packing(key, "", numbers, len(raw), lambda: raw, True, UNVERIFIED)
+
+    def packed(self) -> Mapping[str, int]:
+        """Return that nothing is kept."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+
+def _stored(held: Mapping[int, "CoreMlHandle"], target: str, name: int) -> Array:
+    """Return named data of the partitions.
+
+    Raises:
+        ExportFailed: it is of others.
+    """
+    if name not in held:
+        reason = f"constant {name} is read by an instruction that others run"
+        raise ExportFailed(target=target, what="the package", reason=reason)
+    return held[name].stored(name)
+
+
+class _Half:
+    """Rounds numbers to float16, and has them as float32."""
+
+    def rounded(self, numbers: Floats) -> Floats:
+        """Return the nearest numbers; 65520 and more become infinite."""
+        with np.errstate(over="ignore"):
+            return numbers.astype(np.float16).astype(np.float32)
+
+
+_HALF = _Half()
+
+
+class CoreMlHandle(FixedPointHandle):
+    """A partition on the host: each result is rounded once where it is float16."""
+
+    def __init__(
+        self, program: Program, partition: Partition, data: Mapping[str, FreeableBuffer]
+    ) -> None:
+        graph = program.methods[partition.method].blocks[partition.block].graph
+        rounded = stored_halves(graph) - _kept_as_they_are(graph)
+        halves = dict.fromkeys(rounded, _HALF)
+        super().__init__(program, partition, data, halves, self._store)
+        self.names = partition.names
+        self._half_weights = _read_by_halves(graph)
+
+    def stored(self, name: int) -> Array:
+        """Return named data as the bundle has it."""
+        return self._buffers[name].array()
+
+    def _store(self, value: int, numbers: Array) -> Array:
+        floats = cast(Floats, numbers)
+        return _HALF.rounded(floats) if value in self._half_weights else numbers
+
+
+def _kept_as_they_are(graph: Graph) -> frozenset[int]:
+    """Return states as they come, and after rows have been written to them.
+
+    Their rows have been rounded already.
+    """
+    updated = {
+        value
+        for step in graph.instructions
+        if OPS[step.op].aliasing is Aliasing.UPDATE
+        for value in step.results
+    }
+    return frozenset(updated | {graph.root_of(value) for value in updated})
+
+
+def _read_by_halves(graph: Graph) -> frozenset[int]:
+    """Return the values that are computed with in float16."""
+    halves = computed_halves(graph)
+    return frozenset(
+        item.value
+        for step in graph.instructions
+        if halves & {*step.results}
+        for argument in step.arguments
+        for item in (argument if isinstance(argument, tuple) else (argument,))
+        if isinstance(item, Ref)
+    )

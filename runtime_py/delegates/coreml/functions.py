@@ -1,0 +1,100 @@
+"""All functions of a package: each method at each of its sizes.
+
+A state has one shape and one place in all of them. Core ML keeps it where all of them
+write float16 to it, and it begins as zeros.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from kvc.runtime.delegates.coreml.mil import Function
+from kvc.runtime.delegates.coreml.step import NotTaken
+from kvc.runtime.delegates.coreml.translation import translate
+from kvc.schema.buckets import fixed_sizes
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Method, Program
+from kvc.schema.types import symbols_in
+
+
+class CannotExport(Exception):
+    """A method cannot be a function.
+
+    Attributes:
+        what: the method, in words.
+        reason: why.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what}: {reason}")
+        self.what, self.reason = what, reason
+
+
+def functions_of(program: Program) -> tuple[Function, ...]:
+    """Return the functions of a program's methods.
+
+    Raises:
+        CannotExport: a method cannot be one.
+    """
+    _check_states(program)
+    kept = frozenset(
+        number
+        for number, state in enumerate(program.states)
+        if state.type.dtype in (DType.FLOAT32, DType.FLOAT16) and state.initial is None
+    )
+    while True:
+        made, exact = _translated(program, kept)
+        if not exact:
+            return made
+        kept -= exact
+
+
+def _translated(
+    program: Program, kept: frozenset[int]
+) -> tuple[tuple[Function, ...], frozenset[int]]:
+    made, exact = list[Function](), frozenset[int]()
+    for number, method in enumerate(program.methods):
+        for sizes in _sizes_of(program, method):
+            name = function_name(method, sizes, program)
+            try:
+                function, found = translate(program, number, sizes, name, kept)
+            except NotTaken as error:
+                raise CannotExport(f"method {method.name!r}", str(error)) from error
+            made.append(function)
+            exact |= found
+    return tuple(made), exact
+
+
+def function_name(method: Method, sizes: Mapping[str, int], program: Program) -> str:
+    """Return a method's name, with those of its sizes that it has several of."""
+    several = {one.name for one in program.symbols if len(one.sizes) > 1}
+    said = (f"_{key}_{size}" for key, size in sorted(sizes.items()) if key in several)
+    return method.name + "".join(said)
+
+
+def _sizes_of(program: Program, method: Method) -> Sequence[Mapping[str, int]]:
+    """Return all sizes of a method, those of its states among them."""
+    types = [value.type for graph in method.graphs for value in graph.values]
+    found = fixed_sizes(program.symbols, types)
+    if found is None:
+        used = symbols_in(types)
+        free = [s.name for s in program.symbols if s.name in used and not s.sizes]
+        what = f"the size {free[0]!r} has no buckets"
+        raise CannotExport(f"method {method.name!r}", what)
+    return found
+
+
+def _check_states(program: Program) -> None:
+    """Check that each state has one shape.
+
+    Raises:
+        CannotExport: one has several.
+    """
+    by_name = {symbol.name: symbol for symbol in program.symbols}
+    for state in program.states:
+        for name in sorted(symbols_in([state.type])):
+            sizes = by_name[name].sizes
+            if len(sizes) > 1:
+                reason = (
+                    f"its size {name!r} has the buckets {', '.join(map(str, sizes))}; "
+                    "Core ML's functions share a state of one shape, so give it one"
+                )
+                raise CannotExport(f"state {state.name!r}", reason)

@@ -1,0 +1,228 @@
+"""A program of MIL, Core ML's language, as plain values.
+
+`translation.py` makes it of kvc's code, `worker.py` hands it to coremltools. Calls have
+names and parameters of MIL's operators (iOS 18). A tensor has at least one axis.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.schema.frozen import frozen
+
+DTYPES: Final = {
+    "fp16": "<f2",
+    "fp32": "<f4",
+    "int32": "<i4",
+    "int8": "i1",
+    "bool": "?",
+}
+Shape = tuple[int, ...]
+
+
+@frozen
+class Var:
+    """What a call makes, or an input of a function."""
+
+    name: str
+    dtype: str
+    shape: Shape
+
+
+@frozen
+class Data:
+    """A constant that is the program's named data, as the package stores it.
+
+    Attributes:
+        name: in the package.
+        data: id of the named data.
+        dtype: that it is stored in; floats are rounded to it.
+        shape: with the same elements in the same order.
+    """
+
+    name: str
+    data: int
+    dtype: str
+    shape: Shape
+
+
+@frozen
+class Numbers:
+    """A constant of the translation's own: `content` is its bytes, little endian."""
+
+    name: str
+    dtype: str
+    shape: Shape
+    content: bytes
+
+    @property
+    def array(self) -> Array:
+        """Return its elements."""
+        found = np.frombuffer(self.content, DTYPES[self.dtype])
+        return found.reshape(self.shape)
+
+
+@frozen
+class Number:
+    """A single number; it broadcasts as a tensor without axes does."""
+
+    value: float
+    dtype: str
+
+
+Tensor = Var | Data | Numbers
+Operand = Tensor | Number | tuple[Tensor, ...]
+Setting = bool | str | tuple[int, ...] | int
+Input = Operand | Setting
+
+
+@frozen
+class Call:
+    """A call of an operator of MIL."""
+
+    kind: str
+    result: Var
+    inputs: tuple[tuple[str, Input], ...]
+
+
+@frozen
+class Function:
+    """A function of a package.
+
+    Attributes:
+        name: a word.
+        inputs: that the caller gives.
+        states: that the caller keeps, float16.
+        calls: in order.
+        outputs: what is given back.
+    """
+
+    name: str
+    inputs: tuple[Var, ...]
+    states: tuple[Var, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[Var, ...]
+
+    @property
+    def constants(self) -> dict[str, Data | Numbers]:
+        """Return the constants that its calls read, by name."""
+        read = (
+            each
+            for call in self.calls
+            for _, given in call.inputs
+            for each in (given if isinstance(given, tuple) else (given,))
+        )
+        return {each.name: each for each in read if isinstance(each, Data | Numbers)}
+
+
+class Emitter:
+    """Collects the calls of a function; equal calls are made once."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._made: dict[object, Var] = {}
+
+    def call(
+        self, kind: str, dtype: str, shape: Sequence[int], /, **inputs: Input
+    ) -> Var:
+        """Return what an operator makes of its inputs, computed once."""
+        key = (kind, dtype, tuple(shape), tuple(inputs.items()))
+        marked = tuple((type(each), each) for each in inputs.values())  # 1 is not True
+        if (key, marked) not in self._made:
+            self._made[key, marked] = self.act(kind, dtype, shape, **inputs)
+        return self._made[key, marked]
+
+    def act(
+        self,
+        kind: str,
+        dtype: str,
+        shape: Sequence[int],
+        name: str = "",
+        /,
+        **inputs: Input,
+    ) -> Var:
+        """Return what an operator makes that is not the same each time."""
+        result = Var(name or f"t{len(self.calls)}", dtype, tuple(shape))
+        self.calls.append(Call(kind, result, tuple(inputs.items())))
+        return result
+
+    def numbers(self, array: Array, dtype: str) -> Numbers:
+        """Return a constant with at least one axis."""
+        found = np.ascontiguousarray(np.atleast_1d(array).astype(DTYPES[dtype]))
+        content = found.tobytes()
+        mark = hashlib.sha256(f"{dtype}{found.shape}".encode() + content).hexdigest()
+        return Numbers(f"c{mark[:24]}", dtype, found.shape, content)
+
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        """Return a tensor in another dtype."""
+        if x.dtype == dtype:
+            return x
+        if isinstance(x, Data):
+            return Data(_renamed(x, dtype), x.data, dtype, x.shape)
+        return self.call("cast", dtype, x.shape, x=x, dtype=dtype)
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return the same elements in another shape."""
+        if x.shape == tuple(shape):
+            return x
+        return self.call("reshape", x.dtype, shape, x=x, shape=tuple(shape))
+
+    def transpose(self, x: Tensor, order: Sequence[int]) -> Tensor:
+        """Return a tensor with its axes in another order."""
+        shape = [x.shape[axis] for axis in order]
+        return self.call("transpose", x.dtype, shape, x=x, perm=tuple(order))
+
+    def part(self, x: Tensor, axis: int, span: range) -> Tensor:
+        """Return some slices along an axis; the range ascends."""
+        if span == range(x.shape[axis]):
+            return x
+        begin, end = [0] * len(x.shape), list(x.shape)
+        begin[axis], end[axis] = (
+            span.start,
+            span.start + (len(span) - 1) * span.step + 1,
+        )
+        stride = [span.step if a == axis else 1 for a in range(len(x.shape))]
+        shape = [len(span) if a == axis else n for a, n in enumerate(x.shape)]
+        return self.call(
+            "slice_by_index",
+            x.dtype,
+            shape,
+            x=x,
+            begin=tuple(begin),
+            end=tuple(end),
+            stride=tuple(stride),
+        )
+
+    def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        """Return tensors side by side."""
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        return self.call(
+            *("concat", parts[0].dtype, shape), values=tuple(parts), axis=axis
+        )
+
+    def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return a tensor repeated along axes of size 1, and new first axes."""
+        wide = self.reshape(x, (*(1,) * (len(shape) - len(x.shape)), *x.shape))
+        times = tuple(a // b for a, b in zip(shape, wide.shape, strict=True))
+        if set(times) <= {1}:
+            return wide
+        return self.call("tile", x.dtype, shape, x=wide, reps=times)
+
+    def pair(self, kind: str, x: Operand, y: Operand, dtype: str = "") -> Var:
+        """Return what an operator makes of two operands that broadcast."""
+        shapes = [each.shape for each in (x, y) if isinstance(each, Tensor)]
+        made = dtype or next(e.dtype for e in (x, y) if isinstance(e, Tensor))
+        return self.call(kind, made, np.broadcast_shapes(*shapes), x=x, y=y)
+
+    def same(self, kind: str, x: Tensor, **settings: Input) -> Var:
+        """Return what an operator makes of each element."""
+        return self.call(kind, x.dtype, x.shape, x=x, **settings)
+
+
+def _renamed(x: Data, dtype: str) -> str:
+    stem, _, _ = x.name.rpartition("_")
+    return f"{stem}_{dtype}"

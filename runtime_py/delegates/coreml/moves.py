@@ -1,0 +1,119 @@
+"""Operators that move elements, or make them of nothing, as calls of MIL.
+
+In: a `Step`, and the operator's arguments with sizes settled. Out: the result. Views
+are copies here, which Core ML makes cheap or not as it likes.
+"""
+
+import numpy as np
+
+from kvc.runtime.delegates.coreml.mil import Tensor
+from kvc.runtime.delegates.coreml.step import Step
+
+
+def fit(step: Step, x: Tensor) -> Tensor:
+    """Return a result in the shape that it has."""
+    return step.emitter.reshape(x, step.shape)
+
+
+def reshape(step: Step, x: object, *_: object) -> Tensor:
+    """Return the same elements in the result's shape."""
+    return step.emitter.reshape(step.read(x, step.dtype), step.shape)
+
+
+def copy(step: Step, _: object, x: object) -> Tensor:
+    """Return what is written over all of a tensor."""
+    return reshape(step, x)
+
+
+def transpose(step: Step, x: object, one: object, other: object) -> Tensor:
+    """Swap two axes."""
+    assert isinstance(one, int)
+    assert isinstance(other, int)
+    order = list(range(len(step.shape)))
+    order[one], order[other] = order[other], order[one]
+    return step.emitter.transpose(step.read(x, step.dtype), order)
+
+
+def permute(step: Step, x: object, order: object) -> Tensor:
+    """Put the axes in another order."""
+    assert isinstance(order, tuple)
+    axes = [axis % len(step.shape) for axis in order] or [0]
+    return step.emitter.transpose(step.read(x, step.dtype), axes)
+
+
+def slice_(step: Step, x: object, axis: object, *bounds: object) -> Tensor:
+    """Take a part of an axis, perhaps with steps."""
+    assert isinstance(axis, int)
+    held = step.read(x, step.dtype)
+    along = axis % len(held.shape)
+    start, end, by = (each if isinstance(each, int) else None for each in bounds)
+    return step.emitter.part(held, along, range(held.shape[along])[start:end:by])
+
+
+def select(step: Step, x: object, axis: object, index: object) -> Tensor:
+    """Take one slice of an axis, which goes."""
+    assert isinstance(axis, int)
+    assert isinstance(index, int)
+    held = step.read(x, step.dtype)
+    along = axis % len(held.shape)
+    at = index % held.shape[along]
+    return fit(step, step.emitter.part(held, along, range(at, at + 1)))
+
+
+def split(step: Step, x: object, sizes: object, axis: object) -> list[Tensor]:
+    """Cut an axis into parts."""
+    assert isinstance(sizes, tuple)
+    assert isinstance(axis, int)
+    held, start, made = step.read(x, step.dtype), 0, list[Tensor]()
+    for size in sizes:
+        span = range(start, start + size)
+        made.append(step.emitter.part(held, axis % len(held.shape), span))
+        start += size
+    return made
+
+
+def expand(step: Step, x: object, *_: object) -> Tensor:
+    """Repeat along axes of size 1."""
+    return step.emitter.spread(step.read(x, step.dtype), step.shape)
+
+
+def repeat(step: Step, x: object, times: object) -> Tensor:
+    """Repeat along all axes."""
+    assert isinstance(times, tuple)
+    held = step.read(x, step.dtype)
+    wide = step.emitter.reshape(
+        held, (*(1,) * (len(times) - len(held.shape)), *held.shape)
+    )
+    return step.emitter.call("tile", step.dtype, step.shape, x=wide, reps=times or (1,))
+
+
+def cat(step: Step, tensors: object, axis: object) -> Tensor:
+    """Put tensors side by side along an axis."""
+    assert isinstance(tensors, tuple)
+    assert isinstance(axis, int)
+    parts = [step.read(each, step.dtype) for each in tensors]
+    return step.emitter.concat(parts, axis % len(step.shape))
+
+
+def stack(step: Step, tensors: object, axis: object) -> Tensor:
+    """Put tensors side by side along a new axis."""
+    assert isinstance(tensors, tuple)
+    assert isinstance(axis, int)
+    along = axis % len(step.shape)
+    one = [1 if a == along else n for a, n in enumerate(step.shape)]
+    parts = [step.emitter.reshape(step.read(e, step.dtype), one) for e in tensors]
+    return step.emitter.concat(parts, along)
+
+
+def full(step: Step, _: object, value: object, *__: object) -> Tensor:
+    """Return one number everywhere."""
+    assert isinstance(value, int | float)
+    return step.emitter.numbers(np.full(step.shape, value), step.dtype)
+
+
+def arange(step: Step, *numbers: object) -> Tensor:
+    """Return numbers that grow by a step."""
+    start, _, by, _ = numbers
+    assert isinstance(start, int | float)
+    assert isinstance(by, int | float)
+    return step.emitter.numbers(start + by * np.arange(*step.shape), step.dtype)

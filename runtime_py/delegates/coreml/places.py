@@ -1,0 +1,239 @@
+"""Inputs, states and outputs of a function of MIL.
+
+Core ML keeps states of float16 that begin as zeros. Other states are inputs, and what
+they become is an output of the name with `_after`. A cursor is such a state, or an
+input of int32; ends and places follow from it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kvc.runtime.delegates.coreml.mil import Emitter, Number, Tensor, Var
+from kvc.runtime.delegates.coreml.step import NotTaken
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Cursor,
+    CursorField,
+    CursorKind,
+    CursorSlot,
+    Graph,
+    Program,
+    StateSlot,
+    Value,
+)
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import TensorType, evaluate
+
+_INPUTS = {
+    DType.FLOAT32: "fp32",
+    DType.FLOAT16: "fp16",
+    DType.INT64: "int32",
+    DType.INT32: "int32",
+    DType.BOOL: "int32",
+}
+
+
+class Places:
+    """What a function is given, keeps and gives back; grows while it is translated.
+
+    Attributes:
+        inputs, states: in order.
+        given: values of the method's graph that are there before its first instruction.
+        roots: values of that graph that are states, with the id of the state.
+        exact: states to be kept that have got what is no float16.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        method: int,
+        sizes: Mapping[str, int],
+        kept: frozenset[int],
+        emitter: Emitter,
+    ) -> None:
+        self._program, self._method = program, program.methods[method]
+        self._sizes, self._kept, self._emitter = sizes, kept, emitter
+        self._names: set[str] = set()
+        self.inputs: list[Var] = []
+        self.states: list[Var] = []
+        self.exact: set[int] = set()
+        self._of_states: dict[int, Var] = {}
+        self._after: dict[int, Tensor] = {}
+        self._cursors: dict[int, Tensor] = {}
+        graph = self._method.graph
+        self.roots = {
+            number: value.storage.state
+            for number, value in enumerate(graph.values)
+            if isinstance(value.storage, StateSlot)
+        }
+        slots = [
+            n for n, v in enumerate(graph.values) if isinstance(v.storage, CursorSlot)
+        ]
+        self._inputs = {
+            value: self._input(name, graph.values[value].type)
+            for value, name in zip(graph.inputs, self._method.input_names, strict=True)
+        }
+        for state in sorted({*self.roots.values(), *self._states_of_cursors(slots)}):
+            self._add_state(state)
+        self.given = [*graph.inputs, *self.roots, *slots]
+
+    def value(self, value: int) -> Tensor:
+        """Return a value that is there at the beginning."""
+        graph = self._method.graph
+        if value in self._inputs:
+            return self._as_value(self._inputs[value], graph.values[value].type)
+        if value in self.roots:
+            return self._content(self.roots[value])
+        return self._field(graph.values[value])
+
+    def write(self, state: int, made: Tensor) -> Tensor:
+        """Return the new content of a state, which it becomes."""
+        var = self._of_states[state]
+        if state not in self._kept:
+            self._after[state] = self._emitter.cast(made, var.dtype)
+            return made
+        if made.dtype != "fp16":
+            self.exact.add(state)
+        value = self._emitter.cast(made, "fp16")
+        return self._emitter.act(
+            "coreml_update_state", "fp16", made.shape, state=var, value=value
+        )
+
+    def refuse_writes(self, inner: Graph, value: int, state: int) -> None:
+        """Refuse a partition that writes a part of a state, which it is lent.
+
+        Raises:
+            NotTaken: it does.
+        """
+        for step in inner.instructions:
+            writes = OPS[step.op].aliasing is not Aliasing.VIEW
+            if writes and any(inner.root_of(each) == value for each in step.results):
+                name = self._program.states[state].name
+                raise NotTaken(f"a part of the state {name!r} is written")
+
+    def outputs(self, made: Sequence[Tensor]) -> tuple[Var, ...]:
+        """Return the outputs of the function, in dtypes that one can have."""
+        names = (
+            ["output"] if len(made) == 1 else [f"output{i}" for i in range(len(made))]
+        )
+        found = [self._output(n, t) for n, t in zip(names, made, strict=True)]
+        for state, tensor in sorted(self._after.items()):
+            found.append(self._output(f"{self._of_states[state].name}_after", tensor))
+        if not found:
+            raise NotTaken("it gives nothing back")
+        return tuple(found)
+
+    def _output(self, name: str, made: Tensor) -> Var:
+        dtype = {"fp16": "fp32", "bool": "int32"}.get(made.dtype, made.dtype)
+        own = self._name(name)
+        if dtype == made.dtype:
+            return self._emitter.act("identity", dtype, made.shape, own, x=made)
+        return self._emitter.act("cast", dtype, made.shape, own, x=made, dtype=dtype)
+
+    def _input(self, name: str, kind: TensorType) -> Var:
+        if kind.dtype not in _INPUTS:
+            raise NotTaken(f"an input {kind}")
+        shape = kind.shape(self._sizes) or (1,)
+        if 0 in shape:
+            raise NotTaken(f"an input of {list(shape)} has no elements")
+        var = Var(self._name(name), _INPUTS[kind.dtype], shape)
+        self.inputs.append(var)
+        return var
+
+    def _as_value(self, var: Var, kind: TensorType) -> Tensor:
+        return self._emitter.cast(var, "bool") if kind.dtype is DType.BOOL else var
+
+    def _add_state(self, state: int) -> None:
+        told = self._program.states[state]
+        if state not in self._kept:
+            self._of_states[state] = self._input(told.name, told.type)
+            return
+        var = Var(self._name(told.name), "fp16", told.type.shape(self._sizes))
+        self.states.append(var)
+        self._of_states[state] = var
+
+    def _content(self, state: int) -> Tensor:
+        """Return what a state holds as the call begins."""
+        var = self._of_states[state]
+        if state in self._kept:
+            return self._emitter.call("read_state", "fp16", var.shape, input=var)
+        return self._as_value(var, self._program.states[state].type)
+
+    def _states_of_cursors(self, slots: Sequence[int]) -> set[int]:
+        cursors = {self._slot(value).cursor for value in slots}
+        found = {self._program.cursors[cursor].state for cursor in cursors}
+        return {state for state in found if state is not None}
+
+    def _slot(self, value: int) -> CursorSlot:
+        slot = self._method.graph.values[value].storage
+        assert isinstance(slot, CursorSlot)
+        return slot
+
+    def _field(self, value: Value) -> Tensor:
+        """Return a field of a cursor, in the shape that the code reads it in."""
+        slot, emitter = value.storage, self._emitter
+        assert isinstance(slot, CursorSlot)
+        shape = value.type.shape(self._sizes) or (1,)
+        found = self._number(slot, shape)
+        if isinstance(found, Number):
+            return emitter.numbers(np.full(shape, found.value), "int32")
+        if found.shape == (1,):
+            return emitter.spread(found, shape)
+        return emitter.reshape(found, shape)
+
+    def _number(self, slot: CursorSlot, shape: Sequence[int]) -> Tensor | Number:
+        """Return a field of a cursor: for all rows, or for each."""
+        emitter = self._emitter
+        match slot.field:
+            case CursorField.START:
+                return self._start(slot.cursor)
+            case CursorField.END:
+                lengths = self._lengths(slot.cursor)
+                return emitter.pair("add", self._start(slot.cursor), lengths)
+            case CursorField.LENGTHS:
+                return self._lengths(slot.cursor)
+            case CursorField.PLACES:
+                numbers = emitter.numbers(np.arange(*shape), "int32")
+                return emitter.pair("add", self._start(slot.cursor), numbers)
+
+    def _start(self, number: int) -> Tensor:
+        if number not in self._cursors:
+            cursor = self._program.cursors[number]
+            self._cursors[number] = self._begin(number, cursor)
+        return self._cursors[number]
+
+    def _begin(self, number: int, cursor: Cursor) -> Tensor:
+        if cursor.kind is CursorKind.LENGTH:
+            raise NotTaken("states that become longer")
+        if cursor.state is not None:
+            held = self._content(cursor.state)
+            return self._emitter.reshape(held, (int(np.prod(held.shape)),))
+        rows = 1 if cursor.rows is None else evaluate(cursor.rows, self._sizes)
+        var = Var(self._name(cursor.name or f"position{number}"), "int32", (rows,))
+        self.inputs.append(var)
+        return var
+
+    def _lengths(self, number: int) -> Tensor | Number:
+        """Return how many tokens of each row count."""
+        advance = self._method.advance_of(number)
+        if advance is None:
+            return Number(0, "int32")
+        if advance.lengths is not None:
+            var = self._inputs[self._method.graph.inputs[advance.lengths]]
+            return self._emitter.reshape(var, (int(np.prod(var.shape)),))
+        if advance.tokens is None:
+            raise NotTaken("loops decide how many tokens count")
+        return Number(evaluate(advance.tokens, self._sizes), "int32")
+
+    def _name(self, name: str) -> str:
+        """Return a word of its own for something that the caller sees."""
+        word = re.sub(r"\W", "_", name, flags=re.ASCII) or "x"
+        if word[0].isdigit() or re.fullmatch(r"[ctw][0-9a-f]+\w*", word):
+            word = f"{word}_" if not word[0].isdigit() else f"x{word}"
+            word = f"x_{word}" if re.fullmatch(r"[ctw][0-9a-f]+\w*", word) else word
+        while word in self._names:
+            word += "_"
+        self._names.add(word)
+        return word

@@ -1,0 +1,228 @@
+"""Translate a method, at one set of sizes, to a function of MIL.
+
+In: a verified program whose methods the backend can say whole: partitions of its own,
+and views around them. Out: a function whose inputs are those of the method, whose
+states are Core ML's. What others than the list run cannot be said: `NotTaken`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from kvc.runtime.delegates.coreml.halves import computed_halves
+from kvc.runtime.delegates.coreml.mil import Data, Emitter, Function, Shape, Tensor
+from kvc.runtime.delegates.coreml.operators import EMITTERS
+from kvc.runtime.delegates.coreml.places import Places
+from kvc.runtime.delegates.coreml.step import NotTaken, Step
+from kvc.runtime.delegates.operands import operands_of
+from kvc.schema.backends.coreml import why_not
+from kvc.schema.control import read_control
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Argument, Constant, Graph, Instruction, Program, Ref
+from kvc.schema.ops import DELEGATE, OPS, Aliasing
+from kvc.schema.types import Affine
+
+_DTYPES = {DType.INT64: "int32", DType.INT32: "int32", DType.BOOL: "bool"}
+_FLOATS = (DType.FLOAT32, DType.FLOAT16)
+
+
+def translate(
+    program: Program,
+    method: int,
+    sizes: Mapping[str, int],
+    name: str,
+    kept: frozenset[int],
+) -> tuple[Function, frozenset[int]]:
+    """Return the function of a method.
+
+    Args:
+        program: verified.
+        method: which.
+        sizes: of its symbols.
+        name: of the function.
+        kept: states that Core ML is to keep, float16.
+
+    Returns:
+        The function; and those of these states that get what is no float16.
+
+    Raises:
+        NotTaken: it cannot be said.
+    """
+    emitter = Emitter()
+    places = Places(program, method, sizes, kept, emitter)
+    whole = _Code(program, method, sizes, places, emitter)
+    own = program.methods[method].graph
+    values = {v: places.value(v) for v in places.given}
+    found = whole.run(own, values, places.roots)
+    made = [found[value] for value in own.outputs]
+    outputs = places.outputs(made)
+    function = Function(
+        name,
+        tuple(places.inputs),
+        tuple(places.states),
+        tuple(emitter.calls),
+        outputs,
+    )
+    return function, frozenset(places.exact)
+
+
+class _Code:
+    """Translates graphs, one inside of another."""
+
+    def __init__(
+        self,
+        program: Program,
+        method: int,
+        sizes: Mapping[str, int],
+        places: Places,
+        emitter: Emitter,
+    ) -> None:
+        self._program, self._method = program, program.methods[method]
+        self._sizes, self._places, self._emitter = sizes, places, emitter
+
+    def run(
+        self, graph: Graph, given: Mapping[int, Tensor], roots: Mapping[int, int]
+    ) -> dict[int, Tensor]:
+        """Return what a graph makes.
+
+        Args:
+            graph: of the method, or of a block.
+            given: its inputs and other values that are there.
+            roots: those that are a state, all of it.
+        """
+        values, halves = dict(given), computed_halves(graph)
+        for step in graph.instructions:
+            if step.op == DELEGATE:
+                self._enter(graph, step, values, roots)
+            elif OPS[step.op].aliasing is not Aliasing.CHECK:
+                self._translate(graph, step, values, halves, roots)
+        return values
+
+    def _enter(
+        self,
+        graph: Graph,
+        step: Instruction,
+        values: dict[int, Tensor],
+        roots: Mapping[int, int],
+    ) -> None:
+        """Translate a partition in place."""
+        control = read_control(step.op, step.arguments)
+        (block,) = control.blocks
+        inner = self._method.blocks[block].graph
+        given, own = dict[int, Tensor](), dict[int, int]()
+        for value, operand in zip(inner.inputs, control.operands, strict=True):
+            assert isinstance(operand, Ref)
+            given[value] = self._read(graph, values, operand, "")
+            if operand.value in roots:
+                own[value] = roots[operand.value]
+            elif (state := roots.get(graph.root_of(operand.value))) is not None:
+                self._places.refuse_writes(inner, value, state)
+        made = self.run(inner, given, own)
+        for outer, value in zip(step.results, inner.outputs, strict=True):
+            state = roots.get(graph.root_of(outer))
+            copied = state is not None and inner.root_of(value) not in own
+            values[outer] = (
+                self._places.write(state, made[value])
+                if copied and state is not None
+                else made[value]
+            )
+
+    def _translate(
+        self,
+        graph: Graph,
+        step: Instruction,
+        values: dict[int, Tensor],
+        halves: frozenset[int],
+        roots: Mapping[int, int],
+    ) -> None:
+        types = [graph.values[value].type for value in step.results]
+        reason = why_not(step.op, operands_of(graph, step), types)
+        if reason:
+            raise NotTaken(f"others run {step.op}: {reason}")
+        own = Step(
+            self._emitter,
+            partial(self._read, graph, values),
+            partial(self._constant, graph),
+            partial(self._common, graph, halves),
+            self._dtype(graph, step.results[0], halves),
+            [self._shape(graph, value) for value in step.results],
+        )
+        arguments = [self._argument(each) for each in step.arguments]
+        made = EMITTERS[step.op](own, *arguments)
+        results = made if isinstance(made, list) else [made]
+        for value, tensor in zip(step.results, results, strict=True):
+            assert tensor.shape == self._shape(graph, value), (step.op, tensor)
+            values[value] = self._written(graph, step, value, tensor, roots)
+
+    def _written(
+        self,
+        graph: Graph,
+        step: Instruction,
+        value: int,
+        made: Tensor,
+        roots: Mapping[int, int],
+    ) -> Tensor:
+        """Return a result; where it lies over a state, that becomes it."""
+        root = graph.root_of(value)
+        if OPS[step.op].aliasing is Aliasing.VIEW or root == value:
+            return made
+        if root not in roots:
+            if graph is self._method.graph and root in graph.inputs:
+                raise NotTaken("a caller's array is written")
+            return made
+        if self._shape(graph, root) != made.shape:
+            raise NotTaken("a part of a state is written")
+        return self._places.write(roots[root], made)
+
+    def _argument(self, argument: Argument) -> object:
+        """Return an argument with its sizes settled; tensors stay references."""
+        match argument:
+            case tuple():
+                return tuple(self._argument(item) for item in argument)
+            case Affine():
+                return argument.evaluate(self._sizes)
+            case _:
+                return argument
+
+    def _read(
+        self, graph: Graph, values: dict[int, Tensor], ref: object, dtype: str
+    ) -> Tensor:
+        """Return an operand in a dtype; "" for its own."""
+        assert isinstance(ref, Ref)
+        kind = graph.values[ref.value]
+        if isinstance(kind.storage, Constant):
+            exact = "fp32" if kind.type.dtype in _FLOATS else _DTYPES[kind.type.dtype]
+            return self._constant(graph, ref, dtype or exact)
+        found = values.get(ref.value)
+        if found is None:
+            raise NotTaken("an instruction of others makes what it reads")
+        return self._emitter.cast(found, dtype) if dtype else found
+
+    def _constant(self, graph: Graph, ref: object, dtype: str) -> Data:
+        assert isinstance(ref, Ref)
+        storage = graph.values[ref.value].storage
+        assert isinstance(storage, Constant), "the list has looked"
+        name = self._program.names[storage.name].name
+        shape = self._shape(graph, ref.value)
+        word = re.sub(r"\W", "_", name, flags=re.ASCII)
+        return Data(f"w{storage.name}_{word}_{dtype}", storage.name, dtype, shape)
+
+    def _common(
+        self, graph: Graph, halves: frozenset[int], operands: Sequence[object]
+    ) -> str:
+        """Return the dtype that tensors are compared in: the most exact of them."""
+        found = [
+            self._dtype(graph, each.value, halves)
+            for each in operands
+            if isinstance(each, Ref)
+        ]
+        return "fp32" if "fp32" in found else found[0]
+
+    def _dtype(self, graph: Graph, value: int, halves: frozenset[int]) -> str:
+        dtype = graph.values[value].type.dtype
+        if dtype in _FLOATS:
+            return "fp16" if value in halves else "fp32"
+        return _DTYPES[dtype]
+
+    def _shape(self, graph: Graph, value: int) -> Shape:
+        return graph.values[value].type.shape(self._sizes) or (1,)

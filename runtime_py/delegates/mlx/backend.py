@@ -1,0 +1,204 @@
+"""The backend `mlx`, at run time: MLX, or the runtime's own kernels without it.
+
+Weights are copied to MLX once, and int8 ones are laid out as it multiplies by them.
+States that only this backend touches are arrays of MLX. Calls of a process take turns.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvc.runtime.arrays import copy_into
+from kvc.runtime.binding.executor import Unbegun
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import (
+    Delegate,
+    Handle,
+    Options,
+    Workspace,
+    library_unless,
+)
+from kvc.runtime.delegates.mlx.library import check_installed
+from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
+from kvc.schema.backends.mlx import why_not
+from kvc.schema.errors import BadProgram, KvcError
+from kvc.schema.model import Block, Graph
+from kvc.schema.model import Delegate as Partition
+from kvc.schema.ops import OPS, Aliasing
+
+if TYPE_CHECKING:
+    from kvc.runtime.delegates.mlx.evaluation import Weights
+
+_turn = threading.Lock()  # MLX computes with the threads of one stream
+
+
+class Mlx(Delegate):
+    """Runs whole methods, with their states, by MLX."""
+
+    runs_on = "a GPU of Apple's or a processor, by MLX"
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        found = library_unless(options.reference, _found, "mlx")
+        self._here = found is not None
+        self._held: dict[int, FreeableBuffer] = {}
+        self._weights = self._new_weights() if self._here else None
+
+    def _new_weights(self) -> "Weights":
+        from kvc.runtime.delegates.mlx.evaluation import Weights
+
+        return Weights(lambda name: self._held[name].array())
+
+    @staticmethod
+    def check_library() -> None:
+        """Check that MLX is here.
+
+        Raises:
+            MissingLibrary: it is not.
+        """
+        check_installed()
+
+    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+        """Check the code.
+
+        Raises:
+            BadProgram: the backend does not take an operator, or a part of an input is
+                written, or there is a payload.
+        """
+        program, path = self._options.program, self._options.path
+        method = program.methods[partition.method]
+        block = method.blocks[partition.block]
+        where = f"a delegate of method {method.name!r}"
+        check_taken(block.graph, partition.backend, why_not, f"{path}: {where}")
+        wrong = ""
+        if partition.payload:
+            wrong = f"a payload of {len(partition.payload)} bytes, where mlx has none"
+        for root, new in written_inputs(block.graph).items():
+            if block.graph.values[root].type != block.graph.values[new].type:
+                wrong = f"value {new} is a part of input {root}, which it is to become"
+        if wrong:
+            raise BadProgram(path=path, where=where, what=wrong)
+        if self._weights is None:
+            return ReferenceHandle(program, partition, data)
+        self._held |= {i: data[program.names[i].name] for i in partition.names}
+        return MlxHandle(method.name, block, self._weights)
+
+    def owner(
+        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
+    ) -> Owner | None:
+        """Return arrays of MLX for states; see `Delegate.owner`."""
+        if not self._here:
+            return None
+        from kvc.runtime.delegates.mlx.states import MlxOwner
+
+        return MlxOwner(groups, sizes, initial)
+
+    def packed(self) -> Mapping[str, int]:
+        """Return the bytes of weights that MLX has, by name."""
+        names = self._options.program.names
+        kept = {} if self._weights is None else self._weights.nbytes()
+        return {names[n].name: nbytes for n, nbytes in sorted(kept.items())}
+
+    def close(self) -> None:
+        """Let go of the weights."""
+        if self._weights is not None:
+            self._weights.clear()
+        for buffer in self._held.values():
+            buffer.free()
+        self._held.clear()
+
+
+def _found() -> bool:
+    check_installed()
+    return True
+
+
+def written_inputs(graph: Graph) -> dict[int, int]:
+    """Return which inputs are written: input -> the value that is its new content."""
+    return {
+        graph.root_of(value): value
+        for step in graph.instructions
+        if OPS[step.op].aliasing is not Aliasing.VIEW
+        for value in step.results
+        if graph.root_of(value) in graph.inputs
+    }
+
+
+class MlxHandle(Handle):
+    """A partition that MLX runs."""
+
+    def __init__(self, method: str, block: Block, weights: "Weights") -> None:
+        self._method, self._graph, self._weights = method, block.graph, weights
+
+    def prepare(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Callable[[], None]:
+        """Return a function that computes the code; see `Handle.prepare`."""
+        graph = self._graph
+        by_value = dict(zip(graph.inputs, inputs, strict=True))
+        targets = list(zip(graph.outputs, outputs, strict=True))
+        targets += [
+            (new, by_value[root]) for root, new in written_inputs(graph).items()
+        ]
+        return partial(self._run, dict(sizes), inputs, targets)
+
+    def _run(
+        self,
+        sizes: Mapping[str, int],
+        inputs: Sequence[Buffer],
+        targets: Sequence[tuple[int, Buffer]],
+    ) -> None:
+        """Compute everything, then write it.
+
+        Raises:
+            Unbegun: from what went wrong: nothing has been written.
+        """
+        from kvc.runtime.delegates.mlx.states import MlxState
+
+        with _turn:
+            try:
+                made = self._computed(sizes, inputs, [value for value, _ in targets])
+            except KvcError as error:
+                raise Unbegun from error
+            for (_, target), array in zip(targets, made, strict=True):
+                if isinstance(target, MlxState):
+                    target.value = array
+                elif isinstance(target, np.ndarray):
+                    copy_into(target, np.array(array))
+
+    def _computed(
+        self, sizes: Mapping[str, int], inputs: Sequence[Buffer], wanted: Sequence[int]
+    ) -> "list[object]":
+        import mlx.core as mx
+
+        from kvc.runtime.delegates.mlx.evaluation import Evaluation
+        from kvc.runtime.delegates.mlx.states import MlxState
+
+        given = [
+            buffer.value if isinstance(buffer, MlxState) else _array(buffer)
+            for buffer in inputs
+        ]
+        run = Evaluation(self._method, self._graph, sizes, self._weights, given)
+        run.run()
+        made = [run.value(value) for value in wanted]
+        mx.eval(made)
+        return made
+
+    def close(self) -> None:
+        """Nothing: the backend has the data."""
+
+
+def _array(buffer: object) -> object:
+    import mlx.core as mx
+
+    assert isinstance(buffer, np.ndarray), "the host owns what nobody else does"
+    return mx.array(np.ascontiguousarray(buffer))

@@ -1,0 +1,159 @@
+"""States as arrays of MLX: the owner of those that only its partitions touch.
+
+An array of MLX is a value, so a state is a place that holds one, and a call puts
+another one there when it has been computed. A clone holds the same values until either
+writes; nothing is copied for it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from kvc.runtime.arenas import Arena
+from kvc.runtime.arrays import Array, Part
+from kvc.runtime.states.owner import (
+    ALL_SLOTS,
+    WHOLE,
+    Buffer,
+    Group,
+    InitialValue,
+    Span,
+    StateBuffer,
+)
+from kvc.schema.model import ResetRule
+
+Where = tuple[int | slice, ...]
+
+
+class MlxState(StateBuffer):
+    """The memory of a state.
+
+    Attributes:
+        value: what it holds.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, owner: "MlxOwner", value: mx.array) -> None:
+        super().__init__(owner)
+        self.value = value
+
+
+class MlxStore:
+    """States that are alike; see `Store`."""
+
+    def __init__(
+        self,
+        owner: "MlxOwner",
+        group: Group,
+        sizes: Mapping[str, int],
+        initial: InitialValue,
+    ) -> None:
+        declared = group.first
+        self.group, self.shape = group, declared.type.shape(sizes)
+        self.slots = 0 if declared.axis is None else self.shape[declared.axis]
+        self.shared = False
+        self._initial, self._dtype = initial, declared.type.dtype.numpy
+        self.states = [
+            MlxState(owner, mx.array(self.first(state)))
+            for state in range(len(group.states))
+        ]
+        self.buffers: Sequence[Buffer] = self.states
+
+    def read(self, span: Span = WHOLE, part: Part = ()) -> Array:
+        """Return a copy; see `Store.read`."""
+        where = self._where(span)
+        if span.state is not None:
+            return _copied(self.states[span.state].value, where)[(*part, ...)].copy()
+        every = np.stack([_copied(one.value, where) for one in self.states])
+        return every[(*part, ...)].copy()
+
+    def write(self, span: Span, content: Array, part: Part = ()) -> None:
+        """Write a part of a span; see `Store.write`."""
+        held = self.read(span)
+        held[(*part, ...)] = content
+        where = self._where(span)
+        if span.state is not None:
+            self._put(self.states[span.state], where, held)
+            return
+        for state, own in zip(self.states, held, strict=True):
+            self._put(state, where, own)
+
+    def fill(self, span: Span) -> None:
+        """Give a span its initial content again."""
+        if span.low >= span.high:
+            return
+        where = self._where(span)
+        for number, state in enumerate(self.states):
+            if span.state in (None, number):
+                self._put(state, where, self.first(number)[where])
+
+    def give_back(self, span: Span) -> None:
+        """Keep the memory: MLX has it in one piece."""
+
+    def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
+        """Nothing: what a clone holds does not change."""
+
+    def first(self, state: int) -> Array:
+        """Return a copy of what one of the states begins as."""
+        number = self.group.declared[state].initial
+        if number is not None:
+            return np.array(self._initial(number))
+        return np.zeros(self.shape, self._dtype)
+
+    def _put(self, state: MlxState, where: Where, content: Array) -> None:
+        if content.size:
+            made = mx.array(state.value)  # another place with the same value
+            made[where] = mx.array(np.ascontiguousarray(content))
+            mx.eval(made)
+            state.value = made
+
+    def _where(self, span: Span) -> Where:
+        where: list[int | slice] = [slice(None)] * len(self.shape)
+        if span.row is not None:
+            where[0] = slice(span.row, span.row + 1)
+        if self.group.first.axis is not None:
+            low, high = max(span.low, 0), min(span.high, self.slots)
+            where[self.group.first.axis] = slice(low, max(low, high))
+        return tuple(where)
+
+
+def _copied(value: mx.array, where: Where) -> Array:
+    found: Array = np.array(value)[where]
+    return found
+
+
+class MlxOwner:
+    """Who owns the states; see `Owner`. All work is done when a function returns."""
+
+    def __init__(
+        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
+    ) -> None:
+        self._again = groups, sizes, initial
+        self.arenas: Mapping[ResetRule, Arena] = {}
+        self.stores: Sequence[MlxStore] = [
+            MlxStore(self, group, sizes, initial) for group in groups
+        ]
+
+    def clone(self, held: Sequence[int]) -> "MlxOwner":
+        """Return an owner of the same values."""
+        twin = MlxOwner(*self._again)
+        for store, made in zip(self.stores, twin.stores, strict=True):
+            for state, own in zip(made.states, store.states, strict=True):
+                state.value = own.value
+            store.shared = made.shared = True
+        return twin
+
+    def discard(self, rule: ResetRule) -> None:
+        """Let states with a reset rule begin anew."""
+        for store in self.stores:
+            if store.group.first.reset is rule:
+                store.fill(WHOLE)
+
+    def synchronise(self) -> None:
+        """Nothing is under way: whoever is asked for something waits for it."""
+
+    def close(self) -> None:
+        """Let go of the values."""
+        self.stores = ()

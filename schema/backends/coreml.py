@@ -1,0 +1,240 @@
+"""The list of what the backend `coreml` supports: ops, and what they take.
+
+It computes in float16 what products feed, and in float32 what is exact: positions,
+angles, tables of them. Integers are int32 there. The compiler chooses nodes by it, the
+runtime refuses blocks by it.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvc.schema.backends.operands import (
+    Arguments,
+    Operand,
+    Results,
+    Rule,
+    operand,
+    operands_of,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS, Aliasing
+
+MAX_RANK: Final = 5
+LARGEST: Final = 65504.0  # float16
+CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
+CHECKS: Final = frozenset({"kvc::check_index", "kvc::check_rows", "kvc::check_size"})
+_FLOATS: Final = frozenset({DType.FLOAT32, DType.FLOAT16})
+_WHOLE: Final = frozenset({DType.INT64, DType.INT32})
+_DTYPES: Final = _FLOATS | _WHOLE | {DType.BOOL}
+
+
+def why_not(op: str, arguments: Arguments, results: Results) -> str:
+    """Return why the backend cannot run a node, "" when it can; a `WhyNot`."""
+    types = [*(each.type for each in operands_of(arguments)), *results]
+    for kind in types:
+        if len(kind.dims) > MAX_RANK or 0 in kind.dims:
+            return f"it takes tensors of up to {MAX_RANK} dims, and no {kind}"
+    if OPS[op].aliasing is Aliasing.VIEW or op in CHECKS:
+        return ""
+    rule = RULES.get(op)
+    if rule is None:
+        return f"it does not run {op}"
+    known = _DTYPES | ({DType.INT8} if op in INT8_WEIGHTS else set())
+    wrong = sorted({kind.dtype.label for kind in types} - {d.label for d in known})
+    return (
+        f"it takes no tensors of {', '.join(wrong)}"
+        if wrong
+        else rule(arguments, results)
+    )
+
+
+def _any(arguments: Arguments, results: Results) -> str:
+    return ""
+
+
+def _float_results(arguments: Arguments, results: Results) -> str:
+    wrong = sorted({kind.dtype.label for kind in results if kind.dtype not in _FLOATS})
+    return f"it makes no {', '.join(wrong)} of it" if wrong else ""
+
+
+def _number_types(arguments: Arguments, results: Results) -> str:
+    """Compute floats or integers, no truth."""
+    types = [*(each.type for each in operands_of(arguments)), *results]
+    truth = any(kind.dtype is DType.BOOL for kind in types)
+    return "it takes no tensors of bool" if truth else ""
+
+
+def _sum(arguments: Arguments, results: Results) -> str:
+    alpha = arguments[2]
+    return f"alpha {alpha}" if alpha != 1 else _number_types(arguments, results)
+
+
+def _truth(arguments: Arguments, results: Results) -> str:
+    types = [each.type for each in operands_of(arguments)]
+    known = all(kind.dtype is DType.BOOL for kind in types)
+    return "" if known else "it takes tensors of bool alone"
+
+
+def _compared(arguments: Arguments, results: Results) -> str:
+    """Compare numbers of one kind."""
+    kinds = {each.type.dtype in _FLOATS for each in operands_of(arguments)}
+    dtypes = {each.type.dtype for each in operands_of(arguments)}
+    if len(kinds) > 1 or DType.BOOL in dtypes:
+        return "it compares floats with floats and integers with integers"
+    return ""
+
+
+def _linear(arguments: Arguments, results: Results) -> str:
+    weight, bias = operand(arguments[1]), arguments[-1]
+    if not weight.constant or len(weight.type.dims) != 2:
+        return f"a weight {weight.type} that is no matrix of the model"
+    if isinstance(bias, Operand) and not bias.constant:
+        return "a bias that is not of the model"
+    return _float_results(arguments, results)
+
+
+def _product(arguments: Arguments, results: Results) -> str:
+    one, other = (operand(each).type for each in arguments)
+    if min(len(one.dims), len(other.dims)) < 2:
+        return f"the product of {one} and {other}"
+    return _float_results(arguments, results)
+
+
+def _added_product(arguments: Arguments, results: Results) -> str:
+    *_, beta, alpha = arguments
+    wrong = (beta, alpha) != (1, 1)
+    return (
+        f"beta {beta}, alpha {alpha}" if wrong else _float_results(arguments, results)
+    )
+
+
+def _normed(arguments: Arguments, results: Results) -> str:
+    axes = arguments[1]
+    if not isinstance(axes, tuple) or len(axes) != 1:
+        return f"it normalises one axis, not {axes}"
+    return _float_results(arguments, results)
+
+
+def _table_lookup(arguments: Arguments, results: Results) -> str:
+    constant = operand(arguments[0]).constant
+    return "" if constant else "a table that is not of the model"
+
+
+def _indexed(arguments: Arguments, results: Results) -> str:
+    """Gather along the first axis, by one tensor of indices."""
+    indices = arguments[1]
+    assert isinstance(indices, tuple)
+    (first, *rest) = indices
+    if rest and any(each is not None for each in rest):
+        return f"{len(indices)} indices"
+    if not isinstance(first, Operand) or first.type.dtype not in _WHOLE:
+        return "no integers as indices of the first axis"
+    return _number_types(arguments, results)
+
+
+def _gathered(arguments: Arguments, results: Results) -> str:
+    """Gather along one axis, as many elements along all others as there are."""
+    (held, axis, at) = arguments
+    found, chosen = operand(held).type, operand(at).type
+    assert isinstance(axis, int)
+    rank = len(found.dims)
+    others = [n for n in range(rank) if n != axis % max(1, rank)]
+    whole = len(chosen.dims) == rank > 0
+    if not whole or any(found.dims[n] != chosen.dims[n] for n in others):
+        return f"elements {chosen} of {found}"
+    return _number_types(arguments, results)
+
+
+def _copied(arguments: Arguments, results: Results) -> str:
+    one, other = (operand(each).type for each in arguments)
+    return "" if one == other else f"a copy of {other} over {one}"
+
+
+def _written(arguments: Arguments, results: Results) -> str:
+    cache, update, _, axis, *_, keep = arguments
+    held, new = operand(cache).type, operand(update).type
+    if held.dtype not in _FLOATS or new.dtype not in _FLOATS:
+        return f"it takes no cache {held} of {new}"
+    if len(held.dims) != 4 or axis not in (2, -2):
+        return f"axis {axis} of {held}"
+    if keep:
+        return "a ring that keeps its first positions"
+    return ""
+
+
+def _attention(arguments: Arguments, results: Results) -> str:
+    mask, _, sinks, layout, scale, *_ = arguments[9:]
+    if sinks is not None or scale is not None:
+        return "attention with sinks" if scale is None else "attention over int8 caches"
+    if arguments[16]:
+        return "a ring that keeps its first positions"
+    if isinstance(mask, Operand):
+        slots = operand(arguments[1]).type.dims[2]
+        if layout == "circular" or mask.type.dims[-1] != slots:
+            return f"a mask {mask.type} of {slots} slots"
+    return _float_results(arguments, results)
+
+
+def _attention_product(arguments: Arguments, results: Results) -> str:
+    q, k, v, mask, *_ = arguments
+    if any(len(operand(each).type.dims) != 4 for each in (q, k, v)):
+        return f"attention of {operand(q).type}"
+    if isinstance(mask, Operand) and len(mask.type.dims) > 4:
+        return f"a mask {mask.type}"
+    return _float_results(arguments, results)
+
+
+def _reduced(arguments: Arguments, results: Results) -> str:
+    return _number_types(arguments[:1], results)
+
+
+def _table(rule: Rule, names: str) -> dict[str, Rule]:
+    return {f"aten::{name}": rule for name in names.split()}
+
+
+INT8_WEIGHTS: Final = frozenset({"kvc::linear_w8", "kvc::embedding_q8"})
+RULES: Final[Mapping[str, Rule]] = {
+    **_table(_sum, "add.Tensor sub.Tensor add.Scalar sub.Scalar rsub.Scalar"),
+    **_table(_number_types, "mul.Tensor mul.Scalar maximum minimum neg abs clamp"),
+    **_table(
+        _float_results,
+        "div.Tensor div.Scalar pow.Tensor_Scalar exp sqrt rsqrt reciprocal relu "
+        "sigmoid silu tanh gelu sin cos erf floor ceil log log1p pow.Scalar "
+        "softmax.int mean.dim",
+    ),
+    **_table(_reduced, "sum.dim_IntList amax amin"),
+    **_table(_truth, "logical_and logical_or logical_xor logical_not"),
+    **_table(_truth, "bitwise_and.Tensor bitwise_or.Tensor bitwise_not"),
+    **_table(_compared, "eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor"),
+    **_table(_compared, "eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar"),
+    **_table(
+        _any,
+        "where.self masked_fill.Scalar _to_copy clone reshape cat stack repeat "
+        "full arange.start_step",
+    ),
+    **_table(_product, "matmul mm bmm"),
+    **_table(_normed, "rms_norm layer_norm"),
+    "aten::addmm": _added_product,
+    "aten::linear": _linear,
+    "aten::embedding": _table_lookup,
+    "aten::index.Tensor": _indexed,
+    "aten::gather": _gathered,
+    "aten::copy": _copied,
+    "aten::scaled_dot_product_attention": _attention_product,
+    "kvc::linear_w8": _linear,
+    "kvc::embedding_q8": _table_lookup,
+    "kvc::rotary_embedding": _float_results,
+    "kvc::glu": _float_results,
+    "kvc::after": _any,
+    CACHE_UPDATE: _written,
+    ATTENTION: _attention,
+}
+# What they make is float16, and so is what is computed with it.
+ANCHORS: Final = frozenset(
+    {
+        *("aten::linear", "kvc::linear_w8", "aten::addmm"),
+        *("aten::embedding", "kvc::embedding_q8"),
+        *("aten::rms_norm", "aten::layer_norm"),
+        *("aten::scaled_dot_product_attention", ATTENTION),
+    }
+)

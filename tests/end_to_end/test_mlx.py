@@ -1,0 +1,337 @@
+"""Bundles of the backend `mlx`: on MLX, and where it is missing.
+
+Numbers are held against kvc's own kernels over the same int8 weights.
+"""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import mlx_here
+import numpy as np
+import pytest
+import tiny_decoder
+import torch
+from hf_models import build
+from torch import nn
+
+from kvc.compiler import CacheConfig, Method, compile_program, export_hf
+from kvc.recipes import load_recipe
+from kvc.runtime import Program, Session, generate, load
+from kvc.runtime.delegates import base
+from kvc.runtime.delegates.mlx import backend as mlx_backend
+from kvc.schema.container import BundleFile
+from kvc.schema.errors import (
+    BadProgram,
+    CacheOverflow,
+    KvcError,
+    MissingLibrary,
+    TargetMissing,
+)
+
+TOKENS = np.arange(3, 27)[None]
+NEAR = 1e-5  # of the largest number
+
+
+def compiled(path: Path, recipe: str) -> Path:
+    spec = tiny_decoder.factory()
+    made = compile_program(spec.model, spec.methods, recipe, metadata=spec.metadata)
+    made.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("mlx") / "m.kvc", "mlx_q8")
+
+
+@pytest.fixture
+def both(bundle: Path) -> Iterator[tuple[Program, Program]]:
+    mlx_here.check()
+    with load(bundle) as mine, load(bundle, reference=True) as plain:
+        yield mine, plain
+
+
+def near(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool(np.abs(found - wanted).max() <= NEAR * np.abs(wanted).max())
+
+
+def answers(session: Session) -> list[np.ndarray]:
+    """A prompt in pieces, tokens, and what was said again after going back."""
+    found = [session.prefill(TOKENS[:, :9]), session.decode(TOKENS[:, 9:10])]
+    session.rewind(3)
+    found += [session.prefill(TOKENS[:, 7:12]), session.decode(TOKENS[:, 12:13])]
+    return found
+
+
+def test_prefill_and_decode_are_what_the_reference_says(both: tuple[Program, Program]):
+    mine, plain = both
+    with mine.session() as here, plain.session() as there:
+        pairs = list(zip(answers(here), answers(there), strict=True))
+        assert all(near(*pair) for pair in pairs)
+        assert here.position.tolist() == there.position.tolist() == [13]
+        for name, state in there.state.items():
+            assert near(np.asarray(here.state[name]), np.asarray(state)), name
+
+
+def test_a_method_is_whole_and_its_states_are_arrays_of_mlx(bundle: Path):
+    mlx_here.check()
+    with BundleFile.open(bundle) as file:
+        ops = {s.op for m in file.program.methods for s in m.graph.instructions}
+        assert {one.backend for one in file.program.delegates} == {"mlx"}
+    assert ops == {"kvc::delegate"}
+    from kvc.runtime.delegates.mlx.states import MlxState
+
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        run = mlx_backend.MlxHandle._run
+
+        def look(self, sizes, inputs, targets):
+            seen.extend(each for each in inputs if isinstance(each, MlxState))
+            run(self, sizes, inputs, targets)
+
+        patch.setattr(mlx_backend.MlxHandle, "_run", look)
+        with load(bundle) as program, program.session() as session:
+            session.decode(TOKENS[:, :1])
+    assert len(seen) == 3  # keys, values, and the position
+
+
+def test_a_fork_and_a_saved_session_go_on_alike(
+    both: tuple[Program, Program], tmp_path: Path
+):
+    mine, _ = both
+    with mine.session() as session:
+        session.prefill(TOKENS[:, :8])
+        session.save(tmp_path / "s.session")
+        with session.fork() as other:
+            wanted = session.decode(TOKENS[:, 8:9])
+            session.decode(TOKENS[:, 20:21])
+            assert np.array_equal(other.decode(TOKENS[:, 8:9]), wanted)
+        with mine.restore(tmp_path / "s.session") as again:
+            assert again.position.tolist() == [8]
+            assert np.array_equal(again.decode(TOKENS[:, 8:9]), wanted)
+        session.reset()
+        session.prefill(TOKENS[:, :8])
+        assert np.array_equal(session.decode(TOKENS[:, 8:9]), wanted)
+
+
+def test_generation_is_that_of_the_reference(both: tuple[Program, Program]):
+    found = []
+    for program in both:
+        with program.session() as session:
+            found.append(list(generate(session, TOKENS[0, :6], max_tokens=8)))
+    assert found[0] == found[1]
+
+
+def test_a_full_cache_is_refused_and_nothing_has_changed(
+    both: tuple[Program, Program],
+):
+    mine, _ = both
+    with mine.session() as session:
+        session.prefill(TOKENS[:, :16])
+        session.prefill(TOKENS[:, 16:23])
+        with session.fork() as other:
+            with pytest.raises(CacheOverflow):
+                session.prefill(TOKENS[:, :3])
+            wanted = other.decode(TOKENS[:, 23:24])
+            assert np.array_equal(session.decode(TOKENS[:, 23:24]), wanted)
+
+
+def test_a_call_that_fails_leaves_the_session_as_it_was(
+    both: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch
+):
+    from kvc.runtime.delegates.mlx import evaluation
+
+    mine, _ = both
+    with mine.session() as session, mine.session() as other:
+        for each in (session, other):
+            each.prefill(TOKENS[:, :5])
+        functions = dict(evaluation.FUNCTIONS)
+        with monkeypatch.context() as patch:
+            broken = functions | {"aten::silu": lambda made, x: 1 / 0}
+            patch.setattr(evaluation, "FUNCTIONS", broken)
+            with pytest.raises(KvcError, match="division by zero"):
+                session.decode(TOKENS[:, 5:6])
+        assert session.position.tolist() == [5]
+        wanted = other.decode(TOKENS[:, 5:6])
+        assert np.array_equal(session.decode(TOKENS[:, 5:6]), wanted)
+
+
+def test_threads_take_turns(both: tuple[Program, Program]):
+    mine, _ = both
+    found: dict[int, list[np.ndarray]] = {}
+
+    def say(number: int) -> None:
+        with mine.session() as session:
+            found[number] = answers(session)
+
+    threads = [threading.Thread(target=say, args=(n,)) for n in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    wanted = answers(mine.session())
+    assert len(found) == 3
+    for own in found.values():
+        assert all(map(np.array_equal, own, wanted))
+
+
+def test_weights_are_released_and_taken_again(both: tuple[Program, Program]):
+    mine, _ = both
+    with mine.session() as session:
+        session.prefill(TOKENS[:, :4])
+        before = session.decode(TOKENS[:, 4:5])
+        assert sum(mine._engine._resources.packed().values()) > 0
+        session.rewind(1)
+        mine.release()
+        assert np.array_equal(session.decode(TOKENS[:, 4:5]), before)
+
+
+# Rings and windows, slopes, soft caps, layer norms; rows of several lengths.
+ARCHITECTURES = ("llama", "gpt2", "mistral", "gemma2", "bloom", "phi", "mpt", "qwen3")
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("mistral", 1),
+        ("bloom", 2),
+        *(
+            pytest.param(name, rows, marks=pytest.mark.exhaustive)
+            for name in ARCHITECTURES
+            for rows in (1, 2)
+        ),
+    ],
+)
+def test_architectures_are_what_the_reference_says(
+    name: str, rows: int, tmp_path: Path
+):
+    mlx_here.check()
+    cache, random = CacheConfig(max_length=48, batch=rows), np.random.default_rng(0)
+    model = build(name, shallow=True)
+    made = export_hf(model, recipe="mlx_q8", cache=cache, prefill_chunk=6)
+    made.save(tmp_path / "m.kvc")
+    found = []
+    calls = []
+    for count in (5, 1, 6, 1, 3, 1):
+        own = {
+            "token" if count == 1 else "tokens": random.integers(3, 90, (rows, count))
+        }
+        if rows > 1 and count > 1:
+            own["lengths"] = random.integers(1, count + 1, rows)
+        elif rows > 1:
+            own["active"] = np.arange(rows) != random.integers(rows)
+        calls.append(("decode" if count == 1 else "prefill", own))
+    sizes = {"batch": rows} if rows > 1 else {}
+    for reference in (None, True):
+        with (
+            load(tmp_path / "m.kvc", reference=reference) as program,
+            program.session(**sizes) as session,
+        ):
+            assert {d.backend for d in program._engine.program.delegates} == {"mlx"}
+            found.append([getattr(session, called)(**own) for called, own in calls])
+    assert all(near(*pair) for pair in zip(*found, strict=True))
+
+
+class Left(nn.Module):
+    """Has what MLX is not given between what it is, and a state that others write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(3, 3)
+        self.register_buffer("past", torch.zeros(4, 3))
+
+    def forward(self, x):
+        self.past[1:3].copy_(self.out(x).cumsum(1))
+        return (self.past * 2).tanh()
+
+
+def test_what_is_left_runs_on_the_host(tmp_path: Path):
+    mlx_here.check()
+    torch.manual_seed(0)
+    path = tmp_path / "left.kvc"
+    method = Method("forward", (torch.zeros(2, 3),))
+    compile_program(Left(), [method], recipe="mlx_q8").save(path)
+    x = np.array([[1.5, -2.0, 3.0], [0.25, 1.0, -1.0]], np.float32)
+    found = []
+    for reference in (None, True):
+        with load(path, reference=reference) as program, program.session() as session:
+            assert {"mlx", "cpu"} == {
+                one.backend for one in program._engine.program.delegates
+            }
+            found.append([session.forward(x), session.forward(2 * x)])
+    assert all(near(*pair) for pair in zip(*found, strict=True))
+
+
+def test_a_payload_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch):
+    with load(bundle, reference=True) as program:
+        engine = program._engine
+        (first, *_) = engine.program.delegates
+        options = base.Options("m.kvc", engine.program, reference=True)
+        delegate = mlx_backend.Mlx(options)
+        with pytest.raises(BadProgram, match="a payload of 1 bytes"):
+            delegate.init(replace(first, payload=b"1"), program.data)
+
+
+def missing() -> None:
+    raise MissingLibrary(
+        library="mlx 0.32.4", reason="it is not installed", install="i"
+    )
+
+
+def test_without_mlx_the_reference_runs(bundle: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mlx_backend, "check_installed", missing)
+    monkeypatch.setattr(base, "_warned", set())
+    with (
+        pytest.warns(base.ReferenceUsed, match=r"mlx 0\.32\.4"),
+        load(bundle) as program,
+        program.session() as session,
+    ):
+        found = session.prefill(TOKENS[:, :4])
+    with load(bundle, reference=True) as program, program.session() as session:
+        assert np.array_equal(session.prefill(TOKENS[:, :4]), found)
+    with pytest.raises(MissingLibrary, match=r"mlx 0\.32\.4"):
+        load(bundle, reference=False)
+
+
+def test_another_version_of_mlx_is_none(monkeypatch: pytest.MonkeyPatch):
+    from kvc.runtime.delegates.mlx import library
+
+    monkeypatch.setattr(library, "version", lambda name: "0.1")
+    with pytest.raises(MissingLibrary, match=r"0\.1 is installed"):
+        library.check_installed()
+    monkeypatch.setattr(library, "version", lambda name: library.VERSION)
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
+    with pytest.raises(MissingLibrary, match="without a backend"):
+        library.check_installed()
+
+
+def test_nothing_of_mlx_is_imported_unless_a_bundle_needs_it(
+    bundle: Path, tmp_path: Path
+):
+    other = compiled(tmp_path / "cpu.kvc", "cpu_q8")
+    code = (
+        "import sys, numpy; from kvc.runtime import load\n"
+        "with load(sys.argv[1]) as p, p.session() as s:\n"
+        "    s.decode(numpy.array([[1]]))\n"
+        "print(*sys.modules)"
+    )
+
+    def modules(path: Path) -> set[str]:
+        command = [sys.executable, "-c", code, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    assert not {name for name in modules(other) if "mlx" in name}
+    mlx_here.check()
+    mine = modules(bundle)
+    assert "mlx.core" in mine
+    assert "torch" not in mine
+
+
+def test_mps_is_refused_with_what_to_use():
+    with pytest.raises(TargetMissing, match=r"mlx_q8.*Core AI"):
+        load_recipe("mps_q8")
