@@ -42,3 +42,13 @@ def test_what_transformers_need_is_said_as_it_is_required():
     packages = [p for p in listed["hf"] + listed["text"] if not p.startswith("kvc")]
     told = str(MissingTransformers(package="transformers"))
     assert set(re.findall(r"'(.+?)'", told)) == set(packages)
+
+
+def test_the_transformers_that_is_tested_is_the_only_minor_release_in_the_range():
+    # 5.24 calls a model's cache by another name, by which Mamba's is not found.
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = extras["optional-dependencies"]
+    (wanted,) = (p for p in listed["hf"] if p.startswith("transformers"))
+    (tested,) = (p for p in listed["dev"] if p.startswith("transformers"))
+    major, minor, _ = tested.removeprefix("transformers==").split(".")
+    assert wanted == f"transformers>={major}.{minor},<{major}.{int(minor) + 1}"
