@@ -314,6 +314,7 @@ def find_roles(session: Session, role: str) -> list[Method]:
 
     Raises:
         UnknownName: none has.
+        BadSetting: none has, and what the bundle calls its task is no JSON.
     """
     found = [method for method in session.methods.values() if method.role == role]
     if not found:
