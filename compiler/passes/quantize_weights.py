@@ -28,14 +28,14 @@ class QuantizeWeights:
 
     Attributes:
         linear: how linear layers multiply; activations are quantized per row at run
-            time. "qb4" falls back to "qd8" where rows cannot be cut into blocks, or
-            are no multiple of eight.
+            time, but with "w8", whose experts stay float32. "qb4" falls back to "qd8"
+            where rows cannot be cut into blocks, or are no multiple of eight.
         embedding: store embeddings as int8.
         keep: patterns of what stays float32, as routers do.
     """
 
     name: ClassVar[str] = "quantize-weights"
-    linear: Literal["float32", "qd8", "qb4"]
+    linear: Literal["float32", "qd8", "qb4", "w8"]
     embedding: bool
     keep: tuple[str, ...] = ()
 
@@ -76,10 +76,14 @@ class QuantizeWeights:
             weight = builder.weight_name(node.arguments[1])
             quantizable = _has_columns(node.arguments[1])
             if weight is not None and quantizable and _is_float(node.arguments[0]):
+                if self.linear == "w8":
+                    yield _floats_by_int8(node, weight, builder, book)
+                    return
                 narrow = self.linear == "qb4" and weight not in tables
                 yield from _quantized_linear(node, weight, narrow, builder, book)
                 return
-        if self.linear != "float32" and node.op == "kvc::expert_linear":
+        quantizing = self.linear in ("qd8", "qb4")
+        if quantizing and node.op == "kvc::expert_linear":
             weight = builder.weight_name(node.arguments[1], rank=3)
             if weight is not None and _has_columns(node.arguments[0]):
                 yield from _quantized_experts(node, weight, builder, book)
@@ -159,6 +163,14 @@ def _quantized_linear(
     else:
         op, stored = "kvc::linear_qd8", _int8_weight(weight, name, builder, book)
     yield replace(node, op=op, arguments=(*quantized, *stored, bias))
+
+
+def _floats_by_int8(
+    node: Node, name: str, builder: MethodBuilder, book: WeightBook
+) -> Node:
+    x, weight, bias = node.arguments
+    stored = _int8_weight(weight, name, builder, book)
+    return replace(node, op="kvc::linear_w8", arguments=(x, *stored, bias))
 
 
 def _quantized_experts(

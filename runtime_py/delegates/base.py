@@ -114,6 +114,8 @@ class Packing:
         partitions: ids of the program's delegates that use it, ascending.
         nbytes: how long it is.
         content: returns its bytes, as long as the backend is open.
+        folder: whether the bytes are a zip archive of a folder, which the target takes.
+        remark: what whoever exports it should know, "" for nothing.
     """
 
     key: str
@@ -121,6 +123,8 @@ class Packing:
     partitions: tuple[int, ...]
     nbytes: int
     content: Callable[[], bytes]
+    folder: bool = False
+    remark: str = ""
 
 
 class Closeable(Protocol):

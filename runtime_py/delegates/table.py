@@ -38,6 +38,7 @@ Factory = type[Delegate]
 
 # By name; what is a text is imported when a bundle first names it.
 DELEGATES: dict[str, Factory | str] = {
+    "coreai": "kvc.runtime.delegates.coreai:CoreAI",
     "cpu": "kvc.runtime.delegates.cpu:Cpu",
     "ethosu": "kvc.runtime.delegates.ethosu:EthosU",
     "qnn": "kvc.runtime.delegates.qnn:Qnn",
@@ -204,10 +205,14 @@ def targets_of(backend: str) -> tuple[str, ...]:
 def check_target(program: Program, target: object) -> tuple[str, str]:
     """Return the backend of a program that makes files for a target, and its name.
 
+    The name of a backend that has one target alone is enough.
+
     Raises:
         BadSetting: no backend of the program does.
     """
     known = [one for backend in program.backends for one in targets_of(backend)]
+    own = [one for one in known if one.partition(":")[0] == target]
+    target = own[0] if len(own) == 1 else target
     if not isinstance(target, str) or target not in known:
         here = listing(known) if known else "none"
         expected = f"a target that a backend of the bundle makes files for, here {here}"

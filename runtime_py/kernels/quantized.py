@@ -97,6 +97,29 @@ def linear_qd8(
         result.add_(bias)
 
 
+def _linear_w8(
+    out: Tensor, x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None
+) -> None:
+    """Write x W^T * weight_scale + bias, in float32.
+
+    Args:
+        out: float32 [..., out].
+        x: float32 [..., in].
+        weight: int8 [out, in], widened some rows at a time.
+        weight_scale: float32 [out].
+        bias: float32 [out].
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    result = out.view(len(rows), len(weight))
+    step = max(1, _CHUNK // max(1, weight.shape[1]))
+    for start in range(0, len(weight), step):
+        part = weight[start : start + step].to(torch.float32)
+        torch.mm(rows, part.t(), out=result[:, start : start + step])
+    result.mul_(weight_scale)
+    if bias is not None:
+        result.add_(bias)
+
+
 def row_sums(weight: Tensor) -> Tensor:
     """Return int32 [1, out], the sums of the rows of a weight, int8 [out, in]."""
     return multiply_int8(weight.new_ones(1, weight.shape[1]), weight.t())
@@ -180,6 +203,7 @@ KERNELS: dict[str, Kernel] = {
     "kvc::embedding_q8": _embedding_q8,
     "kvc::linear_qb4": _linear_qb4,
     "kvc::linear_qd8": linear_qd8,
+    "kvc::linear_w8": _linear_w8,
     "kvc::quantize_cache": quantize_into,
     "kvc::quantize_rows": _quantize_rows,
 }

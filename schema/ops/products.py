@@ -181,6 +181,20 @@ def linear_qd8(
     return _quantized_linear(q, scale, zero_point, matrix_of(weight), bias)
 
 
+def linear_w8(
+    x: TensorType,
+    weight: TensorType,
+    weight_scale: TensorType,
+    bias: TensorType | None,
+) -> Rule:
+    """`kvc::linear_w8`: weight int8 [out, in], weight_scale float32 [out]."""
+    floats = [each for each in (x, weight_scale, bias) if each is not None]
+    require(all(each.dtype is DType.FLOAT32 for each in floats), "linear_w8 of {}", x)
+    require(weight.dtype is DType.INT8, "linear_w8 with {}", weight)
+    require(shape_of(weight_scale) == shape_of(weight)[:1], "one scale per channel")
+    return linear(x, weight, bias)
+
+
 def linear_qb4(
     q: TensorType,
     scale: TensorType,

@@ -295,6 +295,7 @@ MADE_BY_PASSES = {
     "kvc::quantize_rows",
     "kvc::linear_qd8",
     "kvc::linear_qb4",
+    "kvc::linear_w8",
     "kvc::expert_linear_qd8",
     "kvc::embedding_q8",
     "kvc::after",

@@ -197,7 +197,7 @@ def test_an_unknown_backend_is_refused_at_load(tmp_path):
     path = write_bundle(tmp_path / "d.kvc", delegated_program(backend="neverland"))
     with pytest.raises(
         MissingDelegate,
-        match=r"neverland.*has: cpu, ethosu, qnn, vulkan, xnnpack.*register_delegate",
+        match=r"neverland.*has: coreai, cpu, ethosu, qnn, vulkan, xnnpack.*register",
     ):
         load(path)
 

@@ -55,6 +55,15 @@ def unpack_int4(weight: np.ndarray) -> np.ndarray:
     return values - 8
 
 
+def linear_w8(
+    x: np.ndarray, weight: np.ndarray, weight_scale: np.ndarray, bias: np.ndarray | None
+) -> np.ndarray:
+    """Return x times the widened weight transposed, plus bias, by float64."""
+    wide = weight.astype(np.float64) * weight_scale.astype(np.float64)[:, None]
+    y = x.astype(np.float64) @ wide.T
+    return (y if bias is None else y + bias).astype(np.float32)
+
+
 def linear_qb4(
     q: np.ndarray,
     scale: np.ndarray,
@@ -107,6 +116,7 @@ REFERENCE = {
     "kvc::expert_linear_qd8": expert_linear_qd8,
     "kvc::embedding_q8": embedding_q8,
     "kvc::linear_qb4": linear_qb4,
+    "kvc::linear_w8": linear_w8,
     "kvc::linear_qd8": linear_qd8,
     "kvc::quantize_rows": quantize_rows,
 }

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     "--target",
     required=True,
     metavar="BACKEND:TARGET",
-    help="Whose file to write; the error for a wrong name lists those that are here.",
+    help="Whose file to write; the error for a wrong name lists those that are here. "
+    "BACKEND is enough where it has one target.",
 )
 @click.option(
-    "-o", "--output", required=True, metavar="FILE", help="The file to write."
+    *("-o", "--output"),
+    required=True,
+    metavar="FILE",
+    help="The file to write, or the folder where the target takes one.",
 )
 @data_folders_option
 def export(
@@ -34,6 +38,7 @@ def export(
     """
     from kvc.runtime import load
     from kvc.schema.container import AtomicFile
+    from kvc.tools.folders import write_folder
     from kvc.tools.outputs import check_plain_output
     from kvc.tools.text import escape, size
 
@@ -41,7 +46,12 @@ def export(
     backend = target.partition(":")[0]
     with load(bundle, data_folders=data_folders, backend=backend) as program:
         (made,) = program.pack(target)
-        with AtomicFile(path) as file:
-            file.write(made.content())
-            file.commit()
+        if made.folder:
+            write_folder(path, made.content())
+        else:
+            with AtomicFile(path) as file:
+                file.write(made.content())
+                file.commit()
     click.echo(f"{escape(output)}: {size(made.nbytes)} for {escape(target)}", err=True)
+    if made.remark:
+        click.echo(made.remark, err=True)

@@ -6,11 +6,12 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
+import coreai_here
 import pytest
 import qnn_here
 import vulkan_here
 from ragged_models import opened_ragged
-from state_backends import RECIPES, WAYS, compiling_with
+from state_backends import FIXED, RECIPES, WAYS, compiling_with
 
 from kvc.runtime import Program
 
@@ -57,12 +58,19 @@ _OF_ANY_SIZE_IN_FLOAT32 = (
     "test_what_has_no_role_is_not_parted",
     "test_a_width_that_a_method_lacks_is_no_call_too_long",
 )
+# A cache of the caller's that begins without an element is a tensor of none.
+_OF_SIZE_0 = ("test_caches_that_grow_apart_have_positions_apart",)
 _OF_BACKENDS = ("test_failing_steps.py", "test_whoever_runs.py")
 _NOT_WITH = {
     "opaque": _OF_THE_HOST,
     **dict.fromkeys(RECIPES, _OF_THE_REFERENCE),
     "vulkan_fp32": _OF_THE_HOST + _OF_THE_REFERENCE,
     "qnn_fp16": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
+    "qnn_a16w8": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
+    **dict.fromkeys(
+        ("coreai_fp32", "coreai_fp16"),
+        _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32 + _OF_SIZE_0,
+    ),
 }
 _ALWAYS = {
     "cpu_fp32": (
@@ -79,7 +87,7 @@ _HERE = Path(__file__).parent
 _DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72, "vulkan_fp32": 48}
 _NAMES = ["", *WAYS]
 # Those of a library that few have, an emulator: all of them on request.
-_ON_REQUEST = ("qnn_fp16",)
+_ON_REQUEST = FIXED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -112,8 +120,10 @@ def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name == "vulkan_fp32":
         vulkan_here.device()
-    if name == "qnn_fp16":
+    if name.startswith("qnn"):
         qnn_here.check()
+    if name.startswith("coreai"):
+        coreai_here.check()
     return name
 
 

@@ -242,3 +242,20 @@ def test_embedding_matches_the_reference(lead, dtype):
     arguments = (torch.from_numpy(weight), torch.from_numpy(scale), indices)
     (rows,) = run("kvc::embedding_q8", arguments, ((wanted.shape, F32),))
     np.testing.assert_array_equal(rows.numpy(), wanted)
+
+
+@pytest.mark.parametrize("bias", [None, torch.from_numpy(normal(7))])
+@pytest.mark.parametrize(("rows", "depth"), [(1, 96), (5, 3), (0, 8), (2, 1 << 17)])
+def test_floats_times_int8_are_what_the_reference_says(
+    rows: int, depth: int, bias: torch.Tensor | None
+):
+    """The last one is widened in several parts."""
+    x, scale = torch.from_numpy(normal(rows, 1, depth)), torch.from_numpy(normal(7))
+    weight = torch.from_numpy(GENERATOR.integers(-127, 128, (7, depth), np.int8))
+    arguments = (x, weight, scale, bias)
+    with torch.inference_mode():
+        (found,) = run("kvc::linear_w8", arguments, (((rows, 1, 7), F32),))
+    given = [None if each is None else each.numpy() for each in arguments]
+    wanted = quant_reference.linear_w8(*given)
+    slack = 1e-5 * depth**0.5 * 127
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=slack)

@@ -10,12 +10,15 @@ from kvc.tools.reports.recipe_groups import describe_recipes, recipe_lines
 
 RECIPES = [
     "bf16",
+    "coreai_fp16",
+    "coreai_fp32",
     "cpu_bf16",
     "cpu_fp32",
     "cpu_q4",
     "cpu_q8",
     "ethosu_a8w8",
     "fp32",
+    "qnn_a16w8",
     "qnn_fp16",
     "vulkan_fp32",
     "vulkan_q8",

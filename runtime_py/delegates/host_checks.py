@@ -26,15 +26,16 @@ def checks_of(
     """Return the checks of a graph, with the indices of their instructions."""
     found: list[tuple[int, Callable[[], None]]] = []
     for index, step in enumerate(graph.instructions):
-        check = _check_of(graph, step, sizes)
+        check = check_of(graph, step, sizes)
         if check is not None:
             found.append((index, partial(check, *_arguments(step, values))))
     return found
 
 
-def _check_of(
+def check_of(
     graph: Graph, step: Instruction, sizes: Mapping[str, int]
 ) -> Callable[..., None] | None:
+    """Return the check that an instruction is, of arrays and numbers; None for none."""
     if step.op == CHECK_INDEX and checks_rows(graph, step, sizes):
         return _check_row_index
     return _CHECKS.get(step.op)
