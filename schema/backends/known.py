@@ -5,9 +5,20 @@ In: a backend's name, and an instruction as its list sees it. Out: a reason in w
 of partitions all the same; `why_apart` says why, by what its cutting does.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
-from kvc.schema.backends import coreml, cpu, ethosu, mlx, qnn, vulkan, xnnpack
+from kvc.schema.backends import (
+    coreml,
+    cpu,
+    ethosu,
+    mlx,
+    qnn,
+    qnn_fixed,
+    vulkan,
+    xnnpack,
+)
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.ops import AFTER, OPS, Aliasing
@@ -21,6 +32,7 @@ _WHY_NOT: Final[dict[str, WhyNot]] = {
     "vulkan": vulkan.why_not,
     "xnnpack": xnnpack.why_not,
 }
+NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
 # Why a backend takes nothing of a graph of which it could take something.
 _WHY_NOTHING: Final = {
     "xnnpack": "there is no matrix product or convolution that it could make faster"
@@ -30,7 +42,12 @@ _ROWS: Final = (xnnpack.QUANTIZE, *xnnpack.QUANTIZED_LINEARS)
 
 
 def why_left(
-    backend: str, op: str, arguments: Arguments, results: Results, used: bool
+    backend: str,
+    op: str,
+    arguments: Arguments,
+    results: Results,
+    used: bool,
+    options: Mapping[str, object] = NO_OPTIONS,
 ) -> str:
     """Return why an instruction is in no partition of a backend that was offered it.
 
@@ -40,8 +57,11 @@ def why_left(
         arguments: of it, tensors as `Operand`s.
         results: types of what it makes.
         used: whether the graph that it is in calls a partition of this backend.
+        options: that the recipe gives it.
     """
     why_not = _WHY_NOT.get(backend)
+    if backend == "qnn" and options.get("activations") == "uint16":
+        why_not = qnn_fixed.why_not
     if why_not is None:
         return "a backend of another package chooses by rules of its own"
     reason = why_not(op, arguments, results)

@@ -40,6 +40,7 @@ RECIPES = (
     "ethosu_a8w8",
     "fp32",
     "mlx_q8",
+    "qnn_a16w8",
     "qnn_fp16",
     "vulkan_fp32",
     "vulkan_q8",
@@ -71,7 +72,10 @@ def test_the_settings_of_the_shipped_recipes():
     assert settings("xnnpack_fp32") == ("float32", "float32", "float32", "xnnpack")
     assert settings("xnnpack_q8") == ("float32", "qd8", "int8", "xnnpack")
     assert settings("xnnpack_q4") == ("float32", "qb4", "int8", "xnnpack")
-    assert all(not load_recipe(name).backend_options for name in RECIPES)
+    assert settings("qnn_a16w8") == ("float32", "w8", "int8", "qnn")
+    options = {name: load_recipe(name).backend_options for name in RECIPES}
+    assert options.pop("qnn_a16w8") == {"activations": "uint16"}
+    assert not any(options.values())
 
 
 def test_what_a_file_says_to_its_backend_is_kept_for_it(tmp_path):
@@ -195,7 +199,7 @@ def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
 
 def test_a_wrong_value_names_the_key_and_the_allowed_ones(tmp_path):
     assert bad(tmp_path, '[linear]\nscheme = "int4"') == (
-        'linear.scheme must be "float32" or "q8" or "qd8" or "qb4", not "int4"'
+        'linear.scheme must be "float32" or "qd8" or "qb4" or "w8", not "int4"'
     )
 
 

@@ -131,7 +131,7 @@ class Evaluation:
             self._values[result] = found.reshape(made.shape)
 
     def _computed(self, step: Instruction, made: Result) -> mx.array:
-        if step.op == "kvc::linear_q8":
+        if step.op == "kvc::linear_w8":
             x, weight, scale, bias = step.arguments
             found = self._packed(weight, scale).times(self._tensor(x))
             return found if bias is None else found + self._tensor(bias)

@@ -27,8 +27,7 @@ from typing import Any, Final
 
 LENGTH_NBYTES: Final = 4
 _PROVIDER: Final = "QNNExecutionProvider"
-_ELEMENT: Final = 10  # float16, of `TensorProto.DataType`
-
+Place = tuple[str, int, int, list[int]]  # of a tensor, see `bind`
 Request = dict[str, Any]
 
 
@@ -147,10 +146,13 @@ class Work:
         name: str,
         number: int,
         nbytes: int,
-        inputs: list[tuple[str, int, list[int]]],
-        outputs: list[tuple[str, int, list[int]]],
+        inputs: list[Place],
+        outputs: list[Place],
     ) -> None:
-        """Settle where inputs and outputs lie: name, offset, shape of each."""
+        """Settle where inputs and outputs lie.
+
+        Of each its name, its dtype as `TensorProto.DataType` has it, offset and shape.
+        """
         import ctypes
 
         session = self._sessions[name]
@@ -158,12 +160,10 @@ class Work:
         os.close(memory)
         base = ctypes.addressof(ctypes.c_char.from_buffer(held))
         binding = session.io_binding()
-        for each, offset, shape in inputs:
-            at = base + offset
-            binding.bind_input(each, "cpu", 0, _ELEMENT, shape, at)
-        for each, offset, shape in outputs:
-            at = base + offset
-            binding.bind_output(each, "cpu", 0, _ELEMENT, shape, at)
+        for each, kind, offset, shape in inputs:
+            binding.bind_input(each, "cpu", 0, kind, shape, base + offset)
+        for each, kind, offset, shape in outputs:
+            binding.bind_output(each, "cpu", 0, kind, shape, base + offset)
         self._bound[number] = session, binding, held
 
     def run(self, number: int) -> None:

@@ -71,6 +71,7 @@ _NOT_WITH = {
     "mlx": _OF_THE_HOST + _OF_THE_REFERENCE,
     "qnn_fp16": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
     "coreml_fp16": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32 + _OF_FLOAT32_CACHES,
+    "qnn_a16w8": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
 }
 _ALWAYS = {
     "cpu_fp32": (
@@ -87,7 +88,7 @@ _HERE = Path(__file__).parent
 _DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72, "vulkan_fp32": 48}
 _NAMES = ["", *WAYS]
 # All of them on request: libraries that few have, and float16 by steps.
-_ON_REQUEST = (*FLOAT16, "mlx")
+_ON_REQUEST = (*FLOAT16, "qnn_a16w8", "mlx")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -122,7 +123,7 @@ def backend(request: pytest.FixtureRequest) -> str:
         vulkan_here.device()
     if name == "mlx":
         mlx_here.check()
-    if name == "qnn_fp16":
+    if name.startswith("qnn_"):
         qnn_here.check()
     return name
 

@@ -19,6 +19,7 @@ RECIPES = [
     "ethosu_a8w8",
     "fp32",
     "mlx_q8",
+    "qnn_a16w8",
     "qnn_fp16",
     "vulkan_fp32",
     "vulkan_q8",

@@ -82,7 +82,7 @@ def test_an_operator_is_eager(case: Case) -> None:
 
 
 ELSEWHERE = {
-    *("kvc::linear_q8", "kvc::embedding_q8", "kvc::after"),
+    *("kvc::linear_w8", "kvc::embedding_q8", "kvc::after"),
     *("kvc::check_index", "kvc::check_rows", "kvc::check_size"),
 }
 
@@ -92,7 +92,7 @@ def test_every_operator_that_is_taken_has_a_function_and_a_case() -> None:
 
     views = {op for op, spec in OPS.items() if spec.aliasing is Aliasing.VIEW}
     assert {*VIEWS} == views - {"aten::split_with_sizes"}
-    inside = {"kvc::linear_q8", "kvc::embedding_q8"}
+    inside = {"kvc::linear_w8", "kvc::embedding_q8"}
     checks = {op for op in TAKEN if OPS[op].aliasing is Aliasing.CHECK}
     assert {*FUNCTIONS} | inside | checks == TAKEN
     assert TAKEN - {case.op for case in HERE} == ELSEWHERE

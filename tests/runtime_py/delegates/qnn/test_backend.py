@@ -163,9 +163,9 @@ def test_a_block_that_is_not_for_it_is_refused(
     assert ASKED == []
 
 
-def test_a_payload_is_refused(program: Program):
+def test_a_payload_that_has_no_grids_is_refused(program: Program):
     delegates = tuple(replace(each, payload=b"abc") for each in program.delegates)
-    with pytest.raises(BadProgram, match="a payload of 3 bytes, where qnn has none"):
+    with pytest.raises(BadProgram, match="grids in a payload of 3 bytes"):
         Qnn(Options("m.kvc", replace(program, delegates=delegates)))
 
 
