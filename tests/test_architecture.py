@@ -21,6 +21,7 @@ SOURCES = sorted(
 )
 # What of a backend's name no other code says; "cpu" alone is torch's device as well.
 BACKENDS = {
+    "coreai": ("coreai",),
     "coreml": ("coreml",),
     "cpu": ("backends.cpu", "delegates.cpu"),
     "ethosu": ("ethosu",),

@@ -1,12 +1,13 @@
-"""Quantize linear layers and embeddings, with exactly XNNPACK's numerics.
+"""Quantize linear layers and embeddings; rows with exactly XNNPACK's numerics.
 
 `linear(x, weight)` becomes `quantize_rows(x)` and a product: `linear_qd8(...)` over
 int8 weights with one scale per output channel, or `linear_qb4(...)` over int4 weights
-with one scale per block of 32 inputs. `embedding(weight, ids)` reads int8 rows. An int8
-matrix is stored in the same way for both, so a tied embedding is one blob. That is why
-a matrix that is also an int8 embedding is never multiplied as int4: a second copy would
-cost more than it saves, and be less exact. The matrices of experts are int8 in either
-case, with a scale for each output channel of each.
+with one scale per block of 32 inputs; or `linear_w8(x, ...)` over the int8 weights,
+with activations as they are. `embedding(weight, ids)` reads int8 rows. An int8 matrix
+is stored in the same way for both, so a tied embedding is one blob. That is why a
+matrix that is also an int8 embedding is never multiplied as int4: a second copy would
+cost more than it saves, and be less exact. The matrices of experts are int8 where rows
+are quantized, with a scale for each output channel of each.
 """
 
 from collections.abc import Iterator

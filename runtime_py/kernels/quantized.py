@@ -1,6 +1,7 @@
 """Kernels of quantized weights: rows quantized at run time, weights ahead of time.
 
-The arithmetic is that of XNNPACK's qd8 operators, float32 throughout. Weights are
+The arithmetic of quantized rows is that of XNNPACK's qd8 operators, float32 throughout;
+`kvc::linear_w8` multiplies float32 rows as they are. Weights are
 symmetric: int8 [out, in] with one scale for each output channel, or int4 with one for
 each block of a row; an activation row has its own scale and zero point, found when it
 is quantized.

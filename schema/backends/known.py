@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kvc.schema.backends import (
+    coreai,
     coreml,
     cpu,
     ethosu,
@@ -24,6 +25,7 @@ from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.ops import AFTER, OPS, Aliasing
 
 _WHY_NOT: Final[dict[str, WhyNot]] = {
+    "coreai": coreai.why_not,
     "coreml": coreml.why_not,
     "cpu": cpu.why_not,
     "ethosu": ethosu.why_not,
@@ -35,7 +37,8 @@ _WHY_NOT: Final[dict[str, WhyNot]] = {
 NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
 # Why a backend takes nothing of a graph of which it could take something.
 _WHY_NOTHING: Final = {
-    "xnnpack": "there is no matrix product or convolution that it could make faster"
+    "coreai": "there is no matrix product",
+    "xnnpack": "there is no matrix product or convolution that it could make faster",
 }
 _COPIES: Final = ("aten::clone", "aten::copy")
 _ROWS: Final = (xnnpack.QUANTIZE, *xnnpack.QUANTIZED_LINEARS)
@@ -74,6 +77,8 @@ def why_apart(backend: str, op: str) -> str:
     """Return why an instruction that a backend takes is in no partition of it."""
     if backend == "qnn" and OPS[op].aliasing is not Aliasing.CHECK:
         return qnn.why_apart(op)
+    if backend == "coreai" and coreai.why_apart(op):
+        return coreai.why_apart(op)
     if op == "kvc::append":
         return "it lengthens an array that is no state"
     if op == AFTER:

@@ -250,7 +250,7 @@ def test_nothing_of_the_library_is_imported_here(
     assert not [name for name in other if "qnn" in name]
     qnn_here.check()
     mine = modules_after(paths[0])
-    assert "kvc.runtime.delegates.qnn.process" in mine
+    assert "kvc.runtime.delegates.apart" in mine
     assert not mine & {"torch", "onnxruntime", "onnxruntime_qnn"}
 
 

@@ -31,6 +31,8 @@ def bad(tmp_path, text):
 
 RECIPES = (
     "bf16",
+    "coreai_fp16",
+    "coreai_fp32",
     "coreml_fp16",
     "coreml_q8",
     "cpu_bf16",
@@ -74,8 +76,11 @@ def test_the_settings_of_the_shipped_recipes():
     assert settings("xnnpack_q4") == ("float32", "qb4", "int8", "xnnpack")
     assert settings("qnn_a16w8") == ("float32", "w8", "int8", "qnn")
     options = {name: load_recipe(name).backend_options for name in RECIPES}
-    assert options.pop("qnn_a16w8") == {"activations": "uint16"}
-    assert not any(options.values())
+    given = {name: dict(some) for name, some in options.items() if some}
+    assert given == {
+        "coreai_fp16": {"precision": "float16"},
+        "qnn_a16w8": {"activations": "uint16"},
+    }
 
 
 def test_what_a_file_says_to_its_backend_is_kept_for_it(tmp_path):
@@ -130,7 +135,7 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
 
 
 def test_what_a_backend_leaves_may_be_for_another_one(tmp_path):
-    shared = ("coreml", "mlx", "qnn", "vulkan", "xnnpack")
+    shared = ("coreai", "coreml", "mlx", "qnn", "vulkan", "xnnpack")
     with_rest = [name for name in RECIPES if load_recipe(name).rest]
     assert with_rest == [name for name in RECIPES if name.startswith(shared)]
     path = tmp_path / "mine.toml"

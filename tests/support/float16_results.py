@@ -29,11 +29,18 @@ def _every(symbol: Symbol) -> Symbol:
 
 
 _close, _all_close = np.testing.assert_allclose, np.allclose
+_equal = np.testing.assert_array_equal
 _torch_close = torch.testing.assert_close
 
 
-def allow_for(patch: pytest.MonkeyPatch, relative: float) -> None:
-    """Let comparisons of floats allow for a part of the largest number."""
+def allow_for(
+    patch: pytest.MonkeyPatch, relative: float, *, rounded_caches: bool = False
+) -> None:
+    """Let comparisons of floats allow for a part of the largest number.
+
+    Also where they are to be equal, if `rounded_caches`: what a test calls equal may be
+    a number that was cached.
+    """
 
     def slack(wanted: object, atol: float) -> float:
         largest = np.max(np.abs(np.asarray(wanted, np.float64)), initial=0)
@@ -63,6 +70,14 @@ def allow_for(patch: pytest.MonkeyPatch, relative: float) -> None:
         allowed = slack(wanted.detach().numpy(), atol)
         _torch_close(found, wanted, rtol=rtol, atol=allowed, **rest)
 
+    def assert_equal(found: object, wanted: object, *rest: object) -> None:
+        if np.asarray(wanted).dtype == np.float32:
+            assert_close(np.asarray(found), np.asarray(wanted))
+        else:
+            _equal(found, wanted, *rest)
+
+    if rounded_caches:
+        patch.setattr(np.testing, "assert_array_equal", assert_equal)
     patch.setattr(np.testing, "assert_allclose", assert_close)
     patch.setattr(np, "allclose", is_close)
     patch.setattr(torch.testing, "assert_close", assert_tensors_close)

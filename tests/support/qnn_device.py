@@ -25,7 +25,7 @@ _KINDS = {4: np.uint16, 5: np.int16, 10: np.float16}
 class NumpyDevice:
     """Takes the place of `Process`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object) -> None:
         self._held = tempfile.TemporaryDirectory()
         self.folder, self.is_lost = Path(self._held.name), False
         self._models: dict[str, Model] = {}

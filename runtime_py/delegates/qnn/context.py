@@ -12,12 +12,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from kvc.runtime.arenas import align_up
 from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.apart import BUILDING_S, RUNNING_S, Process
+from kvc.runtime.delegates.qnn import worker
+from kvc.runtime.delegates.qnn.library import LIBRARY
 from kvc.runtime.delegates.qnn.model_file import (
     KINDS,
     Attribute,
@@ -27,10 +31,10 @@ from kvc.runtime.delegates.qnn.model_file import (
     encode_model,
 )
 from kvc.runtime.delegates.qnn.plan import Plan, Stored
-from kvc.runtime.delegates.qnn.process import BUILDING_S, RUNNING_S, Process
 from kvc.schema.errors import NativeCallFailed, WorkerLost
 
 WEIGHTS: Final = "weights.bin"
+_WORK: Final = Path(worker.__file__)
 
 Read = Callable[[Stored], Array]  # the elements of a weight, as the device has them
 Graph = tuple[str, bytes]  # its name in a context, and the context
@@ -104,7 +108,7 @@ class Context:
         if self._process is None or self._process.is_lost:
             self._built.clear()
             self._offsets.clear()
-            self._process = Process()
+            self._process = Process(_WORK, LIBRARY, "kvc-qnn-")
         return self._process
 
     def _build(self, process: Process, call: "Call") -> None:

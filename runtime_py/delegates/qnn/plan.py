@@ -9,8 +9,9 @@ partition's graph that the host has: inputs, constants and views of them.
 from collections.abc import Mapping
 from dataclasses import field
 
+from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.qnn.model_file import Model
-from kvc.runtime.delegates.qnn.sights import Sight, Writes
+from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.schema.backends.grids import Grid
 from kvc.schema.frozen import frozen
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken
 from kvc.runtime.delegates.qnn.fixed_emitting import FixedEmitter, grid_of
 from kvc.runtime.delegates.qnn.fixed_operators import FIXED
@@ -29,7 +30,7 @@ from kvc.runtime.delegates.qnn.plan import (
     Whole,
 )
 from kvc.runtime.delegates.qnn.reaches import HIDING, reach_of
-from kvc.runtime.delegates.qnn.sights import Sight, Writes
+from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.runtime.delegates.qnn.steps import Step
 from kvc.schema.backends.grids import Grid
 from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE

@@ -10,6 +10,8 @@ from kvc.tools.reports.recipe_groups import describe_recipes, recipe_lines
 
 RECIPES = [
     "bf16",
+    "coreai_fp16",
+    "coreai_fp32",
     "coreml_fp16",
     "coreml_q8",
     "cpu_bf16",

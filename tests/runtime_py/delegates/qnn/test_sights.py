@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.qnn.calls import _fill_past, round_into
-from kvc.runtime.delegates.qnn.sights import HIDDEN, Sight, Writes
+from kvc.runtime.delegates.qnn.sights import HIDDEN, Sight
 from kvc.schema.errors import CacheOverflow, IndexOutOfRange, RowLengthOutOfRange
 from kvc.schema.torch_ops.attention import attention
 from kvc.schema.torch_ops.cache_update import cache_update
