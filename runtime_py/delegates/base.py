@@ -21,6 +21,7 @@ from kvc.schema.errors import MissingLibrary
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Block, Program
 from kvc.schema.model import Delegate as Partition
+from kvc.schema.torch_package import has_torch
 
 
 class ReferenceUsed(UserWarning):
@@ -92,9 +93,15 @@ def library_unless(
             raise
         if backend not in _warned:
             _warned.add(backend)
-            text = f"{error}. Until then {backend} runs its reference, which is slower"
+            text = f"{error}. Until then {backend} {_without_library()}"
             warnings.warn(text, ReferenceUsed, stacklevel=2)
         return None
+
+
+def _without_library() -> str:
+    if has_torch():
+        return "runs its reference, which is slower"
+    return "cannot run here: its reference needs PyTorch, which is not installed either"
 
 
 @frozen

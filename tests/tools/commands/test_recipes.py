@@ -58,6 +58,18 @@ def test_what_cannot_run_here_comes_last_with_what_to_install(
     assert lines[2].startswith("  cpu_bf16  ")
 
 
+def test_no_reference_is_promised_where_torch_is_not_installed_either(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def refuse() -> None:
+        raise MissingLibrary(library="L", reason="not installed", install="get it")
+
+    monkeypatch.setattr(delegate_of("cpu"), "check_library", staticmethod(refuse))
+    monkeypatch.setattr(recipe_groups, "has_torch", lambda: False)
+    (one,) = (each for each in describe_recipes() if each.backend == "cpu")
+    assert one.state == "is not here, nor is PyTorch, which would run its reference"
+
+
 def test_recipes_without_a_backend_need_torch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch_package, "has_torch", lambda: False)
     ready, missing = recipe_groups._torch()
