@@ -10,7 +10,7 @@ from math import prod
 
 from kvc.schema.errors import LimitExceeded
 from kvc.schema.types import Symbol, TensorType, symbols_in
-from kvc.schema.verify.limits import MAX_BUCKETS_TOGETHER
+from kvc.schema.verify.limits import MAX_COMBINATIONS
 
 
 def fixed_sizes(
@@ -29,10 +29,10 @@ def fixed_sizes(
     if any(not symbol.sizes for symbol in found):
         return None
     count = prod(len(symbol.sizes) for symbol in found)
-    if count > MAX_BUCKETS_TOGETHER:
+    if count > MAX_COMBINATIONS:
         what = "the number of combinations of buckets in one partition"
         raise LimitExceeded(
-            path="the program", what=what, found=count, limit=MAX_BUCKETS_TOGETHER
+            path="the program", what=what, found=count, limit=MAX_COMBINATIONS
         )
     names = [symbol.name for symbol in found]
     chosen = product(*(symbol.sizes for symbol in found))

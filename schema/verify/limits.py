@@ -19,8 +19,8 @@ MAX_METHODS: Final = 64
 MAX_VARIANTS: Final = 7  # beside the first recipe
 MAX_BLOCKS: Final = 10_000  # of a method
 MAX_BUCKETS: Final = 64  # of a symbol
-# Of all symbols in a dim, and of all in a partition of a target of fixed shapes.
-MAX_BUCKETS_TOGETHER: Final = MAX_BUCKETS**2
+MAX_BUCKETS_TOGETHER: Final = MAX_BUCKETS**2  # of all symbols in a dim
+MAX_COMBINATIONS: Final = 1 << 16  # of sizes of a partition of fixed shapes
 MAX_FILES: Final = 256  # each is an open descriptor
 MAX_BLOBS: Final = 100_000  # of a program, and of an index
 MAX_STATES: Final = 10_000

@@ -26,5 +26,5 @@ def test_combinations_without_end_are_refused_and_not_made():
     symbols = [Symbol(name, 1, 64, tuple(range(1, 65))) for name in names]
     types = [TensorType(DType.FLOAT32, (affine(0, {name: 1}),)) for name in names]
     assert len(fixed_sizes(symbols, types[:2]) or ()) == 64**2
-    with pytest.raises(LimitExceeded, match=r"buckets in one partition.* of 4096"):
+    with pytest.raises(LimitExceeded, match=r"buckets in one partition.* of 65536"):
         fixed_sizes(symbols, types)
