@@ -111,7 +111,7 @@ def _reduce(
     keep: bool,
 ) -> mx.array:
     held = x.astype(made.dtype) if function in (mx.sum, mx.mean) else x
-    return function(held, axis=tuple(axes) if axes else None, keepdims=keep)
+    return function(held, axis=tuple(axes) if axes and x.ndim else None, keepdims=keep)
 
 
 def _linear(
@@ -121,8 +121,13 @@ def _linear(
     return found if bias is None else found + bias
 
 
-def _addmm(made: Result, bias: mx.array, x: mx.array, y: mx.array, *_: int) -> mx.array:
-    return bias + x @ y
+def _addmm(
+    made: Result, bias: mx.array, x: mx.array, y: mx.array, beta: Number, alpha: Number
+) -> mx.array:
+    product = x @ y if alpha == 1 else (x @ y) * alpha
+    if beta == 0:  # what the bias holds does not count, not even nan
+        return product
+    return product + (bias if beta == 1 else bias * beta)
 
 
 def _rms_norm(
