@@ -93,13 +93,15 @@ def write_job(
         ExportFailed: an integer does not fit into 32 bits.
     """
     constants = {n: c for f in functions for n, c in f.constants.items()}
+    # A name may be longer than that of a file.
+    files = {name: f"{number}.bin" for number, name in enumerate(constants)}
     job = {
         "functions": [_function(function) for function in functions],
-        "constants": {name: (c.dtype, c.shape) for name, c in constants.items()},
+        "constants": {n: (c.dtype, c.shape, files[n]) for n, c in constants.items()},
     }
     (folder / "job.json").write_text(json.dumps(job))
     for name, constant in constants.items():
-        stored(constant, data, target).tofile(folder / f"{name}.bin")
+        stored(constant, data, target).tofile(folder / files[name])
 
 
 def stored(

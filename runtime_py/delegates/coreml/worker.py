@@ -134,8 +134,8 @@ def _tensor(
     from coremltools.converters.mil.mil import Builder as mb  # noqa: N813  # its own way
 
     if name not in names:
-        dtype, shape = job["constants"][name]
-        held = np.fromfile(folder / f"{name}.bin", _TYPES[dtype]).reshape(shape)
+        dtype, shape, file = job["constants"][name]
+        held = np.fromfile(folder / file, _TYPES[dtype]).reshape(shape)
         made = mb.const(val=held, name=name)
         if held.size >= _LEAST and dtype != "bool":
             made.op.weight_id = name  # functions with the same one share the bytes
