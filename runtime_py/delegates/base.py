@@ -107,7 +107,6 @@ class Packing:
         partitions: ids of the program's delegates that use it, ascending.
         nbytes: how long it is.
         content: returns its bytes, as long as the backend is open.
-        folder: whether the bytes are a zip archive of a folder, which the target takes.
         remark: what whoever exports it should know, "" for nothing.
     """
 
@@ -116,7 +115,6 @@ class Packing:
     partitions: tuple[int, ...]
     nbytes: int
     content: Callable[[], bytes]
-    folder: bool = False
     remark: str = ""
 
 
@@ -228,9 +226,12 @@ class Delegate(Protocol):
 
     Attributes:
         runs_on: what it computes on, in words, by which `kvc recipes` groups recipes.
+        exports_folder: whether what `export` makes is a zip archive of a folder, which
+            the targets take.
     """
 
     runs_on: ClassVar[str] = ""
+    exports_folder: ClassVar[bool] = False
 
     def __init__(self, options: Options) -> None:
         """Make it for the resources of a program."""

@@ -37,6 +37,7 @@ class CoreMl(Delegate):
     """The run-time half."""
 
     runs_on = "Apple's Core ML, its float16 computed on the host"
+    exports_folder = True
 
     def __init__(self, options: Options) -> None:
         self._program, self._path = options.program, options.path
@@ -82,7 +83,7 @@ class CoreMl(Delegate):
             raise ExportFailed(target=target, what=error.what, reason=reason) from error
         raw = package_of(functions, partial(_stored, held, target), target)
         numbers, key = tuple(sorted(handles)), f"coreml {target}"
-        return Packing(key, "", numbers, len(raw), lambda: raw, True, UNVERIFIED)
+        return Packing(key, "", numbers, len(raw), lambda: raw, UNVERIFIED)
 
     def packed(self) -> Mapping[str, int]:
         """Return that nothing is kept."""
