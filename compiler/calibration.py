@@ -129,9 +129,13 @@ def _ranged(
     """Return a partition with the ranges that its backend asks for."""
     if not backend.calibrated:
         return partition
-    seen = observed.ranges[delegate]
+    seen, scores = observed.ranges[delegate], observed.scores.get(delegate, {})
     ids = value_numbers(partition.graph).items()
-    return replace(partition, ranges={v: seen[i] for v, i in ids if i in seen})
+    return replace(
+        partition,
+        ranges={v: seen[i] for v, i in ids if i in seen},
+        scores={v: scores[i] for v, i in ids if i in scores},
+    )
 
 
 def _check_run(program: model.Program, observed: Observed, backend: str) -> None:

@@ -25,11 +25,11 @@ class Recipe:
         weights: how the float32 matrices of linear layers and embeddings are stored
             that no other setting quantizes. "bfloat16" halves them; linear layers then
             multiply in bfloat16, with sums in float32.
-        linear: arithmetic of linear layers. "q8" is int8 weight [out, in] with one
-            float32 scale per output channel, and activations as they are. "qd8" is the
-            same weight, and activations quantized to int8 per row at run time. "qb4" is
-            int4 weight with one bfloat16 scale per 32 inputs of an output channel, and
-            activations as those of "qd8".
+        linear: arithmetic of linear layers. "qd8" is int8 weight [out, in] with one
+            float32 scale per output channel, and activations quantized to int8 per
+            row at run time. "w8" is the same weight, multiplied in float32, or as the
+            backend says. "qb4" is int4 weight with one bfloat16 scale per 32
+            inputs of an output channel, and the same activations.
         embedding: how embedding tables are stored. "int8" is one float32 scale per
             row, rows are widened as they are looked up.
         backend: which backend is offered the graph; "" leaves all to kvc's kernels.
@@ -51,7 +51,7 @@ class Recipe:
     description: str
     text: str
     weights: Literal["float32", "bfloat16"]
-    linear: Literal["float32", "q8", "qd8", "qb4"]
+    linear: Literal["float32", "qd8", "qb4", "w8"]
     embedding: Literal["float32", "int8"]
     backend: str
     backend_options: Mapping[str, Option] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Setting:
 
 SETTINGS = (
     Setting("weights", "dtype", "weights", ("float32", "bfloat16")),
-    Setting("linear", "scheme", "linear", ("float32", "q8", "qd8", "qb4")),
+    Setting("linear", "scheme", "linear", ("float32", "qd8", "qb4", "w8")),
     Setting("embedding", "scheme", "embedding", ("float32", "int8")),
     Setting("cache", "dtype", "cache", ("float32", "float16", "int8")),
     Setting("backend", "name", "backend", ("",), open=True),

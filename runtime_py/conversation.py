@@ -131,6 +131,11 @@ class Conversation:
     def __repr__(self) -> str:
         return f"<Conversation, {len(self.messages)} messages, on {self._session!r}>"
 
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether the model can be shown pictures."""
+        return self._places is not None
+
     def picture(self, picture: "Picture") -> InParts:
         """Return a picture as the model takes it, for `say`.
 

@@ -5,6 +5,7 @@ backends of fixed point choose by them how they store what they compute.
 """
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Calibration
@@ -36,7 +37,10 @@ class Observed:
         ranges: of the floating-point values of each partition, by its id. Values that
             share memory share a range, and so do all values that are one state.
         calibration: what was used.
+        scores: of each partition, by its id: of the products of queries and keys of
+            each attention, scaled, by its result.
     """
 
     ranges: Mapping[int, Ranges]
     calibration: Calibration
+    scores: Mapping[int, Ranges] = field(default_factory=dict)

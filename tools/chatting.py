@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from kvc.runtime import Conversation, Generation
     from kvc.runtime.embedding.parts import InParts
 
-HELP = (
-    "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer, "
-    "/image FILE shows a picture with the next message"
+_COMMANDS = (
+    "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
 )
+_PICTURES = "/image FILE shows a picture with the next message"
+
+
+def commands_of(conversation: "Conversation") -> str:
+    """Return what can be written beside messages, pictures only if they are read."""
+    return f"{_COMMANDS}, {_PICTURES}" if conversation.reads_pictures else _COMMANDS
 
 
 class Terminal(Protocol):
@@ -99,13 +104,13 @@ def run_chat(
             case "/quit" | "/exit":
                 return
             case "/help":
-                terminal.note(HELP)
+                terminal.note(commands_of(conversation))
             case "/reset":
                 conversation.reset()
                 images.clear()
                 terminal.note("a new conversation")
             case word if word[:1] == "/" and word[1:].isalpha():  # a path is said
-                terminal.note(f"there is no {word}; {HELP}")
+                terminal.note(f"there is no {word}; {commands_of(conversation)}")
             case "" if conversation.is_chat:
                 pass
             case _:

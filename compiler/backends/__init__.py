@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 
 from kvc.compiler.backends.base import Backend, Lowered, Partition
 from kvc.compiler.backends.blocks import BlockBackend
+from kvc.compiler.backends.coreai import CoreAI
 from kvc.compiler.backends.coreml import CoreMl
 from kvc.compiler.backends.cpu import Cpu
 from kvc.compiler.backends.ethosu import EthosU
@@ -21,7 +22,7 @@ from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend
 ENTRY_POINTS = "kvc.backends"
 
 BACKENDS: dict[str, type[Backend]] = {
-    each.name: each for each in (CoreMl, Cpu, EthosU, Mlx, Qnn, Vulkan, Xnnpack)
+    each.name: each for each in (CoreAI, CoreMl, Cpu, EthosU, Mlx, Qnn, Vulkan, Xnnpack)
 }
 
 __all__ = [

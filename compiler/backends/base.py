@@ -33,11 +33,14 @@ class Partition:
             each floating-point value, by its id; inputs and constants among them. One
             of no elements has none. What lies in the memory of one state has one range
             in all methods. Empty for other backends.
+        scores: likewise, of the products of queries and keys of each attention, scaled,
+            by the id of its result.
     """
 
     graph: Method
     sizes: tuple[Mapping[str, int], ...] | None = None
     ranges: Mapping[int, Range] = field(default_factory=dict)
+    scores: Mapping[int, Range] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class Backend(ABC):
     name: ClassVar[str]
     in_place: ClassVar[bool] = False
     fixed_shapes: ClassVar[bool] = False
-    calibrated: ClassVar[bool] = False
+    calibrated: bool = False
 
     def __init__(self, options: Mapping[str, Option]) -> None:
         """Take what a recipe says in `[backend.options]`; here, that it says nothing.

@@ -1,5 +1,7 @@
 """The backend `qnn`, ahead of time: chooses what may be computed in float16.
 
+With the option `activations = "uint16"`, on integers, whose grids samples give.
+
 Products and what follows from them are taken. What no product feeds is left to others:
 positions, angles and tables that numbers of tokens are made of need more than float16
 has. So is a cache that others than attention read, since the device never has its new
@@ -7,14 +9,22 @@ content in one piece; and what reads, where the host has to, what the device has
 a cache, a place in it, a mask.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
 
+from kvc.compiler.backends.base import Lowered, Partition
 from kvc.compiler.backends.blocks import BlockBackend
 from kvc.compiler.backends.operands import able_nodes
-from kvc.compiler.ir import Method, Node, Value
-from kvc.schema.backends import qnn
+from kvc.compiler.backends.qnn_grids import payloads
+from kvc.compiler.ir import Constant, Method, Node, Value
+from kvc.recipes import Option
+from kvc.schema.backends import qnn, qnn_fixed
 from kvc.schema.backends.operands import WhyNot
+from kvc.schema.errors import BadOption
 from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Symbol
+
+_ACTIVATIONS: Final = "activations"
 
 _KEYS, _VALUES = 1, 2  # arguments of `kvc::attention`
 # Arguments that the host reads before the device runs: a cache, where it is written and
@@ -28,10 +38,46 @@ class Qnn(BlockBackend):
     name: ClassVar[str] = "qnn"
     fixed_shapes = True
 
+    def __init__(self, options: Mapping[str, Option]) -> None:
+        """Take how activations are stored, "float16" or "uint16".
+
+        Raises:
+            BadOption: they cannot be, or there is another option.
+        """
+        rest = dict(options)
+        found = rest.pop(_ACTIVATIONS, "float16")
+        super().__init__(rest)
+        if found not in ("float16", "uint16"):
+            raise BadOption(
+                backend=self.name,
+                option=_ACTIVATIONS,
+                expected="'float16' or 'uint16'",
+                found=repr(found),
+            )
+        self.calibrated = found == "uint16"
+
     @property
     def supported(self) -> WhyNot:
         """Return the list of what it supports."""
-        return qnn.why_not
+        return qnn_fixed.why_not if self.calibrated else qnn.why_not
+
+    def lower(
+        self,
+        partitions: Mapping[str, Sequence[Partition]],
+        constants: Mapping[str, Constant],
+        symbols: tuple[Symbol, ...],
+    ) -> Mapping[str, Sequence[Lowered]]:
+        """Return the grids of each partition, if it computes on any.
+
+        Raises:
+            RangeUnbounded: a value becomes infinite.
+        """
+        if not self.calibrated:
+            return super().lower(partitions, constants, symbols)
+        return {
+            name: [Lowered(payload=payload) for payload in some]
+            for name, some in payloads(partitions).items()
+        }
 
     def supports(self, method: Method) -> frozenset[int]:
         """Return the nodes to take."""

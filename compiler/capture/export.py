@@ -36,7 +36,7 @@ from kvc.compiler.capture.questions import (
 )
 from kvc.compiler.capture.quiet import quiet
 from kvc.compiler.capture.real_parts import without_complex
-from kvc.compiler.capture.renormed import noted_tables, refuse_other_reads
+from kvc.compiler.capture.renormed import Bound, bounds_of, noted_lookups
 from kvc.compiler.capture.shadow import Observed, shadowed_forward
 from kvc.compiler.capture.sizes_kept import work_once
 from kvc.compiler.capture.traced import Traced, traced_method
@@ -116,6 +116,9 @@ _ADVICE = {
 }
 
 
+Bounds = Mapping[object, Bound]
+
+
 @dataclass(frozen=True, slots=True)
 class CapturedMethod:
     """A traced method.
@@ -127,6 +130,7 @@ class CapturedMethod:
         lifted: the buffers that are inputs after the arguments, in order.
         exported: functional: mutations are outputs.
         observed: how it reached the model's memory.
+        bounds: of tables whose rows it shortens, by their memory.
     """
 
     method: Method
@@ -134,6 +138,7 @@ class CapturedMethod:
     lifted: tuple[Lifted, ...]
     exported: ExportedProgram
     observed: Observed
+    bounds: Bounds
 
 
 def capture(
@@ -154,11 +159,15 @@ def capture(
     lifted = lifted_buffers(model, states)
     traced = traced_method(model, method, lifted)
     with _ONE_AT_A_TIME, shadowed_forward(model, method, lifted) as observed:
-        exported = _export(model, traced, observed)
-    return CapturedMethod(traced.method, traced.arguments, lifted, exported, observed)
+        exported, bounds = _export(model, traced, observed)
+    return CapturedMethod(
+        traced.method, traced.arguments, lifted, exported, observed, bounds
+    )
 
 
-def _export(model: nn.Module, traced: Traced, observed: Observed) -> ExportedProgram:
+def _export(
+    model: nn.Module, traced: Traced, observed: Observed
+) -> tuple[ExportedProgram, Bounds]:
     asked: list[Question] = []
     outer = sys.exception()
     with noted_constants() as fixed:
@@ -176,7 +185,7 @@ def _export(model: nn.Module, traced: Traced, observed: Observed) -> ExportedPro
 
 def _attempt(
     model: nn.Module, traced: Traced, asked: list[Question]
-) -> ExportedProgram:
+) -> tuple[ExportedProgram, Bounds]:
     """Export once, or more; what the code asks about sizes is added to `asked`."""
     try:
         return _trace(model, traced, asked)
@@ -203,7 +212,7 @@ def _trace(
     asked: list[Question],
     oblivious: bool = False,
     deferred: bool = False,
-) -> ExportedProgram:
+) -> tuple[ExportedProgram, Bounds]:
     # Without "duck shapes": two Dims stay two when their examples are equal.
     settings = symbol_settings.patch(  # type: ignore[attr-defined]
         use_duck_shape=False, backed_size_oblivious=oblivious
@@ -216,7 +225,7 @@ def _trace(
     with torch.no_grad(), settings, ExitStack() as stack:
         for each in patched:
             stack.enter_context(each)
-        with unused_kept(), noted_questions(asked), noted_tables() as tables:
+        with unused_kept(), noted_questions(asked), noted_lookups() as lookups:
             exported = torch.export.export(
                 model,
                 (),
@@ -228,10 +237,10 @@ def _trace(
         check_questions(method, inputs, exported, [*asked, *asserted(exported)])
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)
-        refuse_other_reads(method.name, exported, tables)
+        bounds = bounds_of(method.name, exported, lookups)
         functional: ExportedProgram = exported.run_decompositions(decompositions())
         without_complex(method.name, functional)
-        return functional
+        return functional, bounds
 
 
 def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:

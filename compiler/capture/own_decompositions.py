@@ -152,7 +152,10 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     self, mask = self.expand(shape), mask.expand(shape)
     flat = mask.reshape(-1)
     places = (flat.to(torch.int64).cumsum(0) - 1).clamp_min(0)
-    values = source.reshape(-1)[places].reshape(self.shape)
+    given = source.reshape(-1)
+    if 0 in source.shape:  # a value for where the mask is false; elsewhere none is left
+        given, places = self.new_zeros(1), torch.where(flat, 1, 0)
+    values = given[places].reshape(self.shape)
     return torch.where(mask, values, self)
 
 
@@ -166,7 +169,7 @@ def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> ob
     wrong = (repeats < 0).any() | (repeats.sum() != output_size)
     places = torch.arange(output_size)
     found = torch.searchsorted(repeats.cumsum(0), places, right=True)
-    return torch.where(wrong, repeats.shape[0], found)
+    return torch.where(wrong, repeats.shape[0], found).to(repeats.dtype)
 
 
 def _as_strided(

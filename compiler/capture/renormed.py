@@ -2,14 +2,14 @@
 
 `functional.embedding(..., max_norm=)` shortens rows in the table itself before it looks
 them up. In: such a call. Out: the rows, shortened after they are looked up, which are
-the same numbers. What else reads the table would see other rows in torch; that is found
-in the trace and refused.
+the same numbers up to rounding. What else reads the table would see other rows in
+torch; that is found in the trace and refused. `import_fx/bounded.py` compares methods.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
@@ -20,16 +20,36 @@ from kvc.compiler.capture.registered import memory
 from kvc.schema.errors import CaptureError
 
 _SMALL = 1e-7  # what torch adds to a norm before it divides by it
-_BOUNDED: ContextVar[list[Tensor] | None] = ContextVar("bounded", default=None)
+_NEVER_SHORT = (
+    "embedding(..., max_norm=) with norm_type=0 or a negative max_norm changes rows at "
+    "each lookup, which a bundle does not; shorten rows before, and leave max_norm out"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How long rows of a table may be.
+
+    Attributes:
+        most: the greatest norm.
+        norm_type: which norm.
+    """
+
+    most: float
+    norm_type: float
+
+
+Lookup = tuple[Tensor, Bound]  # of a table, as traced
+_BOUNDED: ContextVar[list[Lookup] | None] = ContextVar("bounded", default=None)
 
 
 @contextmanager
-def noted_tables() -> Iterator[list[Tensor]]:
-    """Note the tables whose rows are shortened, one entry for each lookup."""
-    tables: list[Tensor] = []
-    token = _BOUNDED.set(tables)
+def noted_lookups() -> Iterator[list[Lookup]]:
+    """Note the lookups that shorten rows."""
+    lookups: list[Lookup] = []
+    token = _BOUNDED.set(lookups)
     try:
-        yield tables
+        yield lookups
     finally:
         _BOUNDED.reset(token)
 
@@ -47,34 +67,59 @@ def bounded_embedding(
     noted = _BOUNDED.get()
     if max_norm is None or noted is None:
         return None
-    noted.append(weight)
+    noted.append((weight, Bound(max_norm, norm_type)))
     rows = functional.embedding(x, weight)
     norms = torch.linalg.vector_norm(rows, norm_type, -1, keepdim=True)
     return torch.where(norms > max_norm, rows * (max_norm / (norms + _SMALL)), rows)
 
 
-def refuse_other_reads(
-    method: str, exported: ExportedProgram, tables: list[Tensor]
-) -> None:
-    """Check that nothing but such lookups reads a table of theirs.
+def bounds_of(
+    method: str, exported: ExportedProgram, lookups: Sequence[Lookup]
+) -> Mapping[object, Bound]:
+    """Return the bound of each table by its memory, as the model has it.
 
     Raises:
-        CaptureError: something else does, which torch gives shortened rows; or it is
-            an argument of the method.
+        CaptureError: torch gives shortened rows to something else that reads such a
+            table; or the table is an argument of the method; or it would have other
+            rows after each call.
     """
-    lookups = Counter(map(memory, tables))
+    found: dict[object, Bound] = {}
     given = exported.graph_signature.user_inputs
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
-        wanted = lookups.get(memory(value), 0) if isinstance(value, Tensor) else 0
-        alone = _reads(node) == wanted == len(node.users) and node.name not in given
-        if wanted and not alone:
-            reason = (
-                "a table that embedding(..., max_norm=) shortens in place is read by "
-                "other code too, or is given by the caller; shorten its rows before, "
-                "and leave max_norm out"
-            )
-            raise CaptureError(method=method, place="", reason=reason)
+        if not isinstance(value, Tensor):
+            continue
+        own = [bound for table, bound in lookups if memory(table) == memory(value)]
+        if not own:
+            continue
+        alone = _reads(node) == len(own) == len(node.users) and node.name not in given
+        if not alone or len({*own}) > 1:
+            raise other_reads(method)
+        if own[0].norm_type == 0 or own[0].most < 0:
+            raise CaptureError(method=method, place="", reason=_NEVER_SHORT)
+        found[memories_read(exported)[node.name]] = own[0]
+    return found
+
+
+def memories_read(exported: ExportedProgram) -> Mapping[str, object]:
+    """Return the memory of each tensor of the model that a method reads, by node."""
+    tensors = {**exported.state_dict, **exported.constants}
+    used = {n.name for n in exported.graph.find_nodes(op="placeholder") if n.users}
+    return {
+        spec.arg.name: memory(tensors[spec.target])
+        for spec in exported.graph_signature.input_specs
+        if spec.target in tensors and spec.arg.name in used
+    }
+
+
+def other_reads(method: str) -> CaptureError:
+    """Return the error that a table is read in another way, too."""
+    reason = (
+        "a table that embedding(..., max_norm=) shortens in place is read by other "
+        "code too, or with another bound, or is given by the caller; shorten its rows "
+        "before, and leave max_norm out"
+    )
+    return CaptureError(method=method, place="", reason=reason)
 
 
 def _reads(node: fx.Node) -> int:

@@ -14,6 +14,7 @@ from kvc.compiler.capture import CapturedMethod
 from kvc.compiler.capture.aliases import Memory
 from kvc.compiler.capture.lifted import paths_of
 from kvc.compiler.import_fx.borders import Owned, mutated_tensors
+from kvc.compiler.import_fx.bounded import check_bounded
 from kvc.compiler.import_fx.carried import Carried, read_carry
 from kvc.compiler.import_fx.grown import Use, carried_state
 from kvc.compiler.import_fx.joined import define_joined_sizes
@@ -71,6 +72,7 @@ def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Pr
     tensors = TensorTable(named, mutated, sized_types(captured, named))
     check_written(captured, tensors)
     check_reached(captured, tensors)
+    check_bounded(captured)
     traced = _read(captured, names)
     carried = _carried_states(traced, symbols, frozenset(named))
     methods = _import_all(model, traced, tensors, carried)

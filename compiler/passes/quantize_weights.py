@@ -2,7 +2,7 @@
 
 `linear(x, weight)` becomes `quantize_rows(x)` and a product: `linear_qd8(...)` over
 int8 weights with one scale per output channel, or `linear_qb4(...)` over int4 weights
-with one scale per block of 32 inputs; or `linear_q8(x, ...)` over the int8 weights,
+with one scale per block of 32 inputs; or `linear_w8(x, ...)` over the int8 weights,
 with activations as they are. `embedding(weight, ids)` reads int8 rows. An int8 matrix
 is stored in the same way for both, so a tied embedding is one blob. That is why a
 matrix that is also an int8 embedding is never multiplied as int4: a second copy would
@@ -29,15 +29,14 @@ class QuantizeWeights:
 
     Attributes:
         linear: how linear layers multiply; activations are quantized per row at run
-            time, but for "q8", which leaves the matrices of experts float32. "qb4"
-            falls back to "qd8" where rows cannot be cut into blocks, or are no multiple
-            of eight.
+            time, but with "w8", whose experts stay float32. "qb4" falls back to "qd8"
+            where rows cannot be cut into blocks, or are no multiple of eight.
         embedding: store embeddings as int8.
         keep: patterns of what stays float32, as routers do.
     """
 
     name: ClassVar[str] = "quantize-weights"
-    linear: Literal["float32", "q8", "qd8", "qb4"]
+    linear: Literal["float32", "qd8", "qb4", "w8"]
     embedding: bool
     keep: tuple[str, ...] = ()
 
@@ -78,13 +77,14 @@ class QuantizeWeights:
             weight = builder.weight_name(node.arguments[1])
             quantizable = _has_columns(node.arguments[1])
             if weight is not None and quantizable and _is_float(node.arguments[0]):
-                if self.linear == "q8":
-                    yield _with_int8_weight(node, weight, builder, book)
+                if self.linear == "w8":
+                    yield _floats_by_int8(node, weight, builder, book)
                     return
                 narrow = self.linear == "qb4" and weight not in tables
                 yield from _quantized_linear(node, weight, narrow, builder, book)
                 return
-        if self.linear not in ("float32", "q8") and node.op == "kvc::expert_linear":
+        quantizing = self.linear in ("qd8", "qb4")
+        if quantizing and node.op == "kvc::expert_linear":
             weight = builder.weight_name(node.arguments[1], rank=3)
             if weight is not None and _has_columns(node.arguments[0]):
                 yield from _quantized_experts(node, weight, builder, book)
@@ -150,14 +150,6 @@ def _in_blocks(weight: Value) -> bool:
     return rows % QB4_ROWS == 0 and columns > 0 and columns % QB4_BLOCK == 0
 
 
-def _with_int8_weight(
-    node: Node, name: str, builder: MethodBuilder, book: WeightBook
-) -> Node:
-    x, weight, bias = node.arguments
-    stored = _int8_weight(weight, name, builder, book)
-    return replace(node, op="kvc::linear_q8", arguments=(x, *stored, bias))
-
-
 def _quantized_linear(
     node: Node, name: str, narrow: bool, builder: MethodBuilder, book: WeightBook
 ) -> Iterator[Node]:
@@ -172,6 +164,14 @@ def _quantized_linear(
     else:
         op, stored = "kvc::linear_qd8", _int8_weight(weight, name, builder, book)
     yield replace(node, op=op, arguments=(*quantized, *stored, bias))
+
+
+def _floats_by_int8(
+    node: Node, name: str, builder: MethodBuilder, book: WeightBook
+) -> Node:
+    x, weight, bias = node.arguments
+    stored = _int8_weight(weight, name, builder, book)
+    return replace(node, op="kvc::linear_w8", arguments=(x, *stored, bias))
 
 
 def _quantized_experts(

@@ -5,23 +5,27 @@ the program, whatever its backends are, and what its calls have shown.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.binding.values import Values
+from kvc.runtime.calibration.scores import SCORES
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Delegate, Options
 from kvc.runtime.delegates.state_memories import StateMemories
 from kvc.runtime.delegates.stepped import SteppedHandle
 from kvc.runtime.program import Program
+from kvc.runtime.recording import Step
 from kvc.schema import model
 from kvc.schema.calibration import Range
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import SamplesNotFinite
-from kvc.schema.model import Constant
+from kvc.schema.model import Constant, Instruction
 
 Seen = dict[int, Range]  # by value
 
@@ -32,6 +36,7 @@ class ObservedHandle(SteppedHandle):
     Attributes:
         graph: its code.
         seen: the ranges of what has been there, by value.
+        scores: those of the scores of each attention, by its result.
     """
 
     def __init__(
@@ -44,6 +49,19 @@ class ObservedHandle(SteppedHandle):
         self._method = program.methods[partition.method].name
         self.graph = self._graph
         self.seen: Seen = {}
+        self.scores: Seen = {}
+
+    def before(self, instruction: Instruction, values: Values) -> Sequence[Step]:
+        """Note the scores of an attention; see `SteppedHandle.before`."""
+        multiply = SCORES.get(instruction.op)
+        if multiply is None:
+            return ()
+        given = [values.argument(each, values.array) for each in instruction.arguments]
+        (result,) = instruction.results
+        return [(self._attends, (result, partial(multiply, *given)))]
+
+    def _attends(self, result: int, multiply: Callable[[], Array]) -> None:
+        self._note(self.scores, result, multiply())
 
     def reached(self, value: int, array: Array) -> None:
         """Note a value.
@@ -51,13 +69,17 @@ class ObservedHandle(SteppedHandle):
         Raises:
             SamplesNotFinite: it holds a NaN.
         """
-        if not array.size or not self._graph.values[value].type.dtype.is_floating:
+        if self._graph.values[value].type.dtype.is_floating:
+            self._note(self.seen, value, array)
+
+    def _note(self, seen: Seen, value: int, array: Array) -> None:
+        if not array.size:
             return
         found = Range(float(np.min(array)), float(np.max(array)))
         if math.isnan(found.low) or math.isnan(found.high):
             raise self._not_finite(value)
-        before = self.seen.get(value)
-        self.seen[value] = found if before is None else before.joined(found)
+        before = seen.get(value)
+        seen[value] = found if before is None else before.joined(found)
 
     def _not_finite(self, value: int) -> SamplesNotFinite:
         makers = (s for s in self._graph.instructions if value in s.results)
@@ -137,17 +159,25 @@ class Observation:
             bundle.path, bundle.digest, stored, "map", find_backend=lambda _: Noted
         )
 
-    def ranges(self) -> dict[int, Seen]:
-        """Return the ranges of each partition that has run, by its id.
-
-        Values that share memory share a range, and all that are one state do.
-        """
-        handles = {
+    def _handles(self) -> dict[int, ObservedHandle]:
+        """Return the partitions that have run, by their ids."""
+        return {
             number: handle
             for observer in self._observers
             for number, handle in observer.handles.items()
             if handle.seen
         }
+
+    def scores(self) -> dict[int, Seen]:
+        """Return the ranges of the scores of attention, by partition."""
+        return {number: handle.scores for number, handle in self._handles().items()}
+
+    def ranges(self) -> dict[int, Seen]:
+        """Return the ranges of each partition that has run, by its id.
+
+        Values that share memory share a range, and all that are one state do.
+        """
+        handles = self._handles()
         for handle in handles.values():
             handle.note_constants()
         memories = StateMemories(self._declared)

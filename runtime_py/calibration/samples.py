@@ -77,7 +77,7 @@ class Samples:
         """
         with observed(bundle) as observation:
             used = self._run(observation.program, progress)
-            return Observed(observation.ranges(), used)
+            return Observed(observation.ranges(), used, observation.scores())
 
     def _run(self, program: Program, progress: Progress) -> Calibration:
         if self._arrays.by_name:

@@ -21,6 +21,7 @@ from kvc.schema.errors import MissingLibrary
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Block, Program
 from kvc.schema.model import Delegate as Partition
+from kvc.schema.torch_package import has_torch
 
 
 class ReferenceUsed(UserWarning):
@@ -92,9 +93,15 @@ def library_unless(
             raise
         if backend not in _warned:
             _warned.add(backend)
-            text = f"{error}. Until then {backend} runs its reference, which is slower"
+            text = f"{error}. Until then {backend} {_without_library()}"
             warnings.warn(text, ReferenceUsed, stacklevel=2)
         return None
+
+
+def _without_library() -> str:
+    if has_torch():
+        return "runs its reference, which is slower"
+    return "cannot run here: its reference needs PyTorch, which is not installed either"
 
 
 @frozen
@@ -107,6 +114,7 @@ class Packing:
         partitions: ids of the program's delegates that use it, ascending.
         nbytes: how long it is.
         content: returns its bytes, as long as the backend is open.
+        folder: whether the bytes are a zip archive of a folder, which the target takes.
         remark: what whoever exports it should know, "" for nothing.
     """
 
@@ -115,6 +123,7 @@ class Packing:
     partitions: tuple[int, ...]
     nbytes: int
     content: Callable[[], bytes]
+    folder: bool = False
     remark: str = ""
 
 
@@ -226,8 +235,7 @@ class Delegate(Protocol):
 
     Attributes:
         runs_on: what it computes on, in words, by which `kvc recipes` groups recipes.
-        exports_folder: whether what `export` makes is a zip archive of a folder, which
-            the targets take.
+        exports_folder: whether what `export` makes is a folder (`Packing.folder`).
     """
 
     runs_on: ClassVar[str] = ""

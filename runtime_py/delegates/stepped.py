@@ -29,6 +29,10 @@ class SteppedHandle(ReferenceHandle):
             array: all of it, and no more.
         """
 
+    def before(self, instruction: Instruction, values: Values) -> Sequence[Step]:
+        """Return what is to be done before an instruction: here, nothing."""
+        return ()
+
     def watched(self, frame: Frame, sizes: Mapping[str, int], memory: Memory) -> Frame:
         """Return the frame with a step after each value."""
         graph, values = self._graph, Values(self._graph, sizes, memory)
@@ -38,7 +42,7 @@ class SteppedHandle(ReferenceHandle):
         places: list[tuple[int, ...]] = [(0,)] * len(steps)
         by_place = _by_place(frame)
         for index, instruction in enumerate(graph.instructions):
-            here = list(by_place.get(index, ()))
+            here = [*self.before(instruction, values), *by_place.get(index, ())]
             made = _made(instruction, values)
             here += [(self.reached, (value, array)) for value, array in made]
             steps += here

@@ -38,6 +38,7 @@ Factory = type[Delegate]
 
 # By name; what is a text is imported when a bundle first names it.
 DELEGATES: dict[str, Factory | str] = {
+    "coreai": "kvc.runtime.delegates.coreai:CoreAI",
     "coreml": "kvc.runtime.delegates.coreml:CoreMl",
     "cpu": "kvc.runtime.delegates.cpu:Cpu",
     "ethosu": "kvc.runtime.delegates.ethosu:EthosU",

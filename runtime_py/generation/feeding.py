@@ -20,6 +20,7 @@ from kvc.runtime.generation.choosing import Logits
 from kvc.runtime.generation.encoding import Encoding
 from kvc.runtime.generation.picturing import Feed, Picturing
 from kvc.runtime.generation.row import Row
+from kvc.runtime.metadata import parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import (
     BadSetting,
@@ -313,10 +314,16 @@ def find_roles(session: Session, role: str) -> list[Method]:
 
     Raises:
         UnknownName: none has.
+        BadSetting: none has, and what the bundle calls its task is no JSON.
     """
     found = [method for method in session.methods.values() if method.role == role]
     if not found:
-        raise missing_role(session, role, "; a method is given one by Method(role=...)")
+        task = parsed(session.metadata, "task")
+        other = (
+            f"; its model is for another task, {task!r}: use kvc embed or kvc classify"
+        )
+        hint = other if task else "; a method is given one by Method(role=...)"
+        raise missing_role(session, role, hint)
     return found
 
 

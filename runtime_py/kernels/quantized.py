@@ -1,7 +1,7 @@
 """Kernels of quantized weights: rows quantized at run time, weights ahead of time.
 
 The arithmetic of quantized rows is that of XNNPACK's qd8 operators, float32 throughout;
-`kvc::linear_q8` multiplies float32 rows as they are. Weights are
+`kvc::linear_w8` multiplies float32 rows as they are. Weights are
 symmetric: int8 [out, in] with one scale for each output channel, or int4 with one for
 each block of a row; an activation row has its own scale and zero point, found when it
 is quantized.
@@ -63,33 +63,6 @@ def _zero_point(low: Tensor, high: Tensor) -> Tensor:
     return zero.clamp_(_LEAST, _GREATEST).round_()
 
 
-def _linear_q8(
-    out: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-) -> None:
-    """Write x W^T * weight_scale + bias, W widened a few rows at a time.
-
-    Args:
-        out: float32 [..., out].
-        x: float32 [..., in].
-        weight: int8 [out, in].
-        weight_scale: float32 [out].
-        bias: float32 [out].
-    """
-    rows = x.reshape(-1, x.shape[-1])
-    result = out.view(len(rows), len(weight))
-    count = max(1, _CHUNK // max(1, weight.shape[1]))
-    for first in range(0, len(weight), count):
-        part = weight[first : first + count].float()
-        torch.mm(rows, part.t(), out=result[:, first : first + len(part)])
-    result.mul_(weight_scale)
-    if bias is not None:
-        result.add_(bias)
-
-
 def linear_qd8(
     out: Tensor,
     q: Tensor,
@@ -120,6 +93,29 @@ def linear_qd8(
     product.addcmul_(zero, rows, value=-1)
     result = out.view(product.shape)
     torch.div(product, scale.reshape(-1, 1), out=result)
+    result.mul_(weight_scale)
+    if bias is not None:
+        result.add_(bias)
+
+
+def _linear_w8(
+    out: Tensor, x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None
+) -> None:
+    """Write x W^T * weight_scale + bias, in float32.
+
+    Args:
+        out: float32 [..., out].
+        x: float32 [..., in].
+        weight: int8 [out, in], widened some rows at a time.
+        weight_scale: float32 [out].
+        bias: float32 [out].
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    result = out.view(len(rows), len(weight))
+    step = max(1, _CHUNK // max(1, weight.shape[1]))
+    for start in range(0, len(weight), step):
+        part = weight[start : start + step].to(torch.float32)
+        torch.mm(rows, part.t(), out=result[:, start : start + step])
     result.mul_(weight_scale)
     if bias is not None:
         result.add_(bias)
@@ -206,9 +202,9 @@ def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -
 
 KERNELS: dict[str, Kernel] = {
     "kvc::embedding_q8": _embedding_q8,
-    "kvc::linear_q8": _linear_q8,
     "kvc::linear_qb4": _linear_qb4,
     "kvc::linear_qd8": linear_qd8,
+    "kvc::linear_w8": _linear_w8,
     "kvc::quantize_cache": quantize_into,
     "kvc::quantize_rows": _quantize_rows,
 }

@@ -201,7 +201,7 @@ def _table(rule: Rule, names: str) -> dict[str, Rule]:
     return {f"aten::{name}": rule for name in names.split()}
 
 
-INT8_WEIGHTS: Final = frozenset({"kvc::linear_q8", "kvc::embedding_q8"})
+INT8_WEIGHTS: Final = frozenset({"kvc::linear_w8", "kvc::embedding_q8"})
 RULES: Final[Mapping[str, Rule]] = {
     **_table(_sum, "add.Tensor sub.Tensor add.Scalar sub.Scalar rsub.Scalar"),
     **_table(_number_types, "mul.Tensor mul.Scalar maximum minimum neg abs clamp"),
@@ -230,7 +230,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten::gather": _gathered,
     "aten::copy": _copied,
     "aten::scaled_dot_product_attention": _attention_product,
-    "kvc::linear_q8": _over_int8,
+    "kvc::linear_w8": _over_int8,
     "kvc::embedding_q8": _table_lookup,
     "kvc::rotary_embedding": _float_results,
     "kvc::glu": _float_results,
@@ -241,7 +241,7 @@ RULES: Final[Mapping[str, Rule]] = {
 # What they make is float16, and so is what is computed with it.
 ANCHORS: Final = frozenset(
     {
-        *("aten::linear", "kvc::linear_q8", "aten::addmm"),
+        *("aten::linear", "kvc::linear_w8", "aten::addmm"),
         *("aten::embedding", "kvc::embedding_q8"),
         *("aten::rms_norm", "aten::layer_norm"),
         *("aten::scaled_dot_product_attention", ATTENTION),

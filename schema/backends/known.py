@@ -5,14 +5,27 @@ In: a backend's name, and an instruction as its list sees it. Out: a reason in w
 of partitions all the same; `why_apart` says why, by what its cutting does.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
-from kvc.schema.backends import coreml, cpu, ethosu, mlx, qnn, vulkan, xnnpack
+from kvc.schema.backends import (
+    coreai,
+    coreml,
+    cpu,
+    ethosu,
+    mlx,
+    qnn,
+    qnn_fixed,
+    vulkan,
+    xnnpack,
+)
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.ops import AFTER, OPS, Aliasing
 
 _WHY_NOT: Final[dict[str, WhyNot]] = {
+    "coreai": coreai.why_not,
     "coreml": coreml.why_not,
     "cpu": cpu.why_not,
     "ethosu": ethosu.why_not,
@@ -21,16 +34,23 @@ _WHY_NOT: Final[dict[str, WhyNot]] = {
     "vulkan": vulkan.why_not,
     "xnnpack": xnnpack.why_not,
 }
+NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
 # Why a backend takes nothing of a graph of which it could take something.
 _WHY_NOTHING: Final = {
-    "xnnpack": "there is no matrix product or convolution that it could make faster"
+    "coreai": "there is no matrix product",
+    "xnnpack": "there is no matrix product or convolution that it could make faster",
 }
 _COPIES: Final = ("aten::clone", "aten::copy")
 _ROWS: Final = (xnnpack.QUANTIZE, *xnnpack.QUANTIZED_LINEARS)
 
 
 def why_left(
-    backend: str, op: str, arguments: Arguments, results: Results, used: bool
+    backend: str,
+    op: str,
+    arguments: Arguments,
+    results: Results,
+    used: bool,
+    options: Mapping[str, object] = NO_OPTIONS,
 ) -> str:
     """Return why an instruction is in no partition of a backend that was offered it.
 
@@ -40,8 +60,11 @@ def why_left(
         arguments: of it, tensors as `Operand`s.
         results: types of what it makes.
         used: whether the graph that it is in calls a partition of this backend.
+        options: that the recipe gives it.
     """
     why_not = _WHY_NOT.get(backend)
+    if backend == "qnn" and options.get("activations") == "uint16":
+        why_not = qnn_fixed.why_not
     if why_not is None:
         return "a backend of another package chooses by rules of its own"
     reason = why_not(op, arguments, results)
@@ -54,6 +77,8 @@ def why_apart(backend: str, op: str) -> str:
     """Return why an instruction that a backend takes is in no partition of it."""
     if backend == "qnn" and OPS[op].aliasing is not Aliasing.CHECK:
         return qnn.why_apart(op)
+    if backend == "coreai" and coreai.why_apart(op):
+        return coreai.why_apart(op)
     if op == "kvc::append":
         return "it lengthens an array that is no state"
     if op == AFTER:

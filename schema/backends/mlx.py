@@ -21,7 +21,7 @@ _DTYPES: Final = frozenset(
     {DType.FLOAT32, DType.FLOAT16, DType.INT64, DType.INT32, DType.BOOL}
 )
 _HALVES: Final = ("kvc::attention", "kvc::cache_update")
-INT8_WEIGHTS: Final = ("kvc::linear_q8", "kvc::embedding_q8")
+INT8_WEIGHTS: Final = ("kvc::linear_w8", "kvc::embedding_q8")
 
 
 def _names(text: str) -> frozenset[str]:
@@ -46,7 +46,7 @@ TAKEN: Final = _names(
     "aten::addmm aten::embedding aten::gather aten::index_select "
     "aten::index.Tensor aten::scaled_dot_product_attention kvc::glu "
     "kvc::rotary_embedding kvc::after kvc::attention kvc::cache_update "
-    "kvc::check_index kvc::check_rows kvc::check_size kvc::linear_q8 "
+    "kvc::check_index kvc::check_rows kvc::check_size kvc::linear_w8 "
     "kvc::embedding_q8"
 )
 
@@ -68,7 +68,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _over_int8(op: str, arguments: Arguments) -> str:
-    weights = arguments[1:3] if op == "kvc::linear_q8" else arguments[:2]
+    weights = arguments[1:3] if op == "kvc::linear_w8" else arguments[:2]
     if all(operand(each).constant for each in weights):
         return ""
     return "a weight that is not of the model"

@@ -207,6 +207,7 @@ ANCHORS: Final = frozenset(
         "aten::scaled_dot_product_attention",
         "aten::rms_norm",
         "aten::layer_norm",
+        "kvc::linear_w8",
         ATTENTION,
     }
 )

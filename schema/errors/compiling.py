@@ -38,7 +38,7 @@ class MissingTransformers(CompileError):
     """Hugging Face models need a package that is not installed."""
 
     package: str
-    template = "Hugging Face models need the package {package}, which is not installed; get what they need with `pip install 'transformers>=5.23,<6' 'safetensors>=0.8' 'tokenizers>=0.23' 'jinja2>=3.1.6'`"
+    template = "Hugging Face models need the package {package}, which is not installed; get what they need with `pip install 'transformers>=5.23,<5.24' 'safetensors>=0.8' 'tokenizers>=0.23' 'jinja2>=3.1.6'`"
 
 
 class BadModelSetting(CompileError):

@@ -166,21 +166,6 @@ def quantize_rows(x: TensorType) -> Rule:
     return ((DType.INT8, shape_of(x)), (DType.FLOAT32, rows), (DType.INT32, rows))
 
 
-def linear_q8(
-    x: TensorType,
-    weight: TensorType,
-    weight_scale: TensorType,
-    bias: TensorType | None,
-) -> Rule:
-    """`kvc::linear_q8`: x float32, weight int8 [out, in], its scales float32 [out]."""
-    require(x.dtype is DType.FLOAT32, "linear_q8 of {}", x)
-    require(weight.dtype is DType.INT8, "linear_q8 with {}", weight)
-    require(weight_scale.dtype is DType.FLOAT32, "scales {}", weight_scale)
-    require(shape_of(weight_scale) == shape_of(weight)[:1], "one scale per channel")
-    require(bias is None or bias.dtype is DType.FLOAT32, "bias {}", bias)
-    return ((DType.FLOAT32, linear(x, weight, bias)[0][1]),)
-
-
 def linear_qd8(
     q: TensorType,
     scale: TensorType,
@@ -194,6 +179,20 @@ def linear_qd8(
     require(weight_scale.dtype is DType.FLOAT32, "scales {}", weight_scale)
     require(shape_of(weight_scale) == shape_of(weight)[:1], "one scale per channel")
     return _quantized_linear(q, scale, zero_point, matrix_of(weight), bias)
+
+
+def linear_w8(
+    x: TensorType,
+    weight: TensorType,
+    weight_scale: TensorType,
+    bias: TensorType | None,
+) -> Rule:
+    """`kvc::linear_w8`: weight int8 [out, in], weight_scale float32 [out]."""
+    floats = [each for each in (x, weight_scale, bias) if each is not None]
+    require(all(each.dtype is DType.FLOAT32 for each in floats), "linear_w8 of {}", x)
+    require(weight.dtype is DType.INT8, "linear_w8 with {}", weight)
+    require(shape_of(weight_scale) == shape_of(weight)[:1], "one scale per channel")
+    return linear(x, weight, bias)
 
 
 def linear_qb4(

@@ -303,7 +303,7 @@ _FRESH: dict[str, ShapeRule] = {
     "kvc::glu(Tensor gate, Tensor up, str activation) -> Tensor": f.glu,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
     "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,
-    "kvc::linear_q8(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_q8,
+    "kvc::linear_w8(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_w8,
     "kvc::linear_qb4(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qb4,
     "kvc::expert_linear(Tensor x, Tensor weight, Tensor experts, Tensor? bias, bool transposed) -> Tensor": p.expert_linear,
     "kvc::expert_linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor experts, Tensor? bias) -> Tensor": p.expert_linear_qd8,

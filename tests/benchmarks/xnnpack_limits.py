@@ -187,8 +187,8 @@ def draw_limits(points: Sequence[Point], path: Path) -> None:
         place = figures.index(point.figure) * pitch + column
         colour = _COLOURS[column % len(_COLOURS)]
         axes.barh(place, point.of_limit, color=colour, height=0.8)
-        number_of = {"ha": "right", "va": "center", "color": "white"}
-        axes.text(point.of_limit - 0.01, place, f"{point.speed:,.0f}", **number_of)
+        number_of = {"ha": "left", "va": "center", "color": "white"}
+        axes.text(0.01, place, f"{point.speed:,.0f}", **number_of)
         if point.peer:
             at = point.peer_speed / point.limit
             axes.plot([at, at], [place - 0.4, place + 0.4], color="#333333", lw=2)

@@ -42,3 +42,25 @@ def test_what_transformers_need_is_said_as_it_is_required():
     packages = [p for p in listed["hf"] + listed["text"] if not p.startswith("kvc")]
     told = str(MissingTransformers(package="transformers"))
     assert set(re.findall(r"'(.+?)'", told)) == set(packages)
+
+
+def test_the_readme_names_what_hf_brings():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = settings["optional-dependencies"]["hf"]
+    (own,) = (one for one in wanted if one.startswith("kvc["))
+    readme = (ROOT / "README.md").read_text()
+    (row,) = (
+        one for one in readme.splitlines() if one.startswith("| `pip install '.[hf")
+    )
+    named = re.findall(r"`([a-z]+)`", row)
+    assert own == f"kvc[{','.join(named)}]"
+
+
+def test_the_transformers_that_is_tested_is_the_only_minor_release_in_the_range():
+    # 5.24 calls a model's cache by another name, by which Mamba's is not found.
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = extras["optional-dependencies"]
+    (wanted,) = (p for p in listed["hf"] if p.startswith("transformers"))
+    (tested,) = (p for p in listed["dev"] if p.startswith("transformers"))
+    major, minor, _ = tested.removeprefix("transformers==").split(".")
+    assert wanted == f"transformers>={major}.{minor},<{major}.{int(minor) + 1}"

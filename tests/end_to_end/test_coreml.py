@@ -38,7 +38,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same model by each recipe, and what each is held against."""
     folder = tmp_path_factory.mktemp("coreml")
     plain = folder / "plain.toml"
-    plain.write_text('[linear]\nscheme = "q8"\n[embedding]\nscheme = "int8"\n')
+    plain.write_text('[linear]\nscheme = "w8"\n[embedding]\nscheme = "int8"\n')
     recipes = {name: recipe(name, seq=(1, 4, 16)) for name in RECIPES}
     found = {name: compiled(folder / f"{name}.kvc", r) for name, r in recipes.items()}
     found["as coreml_fp16"] = compiled(folder / "fp32.kvc", "fp32")

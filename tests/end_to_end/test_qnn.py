@@ -4,8 +4,6 @@ What is checked of both is the same. With the library, its emulator runs: tests 
 are skipped where it is not installed.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ import qnn_here
 import tiny_decoder
 import torch
 from hf_models import build
+from imported_modules import modules_after
 from qnn_device import ASKED, use_numpy_device
 from torch import nn
 
@@ -244,21 +243,6 @@ def test_a_query_whose_mask_hides_all_gets_numbers(device: str, tmp_path: Path):
         assert near(program.forward(x.numpy(), mask.numpy()), wanted)
 
 
-def modules_after(path: Path) -> set[str]:
-    """Return what a process has imported that has called both methods of a bundle."""
-    code = (
-        "import sys, warnings; warnings.simplefilter('ignore'); import numpy as np\n"
-        "from kvc.runtime import load\n"
-        "with load(sys.argv[1]) as program, program.session() as session:\n"
-        "    session.prefill(np.ones((1, 4), np.int64))\n"
-        "    session.decode(np.ones((1, 1), np.int64))\n"
-        "print(*sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
-
-
 def test_nothing_of_the_library_is_imported_here(
     paths: tuple[Path, Path], tmp_path: Path
 ):
@@ -266,7 +250,7 @@ def test_nothing_of_the_library_is_imported_here(
     assert not [name for name in other if "qnn" in name]
     qnn_here.check()
     mine = modules_after(paths[0])
-    assert "kvc.runtime.delegates.qnn.process" in mine
+    assert "kvc.runtime.delegates.apart" in mine
     assert not mine & {"torch", "onnxruntime", "onnxruntime_qnn"}
 
 

@@ -223,7 +223,7 @@ def tiny(tmp_path_factory):
 
 
 def test_a_hugging_face_folder_becomes_a_bundle_that_generates(tiny):
-    assert SHELL[5] == "pip install -e '.[hf]'\n"
+    assert SHELL[5] == "pip install --no-warn-conflicts -e '.[hf]'\n"
     downloading, compiling, generating = SHELL[6].splitlines()
     assert downloading.startswith("hf download HuggingFaceTB/SmolLM2-135M --local-dir")
     assert compiling.startswith("kvc compile ./SmolLM2-135M -o")

@@ -1,11 +1,11 @@
-"""Take each check of bundles out in turn, and see that a test turns red.
+"""Take each check of bundles out in turn, and see whether a test turns red.
 
 `python tests/hostile/without_checks.py FOLDER --note tests/schema` runs these tests,
 and notes in FOLDER in which of them each check refuses; more runs note more. Without
 `--note` it takes out each check, in a process of its own, and runs there the tests in
 which it refuses, one after the other until one fails. What has an answer is not tried
-again, unless `--again` asks for those checks that no test missed. `--page FILE` writes
-the answers as a page, and runs nothing.
+again, unless `--again` asks for those checks without which no test failed. `--page
+FILE` writes the answers as a page, and runs nothing.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from verifier_checks import ROOT
 MOST_TESTS = 24  # that are kept of each check
 LIMITS = Limits(seconds=120, nbytes=16 << 30)
 QUIET = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
-CAUGHT, MISSED, UNTRIED = "a test fails", "no test fails", "it never refuses"
+GUARDED, UNGUARDED, UNTRIED = "a test fails", "no test fails", "it never refuses"
 
 
 class Noticing:
@@ -109,19 +109,19 @@ def note(folder: Path, tests: Sequence[str]) -> int:
 
 
 def try_all(folder: Path, only: str, again: bool) -> int:
-    """Take out each check that has no answer, and return how many no test misses."""
+    """Take out each check that has no answer; return how many no test guards."""
     known = Answers(folder)
     checks = [check for check in all_of_them() if only in check.name]
-    old = (CAUGHT,) if again else (CAUGHT, MISSED)
+    old = (GUARDED,) if again else (GUARDED, UNGUARDED)
     left = [one for one in checks if known.found.get(key_of(one)) not in old]
     _import_tests({test for one in left for test in known.tests.get(key_of(one), ())})
     for number, answer in _outcomes(left, known):
         key = key_of(left[number])
         known.found[key] = answer
         known.save()
-        if answer != CAUGHT:
+        if answer != GUARDED:
             print(answer, key, sep=" | ", flush=True)
-    return sum(known.found[key_of(one)] != CAUGHT for one in checks)
+    return sum(known.found[key_of(one)] != GUARDED for one in checks)
 
 
 def _outcomes(left: Sequence[Check], known: Answers) -> Iterator[tuple[int, str]]:
@@ -138,7 +138,7 @@ def _outcomes(left: Sequence[Check], known: Answers) -> Iterator[tuple[int, str]
             continue
         ((_, answer),) = answers(take_out, range(number, number + 1), LIMITS)
         # A process that runs on or ends is as red as a test can be.
-        yield number, CAUGHT if isinstance(answer, Ended) else str(answer)
+        yield number, GUARDED if isinstance(answer, Ended) else str(answer)
 
 
 def _import_tests(tests: Iterable[str]) -> None:
@@ -168,10 +168,10 @@ def outcome(tests: Sequence[str]) -> str:
             with _quiet():
                 code = pytest.main([*QUIET, *(str(ROOT / test) for test in some)])
             if code == pytest.ExitCode.TESTS_FAILED:
-                return CAUGHT
+                return GUARDED
             if code != pytest.ExitCode.OK:
                 return f"pytest ends with {code!r}"
-    return MISSED
+    return UNGUARDED
 
 
 def page(folder: Path) -> str:
@@ -179,7 +179,7 @@ def page(folder: Path) -> str:
     known, checks = Answers(folder), all_of_them()
     found = {key_of(one): known.found.get(key_of(one), "not tried") for one in checks}
     rows = [f"| {kind} | {count} |" for kind, count in Counter(found.values()).items()]
-    lost = [f"- {kind}: `{key}`" for key, kind in found.items() if kind != CAUGHT]
+    lost = [f"- {kind}: `{key}`" for key, kind in found.items() if kind != GUARDED]
     return "\n".join(
         [
             "# Checks that are taken out",
@@ -200,11 +200,13 @@ def page(folder: Path) -> str:
 
 
 def main() -> int:
-    """Run the command; return 1 if no test misses a check."""
+    """Run the command; return 1 if there is a check that no test guards."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--note", nargs="+", metavar="TESTS")
-    parser.add_argument("--again", action="store_true", help="what no test missed")
+    parser.add_argument(
+        "--again", action="store_true", help="those without which no test failed"
+    )
     parser.add_argument("--only", default="", help="checks whose name has this text")
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()

@@ -31,6 +31,8 @@ def bad(tmp_path, text):
 
 RECIPES = (
     "bf16",
+    "coreai_fp16",
+    "coreai_fp32",
     "coreml_fp16",
     "coreml_q8",
     "cpu_bf16",
@@ -40,6 +42,7 @@ RECIPES = (
     "ethosu_a8w8",
     "fp32",
     "mlx_q8",
+    "qnn_a16w8",
     "qnn_fp16",
     "vulkan_fp32",
     "vulkan_q8",
@@ -71,7 +74,13 @@ def test_the_settings_of_the_shipped_recipes():
     assert settings("xnnpack_fp32") == ("float32", "float32", "float32", "xnnpack")
     assert settings("xnnpack_q8") == ("float32", "qd8", "int8", "xnnpack")
     assert settings("xnnpack_q4") == ("float32", "qb4", "int8", "xnnpack")
-    assert all(not load_recipe(name).backend_options for name in RECIPES)
+    assert settings("qnn_a16w8") == ("float32", "w8", "int8", "qnn")
+    options = {name: load_recipe(name).backend_options for name in RECIPES}
+    given = {name: dict(some) for name, some in options.items() if some}
+    assert given == {
+        "coreai_fp16": {"precision": "float16"},
+        "qnn_a16w8": {"activations": "uint16"},
+    }
 
 
 def test_what_a_file_says_to_its_backend_is_kept_for_it(tmp_path):
@@ -126,7 +135,7 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
 
 
 def test_what_a_backend_leaves_may_be_for_another_one(tmp_path):
-    shared = ("coreml", "mlx", "qnn", "vulkan", "xnnpack")
+    shared = ("coreai", "coreml", "mlx", "qnn", "vulkan", "xnnpack")
     with_rest = [name for name in RECIPES if load_recipe(name).rest]
     assert with_rest == [name for name in RECIPES if name.startswith(shared)]
     path = tmp_path / "mine.toml"
@@ -195,7 +204,7 @@ def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
 
 def test_a_wrong_value_names_the_key_and_the_allowed_ones(tmp_path):
     assert bad(tmp_path, '[linear]\nscheme = "int4"') == (
-        'linear.scheme must be "float32" or "q8" or "qd8" or "qb4", not "int4"'
+        'linear.scheme must be "float32" or "qd8" or "qb4" or "w8", not "int4"'
     )
 
 

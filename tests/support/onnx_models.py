@@ -1,7 +1,8 @@
 """Read models in ONNX's form, and run them with numpy: a device for tests.
 
 Reads what is written, by the numbers of `onnx.proto`, and shares no code with what
-writes it. Computes in float64 and rounds each result to float16, as a device may.
+writes it. Computes in float64 and rounds each result to float16, as a device may, or to
+integers where the model says so.
 """
 
 import struct
@@ -13,7 +14,9 @@ from pathlib import Path
 import numpy as np
 
 Array = np.ndarray
-_DTYPES = {1: np.float32, 7: np.int64, 10: np.float16}
+_DTYPES = {
+    1: np.float32, 3: np.int8, 4: np.uint16, 5: np.int16, 7: np.int64, 10: np.float16
+}  # fmt: skip
 
 
 @dataclass
@@ -144,7 +147,7 @@ def _read_value(raw: bytes) -> tuple[str, tuple[int, ...]]:
     parts = dict(fields(raw))
     tensor = dict(fields(dict(fields(parts[2]))[1]))
     dims = (dict(fields(dim))[1] for number, dim in fields(tensor[2]) if number == 1)
-    assert tensor[1] == 10, "tensors are float16"
+    assert tensor[1] in (4, 5, 10), "tensors are float16, or integers of 16 bits"
     return parts[1].decode(), tuple(dims)
 
 
@@ -156,8 +159,9 @@ def run_model(model: Model, given: Mapping[str, Array]) -> dict[str, Array]:
         arrays = [values[name] for name in node.inputs]
         floats = [a.astype(np.float64) if a.dtype == np.float16 else a for a in arrays]
         with np.errstate(all="ignore"):
-            made = _OPS[node.op](node.attributes, *floats)
-            (values[node.outputs[0]],) = [np.asarray(made).astype(np.float16)]
+            made = np.asarray(_OPS[node.op](node.attributes, *floats))
+        in_float16 = any(a.dtype == np.float16 for a in arrays)
+        values[node.outputs[0]] = made.astype(np.float16) if in_float16 else made
     found = {name: values[name] for name in model.outputs}
     assert {name: array.shape for name, array in found.items()} == model.outputs
     return found
@@ -202,7 +206,35 @@ def _gelu(attributes: Mapping[str, object], x: Array) -> Array:
     return x * (1 + np.vectorize(erf)(x / np.sqrt(2))) / 2
 
 
+def _widen(
+    attributes: Mapping[str, object], x: Array, scale: Array, zero: Array
+) -> Array:
+    assert x.dtype == zero.dtype
+    assert scale.dtype == np.float32
+    if scale.ndim:
+        assert attributes == {"axis": 1}
+        assert scale.shape == zero.shape == x.shape[1:]
+    return (x.astype(np.int64) - zero.astype(np.int64)) * scale.astype(np.float64)
+
+
+def _narrow(
+    attributes: Mapping[str, object], x: Array, scale: Array, zero: Array
+) -> Array:
+    assert x.dtype == np.float64, "what is rounded has been computed"
+    ends = np.iinfo(zero.dtype)
+    steps = np.rint(x / scale.astype(np.float64)) + int(zero)
+    return np.clip(steps, ends.min, ends.max).astype(zero.dtype)
+
+
+def _mean(attributes: Mapping[str, object], x: Array, axes: Array) -> Array:
+    assert attributes == {"keepdims": 1}
+    return x.mean(tuple(axes.tolist()), keepdims=True)
+
+
 _OPS: dict[str, Callable[..., Array]] = {
+    "DequantizeLinear": _widen,
+    "QuantizeLinear": _narrow,
+    "ReduceMean": _mean,
     "Add": lambda _, x, y: x + y,
     "Sub": lambda _, x, y: x - y,
     "Mul": lambda _, x, y: x * y,

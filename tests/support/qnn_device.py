@@ -1,8 +1,8 @@
 """A device of the backend `qnn` that is numpy: everything but Qualcomm's library.
 
 It takes the requests of `runtime_py/delegates/qnn/worker.py` in this process, reads the
-files that the library would read, and runs models in float16. `ASKED` is what it was
-asked to do.
+files that the library would read, and runs models in float16 or on integers. `ASKED` is
+what it was asked to do.
 """
 
 import mmap
@@ -18,13 +18,14 @@ from onnx_models import Model, read_model, run_model
 from kvc.runtime.delegates.qnn import backend, context
 
 ASKED: list[str] = []
-Place = tuple[str, int, tuple[int, ...]]
+Place = tuple[str, int, int, tuple[int, ...]]
+_KINDS = {4: np.uint16, 5: np.int16, 10: np.float16}
 
 
 class NumpyDevice:
     """Takes the place of `Process`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object) -> None:
         self._held = tempfile.TemporaryDirectory()
         self.folder, self.is_lost = Path(self._held.name), False
         self._models: dict[str, Model] = {}
@@ -94,7 +95,7 @@ class NumpyDevice:
 
 
 def _arrays(held: mmap.mmap, places: list[Place]) -> Mapping[str, np.ndarray]:
-    return {n: np.ndarray(shape, np.float16, held, at) for n, at, shape in places}
+    return {n: np.ndarray(size, _KINDS[k], held, at) for n, k, at, size in places}
 
 
 def use_numpy_device(patch: pytest.MonkeyPatch) -> None:

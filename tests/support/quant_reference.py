@@ -28,18 +28,6 @@ def quantize_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return q, scale, np.array([row[2] for row in rows], np.int32).reshape(lead)
 
 
-def linear_q8(
-    x: np.ndarray,
-    weight: np.ndarray,
-    weight_scale: np.ndarray,
-    bias: np.ndarray | None,
-) -> np.ndarray:
-    """Return float32 [..., out], summed in float64."""
-    wide = weight * weight_scale[:, None].astype(np.float64)
-    made = x.astype(np.float64) @ wide.T
-    return (made if bias is None else made + bias).astype(F)
-
-
 def linear_qd8(
     q: np.ndarray,
     scale: np.ndarray,
@@ -65,6 +53,15 @@ def unpack_int4(weight: np.ndarray) -> np.ndarray:
     values = np.empty((len(rows), 2 * rows.shape[1]), np.int64)
     values[:, 0::2], values[:, 1::2] = rows & 15, rows >> 4
     return values - 8
+
+
+def linear_w8(
+    x: np.ndarray, weight: np.ndarray, weight_scale: np.ndarray, bias: np.ndarray | None
+) -> np.ndarray:
+    """Return x times the widened weight transposed, plus bias, by float64."""
+    wide = weight.astype(np.float64) * weight_scale.astype(np.float64)[:, None]
+    y = x.astype(np.float64) @ wide.T
+    return (y if bias is None else y + bias).astype(np.float32)
 
 
 def linear_qb4(
@@ -119,7 +116,7 @@ REFERENCE = {
     "kvc::expert_linear_qd8": expert_linear_qd8,
     "kvc::embedding_q8": embedding_q8,
     "kvc::linear_qb4": linear_qb4,
-    "kvc::linear_q8": linear_q8,
+    "kvc::linear_w8": linear_w8,
     "kvc::linear_qd8": linear_qd8,
     "kvc::quantize_rows": quantize_rows,
 }

@@ -37,14 +37,14 @@ def chat(
     Each line of input is a message. The bundle's chat template turns the conversation
     into text; without one, the model continues the text typed so far. Ctrl-C stops an
     answer; at the prompt, Ctrl-C, Ctrl-D or /quit ends the chat. /reset forgets the
-    conversation, /image FILE shows a picture with the next message, /help lists these
-    commands.
+    conversation, /image FILE shows a model that reads pictures one with the next
+    message, /help lists these commands.
 
     Answers go to stdout; speed, and how much of the cache is used, to stderr.
 
     Example: kvc chat model.kvc --system "Be brief."
     """
-    from kvc.tools.chatting import HELP, Console, run_chat
+    from kvc.tools.chatting import Console, commands_of, run_chat
 
     with (
         open_program(bundle, loading) as program,
@@ -53,7 +53,7 @@ def chat(
         conversation = _begin(program, session, system, settings)
         program.pack()
         console = Console()
-        console.note(HELP)
+        console.note(commands_of(conversation))
         with _unrepeated():
             run_chat(conversation, console, session.capacity)
 

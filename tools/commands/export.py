@@ -44,11 +44,11 @@ def export(
     from kvc.tools.text import escape, size
 
     backend = target.partition(":")[0]
-    is_folder = exports_folder(backend)
-    path = check_new_folder(output) if is_folder else check_plain_output(output)
+    is_new = exports_folder(backend)
+    path = check_new_folder(output) if is_new else check_plain_output(output)
     with load(bundle, data_folders=data_folders, backend=backend) as program:
         (made,) = program.pack(target)
-        if is_folder:
+        if made.folder:
             write_folder(path, made.content())
         else:
             with AtomicFile(path) as file:

@@ -22,9 +22,9 @@ def split(
 ) -> None:
     """Move the weights of MODEL.kvc into a data file.
 
-    The data file is NAME-DIGEST.kvd in the bundle's folder. It is named by its content
-    and never overwritten, so bundles with equal weights share one. The bundle is
-    replaced only once the data file is complete.
+    The data file is NAME-DIGEST.kvd in the bundle's folder. DIGEST is that of its
+    content, and it is never overwritten. The bundle is replaced only once the data file
+    is complete.
 
     Example: kvc split model.kvc
     """

@@ -75,6 +75,7 @@ class Footprint:
         process: about what Python, numpy, kvc, the program's own instructions, the
             threads and a backend's library take; and PyTorch, where no backend runs
             some instruction.
+        torch: whether PyTorch is among these.
     """
 
     sizes: Mapping[str, int]
@@ -86,6 +87,7 @@ class Footprint:
     scratch: int
     backends: int
     process: int
+    torch: bool
 
     @property
     def total(self) -> int:
@@ -101,15 +103,16 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
         program: of the bundle.
         wanted: sizes of symbols, the others as planned; "tokens", how many a session
             holds, as many as it has room for if left out; and "threads" of the
-            program, 1 if left out.
+            program, 1 if left out. A symbol that has one of these names is that.
 
     Raises:
         UnknownName: there is no such size.
         BadSetting: one is out of bounds.
     """
     sizes = _sizes(program, wanted)
-    tokens = _tokens(program, sizes, wanted)
-    threads = wanted.get(THREADS, 1)
+    asked = _no_symbols(program, wanted)
+    tokens = _tokens(program, sizes, asked)
+    threads = asked.get(THREADS, 1)
     _check_inside(THREADS, threads, 1, _MOST_THREADS)
     states = [state_nbytes(state, sizes, tokens) for state in program.states]
     each = [
@@ -143,6 +146,7 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
         + _laid_out(planned, sizes)
         + max(opaque, default=0),
         process=_process(program, threads),
+        torch=needs_torch(program),
     )
 
 
@@ -190,7 +194,8 @@ def largest_footprint(
 
     capacities = symbol.sizes or range(symbol.lower, symbol.upper + 1)
     high = len(capacities) - 1
-    low = bisect_left(capacities, wanted.get(TOKENS, 0), hi=high, key=room)
+    held = _no_symbols(program, wanted).get(TOKENS, 0)
+    low = bisect_left(capacities, held, hi=high, key=room)
     if counted(at(capacities[low])) > most:
         return None
     while low < high:
@@ -210,9 +215,9 @@ def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
     symbols = {symbol.name: symbol for symbol in program.symbols}
     sizes = {name: symbol.greatest for name, symbol in symbols.items()}
     for name, found in wanted.items():
-        if name in (TOKENS, THREADS):
-            continue
         if name not in symbols:
+            if name in (TOKENS, THREADS):
+                continue
             tokens = (TOKENS,) if program.position else ()
             known = (*symbols, *tokens, THREADS)
             raise UnknownName(kind="size", name=name, known=known)
@@ -224,15 +229,21 @@ def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
     return sizes
 
 
+def _no_symbols(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Return what is asked of tokens and threads."""
+    symbols = {symbol.name for symbol in program.symbols}
+    return {name: found for name, found in wanted.items() if name not in symbols}
+
+
 def _tokens(
-    program: Program, sizes: Mapping[str, int], wanted: Mapping[str, int]
+    program: Program, sizes: Mapping[str, int], asked: Mapping[str, int]
 ) -> int:
     """Return how many tokens a session holds."""
     position = program.position
     if position is None:
-        if TOKENS in wanted:
+        if TOKENS in asked:
             expected = "nothing: nothing in this program counts tokens"
-            raise BadSetting(name=TOKENS, expected=expected, found=wanted[TOKENS])
+            raise BadSetting(name=TOKENS, expected=expected, found=asked[TOKENS])
         return 0
     limit = position_limit(program, sizes)
     slots = [
@@ -241,7 +252,7 @@ def _tokens(
         if state.axis is not None and _follows_position(state)
     ]
     usual = max(slots, default=0) if limit is None else limit
-    found = wanted.get(TOKENS, usual)
+    found = asked.get(TOKENS, usual)
     _check_inside(TOKENS, found, 0, 1 << 62 if limit is None else limit)
     return found
 
@@ -326,8 +337,7 @@ def footprint_lines(found: Footprint) -> list[str]:
     tokens = "of a session"
     if found.token:
         tokens = f"with {plural(found.tokens, 'token')}, {size(found.token)} each"
-    torch = found.process >= PROCESS_NBYTES + TORCH_NBYTES
-    process = "Python, PyTorch, numpy and kvc" if torch else "Python, numpy and kvc"
+    process = f"Python,{' PyTorch,' if found.torch else ''} numpy and kvc"
     rows = [
         (size(found.weights), "weights: pages of files, shared between processes"),
         (size(found.packed), "weights as a backend's library packs them"),

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
 
 from kvc.runtime.delegates.operands import operands_of
-from kvc.schema.backends.known import why_apart, why_left
+from kvc.schema.backends.known import NO_OPTIONS, why_apart, why_left
 from kvc.schema.backends.operands import Arguments, Results
 from kvc.schema.control import blocks_run, graphs_within
 from kvc.schema.model import Graph, Instruction, Method, Program, StateSlot
@@ -40,12 +41,15 @@ class OperatorReport:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
+Offered = Mapping[str, Mapping[str, object]]  # a backend's options, by name
 _Kind = tuple[str, str, tuple[tuple[str, str], ...]]  # op, backend, reasons
 
 
 def describe_operators(program: Program) -> tuple[OperatorReport, ...]:
     """Return reports by method, backend and falling count."""
-    offered = backends_offered(program)
+    given = options_offered(program)
+    names = backends_offered(program)
+    offered = {each: given if each == names[0] else NO_OPTIONS for each in names}
     reports: list[OperatorReport] = []
     for index, method in enumerate(program.methods):
         counts = Counter[_Kind](_inside(program, index, offered))
@@ -64,26 +68,45 @@ def backends_offered(program: Program) -> tuple[str, ...]:
 
     A recipe that is no TOML, which only a file made by hand has, names none.
     """
-    try:
-        named = tomllib.loads(program.provenance.recipe_text).get("backend", {})
-    except (tomllib.TOMLDecodeError, RecursionError):
-        named = {}
-    keys = ("name", "rest") if isinstance(named, dict) else ()
-    said = [named[key] for key in keys if isinstance(named.get(key), str)]
+    named = _backend_of_recipe(program)
+    said = [named[key] for key in ("name", "rest") if isinstance(named.get(key), str)]
     return tuple(dict.fromkeys(name for name in said if name))
 
 
-def _inside(program: Program, method: int, offered: Sequence[str]) -> Iterator[_Kind]:
+def options_offered(program: Program) -> Mapping[str, object]:
+    """Return what the recipe says to its first backend."""
+    options = _backend_of_recipe(program).get("options")
+    return options if isinstance(options, dict) else NO_OPTIONS
+
+
+def _backend_of_recipe(program: Program) -> dict[str, Any]:
+    try:
+        named = tomllib.loads(program.provenance.recipe_text).get("backend")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}
+    return named if isinstance(named, dict) else {}
+
+
+def _inside(program: Program, method: int, offered: Offered) -> Iterator[_Kind]:
     """Yield the instructions of a method's partitions, with why others left them."""
+    beside = {
+        block: used
+        for graph, used in graphs_outside(program, method)
+        for block in blocks_run(graph, DELEGATE)
+    }
     for partition in program.delegates:
         if partition.method != method:
             continue
         earlier = [*takewhile(partition.backend.__ne__, offered)]
         if len(earlier) == len(offered):
             earlier = []  # of a recipe that does not name it
+        used = beside[partition.block]
         for graph in graphs_within(program.methods[method], partition.block):
             for step in filter(_computes, graph.instructions):
-                reasons = {name: _why(name, graph, step, True) for name in earlier}
+                reasons = {
+                    name: _why(name, graph, step, name in used, offered[name])
+                    for name in earlier
+                }
                 yield step.op, partition.backend, tuple(reasons.items())
 
 
@@ -100,13 +123,14 @@ def graphs_outside(
         yield graph, frozenset(owners[i] for i in blocks_run(graph, DELEGATE))
 
 
-def _outside(
-    graph: Graph, used: frozenset[str], offered: Sequence[str]
-) -> Iterator[_Kind]:
+def _outside(graph: Graph, used: frozenset[str], offered: Offered) -> Iterator[_Kind]:
     """Yield the instructions of a graph, with why no backend has them."""
     for step in graph.instructions:
         if _computes(step):
-            reasons = {name: _why(name, graph, step, name in used) for name in offered}
+            reasons = {
+                name: _why(name, graph, step, name in used, options)
+                for name, options in offered.items()
+            }
             yield step.op, "", tuple(reasons.items())
 
 
@@ -128,8 +152,14 @@ def _lengthens_an_array(graph: Graph, step: Instruction) -> bool:
     return root is not None and not isinstance(graph.values[root].storage, StateSlot)
 
 
-def _why(backend: str, graph: Graph, step: Instruction, used: bool) -> str:
-    reason = why_left(backend, step.op, *_signature(graph, step), used)
+def _why(
+    backend: str,
+    graph: Graph,
+    step: Instruction,
+    used: bool,
+    options: Mapping[str, object],
+) -> str:
+    reason = why_left(backend, step.op, *_signature(graph, step), used, options)
     return reason or why_apart(backend, step.op)
 
 

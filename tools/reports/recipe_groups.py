@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kvc.recipes import known_recipes, load_recipe
 from kvc.runtime.delegates.table import Ready, runs_on, what_it_lacks
 from kvc.schema.errors import MissingPackage
-from kvc.schema.torch_package import check_torch
+from kvc.schema.torch_package import check_torch, has_torch
 from kvc.tools.text import columns
 
 _TORCH = "the processor, by PyTorch"
@@ -16,6 +16,7 @@ _STATES: Mapping[Ready, str] = {
     Ready.BY_REFERENCE: "is not here; PyTorch would run its reference",
     Ready.NOT_INSTALLED: "is not here",
 }
+_NEITHER = "is not here, nor is PyTorch, which would run its reference"
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,16 @@ def _group(backend: str, recipes: Mapping[str, str]) -> RecipeGroup:
         device=runs_on(backend) if backend else _TORCH,
         backend=backend,
         here=ready in (Ready.YES, Ready.BY_SOFTWARE),
-        state=_STATES[ready],
+        state=_in_words(ready),
         missing=missing,
         recipes=recipes,
     )
+
+
+def _in_words(ready: Ready) -> str:
+    if ready is Ready.BY_REFERENCE and not has_torch():
+        return _NEITHER
+    return _STATES[ready]
 
 
 def _torch() -> tuple[Ready, str]:

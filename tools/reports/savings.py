@@ -79,9 +79,9 @@ class _Matrix:
 # Operator -> places of its weight and of the scales of that.
 _LINEAR: Final = {
     "aten::linear": (1, None),
-    "kvc::linear_q8": (1, 2),
     "kvc::linear_qd8": (3, 4),
     "kvc::linear_qb4": (3, 4),
+    "kvc::linear_w8": (1, 2),
 }
 _OTHERS: Final = {
     "aten::embedding": (0, None),
@@ -152,7 +152,7 @@ def recipe_saving(
 def _nbytes(matrix: _Matrix, recipe: Recipe) -> tuple[int, int]:
     """Return the bytes of a matrix' numbers and of its scales."""
     match recipe.linear:
-        case "q8" | "qd8" if matrix.rounded:
+        case "qd8" | "w8" if matrix.rounded:
             return _int8(matrix)
         case "qb4" if matrix.rounded:
             return _int4(matrix)

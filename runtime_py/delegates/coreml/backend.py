@@ -83,7 +83,7 @@ class CoreMl(Delegate):
             raise ExportFailed(target=target, what=error.what, reason=reason) from error
         raw = package_of(functions, partial(_stored, held, target), target)
         numbers, key = tuple(sorted(handles)), f"coreml {target}"
-        return Packing(key, "", numbers, len(raw), lambda: raw, UNVERIFIED)
+        return Packing(key, "", numbers, len(raw), lambda: raw, True, UNVERIFIED)
 
     def packed(self) -> Mapping[str, int]:
         """Return that nothing is kept."""

@@ -161,7 +161,7 @@ def _linear(step: Step, x: object, weight: object, bias: object) -> Tensor:
     return _multiplied(step, x, step.read(weight, step.dtype), bias)
 
 
-def _linear_q8(
+def _linear_w8(
     step: Step, x: object, weight: object, scale: object, bias: object
 ) -> Tensor:
     return _multiplied(step, x, _widened(step, weight, scale), bias)
@@ -340,7 +340,7 @@ EMITTERS: Final[Mapping[str, Emit]] = {
     "aten::amin": partial(_reduce, "reduce_min"),
     "aten::softmax.int": _softmax,
     "aten::linear": _linear,
-    "kvc::linear_q8": _linear_q8,
+    "kvc::linear_w8": _linear_w8,
     **{f"aten::{op}": _product for op in ("matmul", "mm", "bmm")},
     "aten::addmm": _added_product,
     "aten::rms_norm": _rms_norm,

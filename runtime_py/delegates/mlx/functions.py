@@ -95,8 +95,8 @@ def _masked(made: Result, x: mx.array, mask: mx.array, value: Number) -> mx.arra
     return mx.where(mask, mx.array(value, made.dtype), x)
 
 
-def _same(made: Result, x: mx.array, *_: object) -> mx.array:
-    return mx.broadcast_to(x, made.shape) if x.size == 1 else x.reshape(made.shape)
+def _view(made: Result, x: mx.array, *_: object) -> mx.array:
+    return x.reshape(made.shape)
 
 
 def _copy(made: Result, _: mx.array, x: mx.array) -> mx.array:
@@ -111,7 +111,12 @@ def _reduce(
     keep: bool,
 ) -> mx.array:
     held = x.astype(made.dtype) if function in (mx.sum, mx.mean) else x
-    return function(held, axis=tuple(axes) if axes and x.ndim else None, keepdims=keep)
+    if not held.ndim:
+        return held
+    if not x.size:  # MLX 0.32.4 may never end here
+        nothing = float("nan") if function is mx.mean else 0
+        return mx.full(made.shape, nothing, dtype=made.dtype)
+    return function(held, axis=tuple(axes) if axes else None, keepdims=keep)
 
 
 def _linear(
@@ -124,10 +129,11 @@ def _linear(
 def _addmm(
     made: Result, bias: mx.array, x: mx.array, y: mx.array, beta: Number, alpha: Number
 ) -> mx.array:
-    product = x @ y if alpha == 1 else (x @ y) * alpha
-    if beta == 0:  # what the bias holds does not count, not even nan
+    product = x @ y
+    product = product if alpha == 1 else alpha * product
+    if beta == 0:  # what is not finite in the bias is left out, too
         return product
-    return product + (bias if beta == 1 else bias * beta)
+    return product + (bias if beta == 1 else beta * bias)
 
 
 def _rms_norm(
@@ -248,10 +254,6 @@ def packed(weight: np.ndarray, scale: np.ndarray) -> Packed:
     return Packed(mx.array(raised), mx.array(scales), mx.array(-128 * scales), group)
 
 
-def _view(made: Result, x: mx.array, *_: object) -> mx.array:
-    return x.reshape(made.shape)
-
-
 def _transpose(made: Result, x: mx.array, one: int, other: int) -> mx.array:
     return x.swapaxes(one, other) if x.ndim else x
 
@@ -361,7 +363,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "aten::where.self": _where,
     "aten::masked_fill.Scalar": _masked,
     "aten::_to_copy": lambda made, x, *_: x,
-    "aten::clone": _same,
+    "aten::clone": _view,
     "aten::reshape": _view,
     "aten::copy": _copy,
     "aten::repeat": _repeat,

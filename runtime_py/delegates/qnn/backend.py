@@ -2,13 +2,16 @@
 
 In: a block of what `kvc.schema.backends.qnn` takes. Out: a handle that has it run as a
 graph of the device for each set of sizes; where the library is missing, one that runs
-it with the reference, in float32. States stay with the host.
+it with the reference, in float32, or, what is on integers, on the same integers with
+numpy. States stay with the host.
 """
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
+
+import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
@@ -24,7 +27,7 @@ from kvc.runtime.delegates.base import (
     on_host,
 )
 from kvc.runtime.delegates.operands import check_taken
-from kvc.runtime.delegates.qnn.calls import bind_call, rounded
+from kvc.runtime.delegates.qnn.calls import Call, bind_call, rounded
 from kvc.runtime.delegates.qnn.context import Context, Graph
 from kvc.runtime.delegates.qnn.context_file import (
     BadContexts,
@@ -32,6 +35,9 @@ from kvc.runtime.delegates.qnn.context_file import (
     read_contexts,
     write_contexts,
 )
+from kvc.runtime.delegates.qnn.emitting import NotTaken
+from kvc.runtime.delegates.qnn.evaluate import HostContext
+from kvc.runtime.delegates.qnn.fixed_emitting import kind_of
 from kvc.runtime.delegates.qnn.library import (
     ARCHITECTURES,
     LIBRARY,
@@ -42,10 +48,10 @@ from kvc.runtime.delegates.qnn.library import (
 from kvc.runtime.delegates.qnn.model_file import encode_model
 from kvc.runtime.delegates.qnn.plan import Plan
 from kvc.runtime.delegates.qnn.plan import Stored as Weight
-from kvc.runtime.delegates.qnn.translation import NotTaken, translate
+from kvc.runtime.delegates.qnn.translation import translate
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.states.owner import Buffer
-from kvc.schema.backends.qnn import why_not
+from kvc.schema.backends import qnn, qnn_fixed
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.errors import BadProgram, DataFileMissing, MissingLibrary
 from kvc.schema.model import Delegate as Partition
@@ -97,10 +103,12 @@ class Qnn(Delegate):
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Return the handle of a partition that has been checked; see `Delegate`."""
         program = self._options.program
-        if self._context is None:
-            return ReferenceHandle(program, partition, data)
-        found = self._contexts(partition, data)
-        return QnnHandle(self._options, partition, data, self._context, found)
+        if self._context is not None:
+            found = self._contexts(partition, data)
+            return QnnHandle(self._options, partition, data, self._context, found)
+        if partition.payload:
+            return QnnHandle(self._options, partition, data, HostContext(), {})
+        return ReferenceHandle(program, partition, data)
 
     def _contexts(
         self, partition: Partition, data: Mapping[str, FreeableBuffer]
@@ -180,7 +188,7 @@ class QnnHandle(Handle):
         options: Options,
         partition: Partition,
         data: Mapping[str, FreeableBuffer],
-        context: Context,
+        context: Context | HostContext,
         found: Mapping[str, Stored],
     ) -> None:
         program = options.program
@@ -190,6 +198,7 @@ class QnnHandle(Handle):
         self._method, self._block = method.name, method.blocks[partition.block]
         self._where = _where(options, partition)
         self._path, self._context = options.path, context
+        self._grids = _grids_of(options, partition)
         self._buffers = {i: data[program.names[i].name] for i in partition.names}
         self._plans: dict[tuple[tuple[str, int], ...], Plan] = {}
         types = (value.type for value in self._block.graph.values)
@@ -206,7 +215,10 @@ class QnnHandle(Handle):
         """Build the graph of these sizes, and bind it; see `Handle.prepare`."""
         plan = self.plan({name: sizes[name] for name in self._symbols})
         found = self._graph(plan)
-        make = partial(self._context.call, plan, self.weight, found)
+
+        def make() -> Call:
+            return self._context.call(plan, self.weight, found)
+
         call = workspace.own((self, plan.model.name), make)
         return bind_call(
             self._method,
@@ -230,7 +242,8 @@ class QnnHandle(Handle):
             named = "_".join(str(size) for _, size in key)
             name = f"p{self._number}_{named}" if named else f"p{self._number}"
             try:
-                self._plans[key] = translate(self._block.graph, sizes, name)
+                graph, grids = self._block.graph, self._grids
+                self._plans[key] = translate(graph, sizes, name, grids)
             except NotTaken as error:
                 what = f"the backend qnn does not take it: {error}"
                 raise BadProgram(
@@ -272,9 +285,15 @@ class QnnHandle(Handle):
             yield Stored(plan.model.name, self._digest(plan), name, content)
 
     def weight(self, stored: Weight) -> Array:
-        """Return a weight's elements, rounded to float16."""
+        """Return a weight's elements: as they are, on a grid, or in float16."""
         found = self._buffers[stored.data].array()
-        return rounded(found.T if stored.transposed else found)
+        turned = found.T if stored.transposed else found
+        if stored.is_exact:
+            return turned
+        if stored.grid is None:
+            return rounded(turned)
+        whole = stored.grid.integers(turned.astype(np.float32))
+        return whole.astype(kind_of(stored.grid))
 
     def close(self) -> None:
         """Free the data."""
@@ -290,20 +309,32 @@ def _check(options: Options, number: int) -> None:
     """
     program, partition = options.program, options.program.delegates[number]
     where = _where(options, partition)
-    if partition.payload:
-        what = f"a payload of {len(partition.payload)} bytes, where qnn has none"
-        raise BadProgram(path=options.path, where=where, what=what)
+    grids = _grids_of(options, partition)
     graph = program.methods[partition.method].blocks[partition.block].graph
-    check_taken(graph, "qnn", why_not, where)
+    taken = qnn.why_not if grids is None else qnn_fixed.why_not
+    check_taken(graph, "qnn", taken, where)
     sizes = fixed_sizes(program.symbols, [value.type for value in graph.values])
     if sizes is None:
         what = "qnn runs fixed shapes, and a size has no buckets"
         raise BadProgram(path=options.path, where=where, what=what)
     try:
-        translate(graph, sizes[0], "")
+        translate(graph, sizes[0], "", grids)
     except NotTaken as error:
         what = f"the backend qnn does not take it: {error}"
         raise BadProgram(path=options.path, where=where, what=what) from error
+
+
+def _grids_of(options: Options, partition: Partition) -> qnn_fixed.Grids | None:
+    """Return the grids that a partition is computed on, None for float16.
+
+    Raises:
+        BadProgram: its payload has none that the device can have.
+    """
+    if not partition.payload:
+        return None
+    graph = options.program.methods[partition.method].blocks[partition.block].graph
+    where = _where(options, partition)
+    return qnn_fixed.read_payload(partition.payload, graph, options.path, where)
 
 
 def _where(options: Options, partition: Partition) -> str:

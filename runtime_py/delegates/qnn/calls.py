@@ -7,6 +7,8 @@ fails has written nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -17,8 +19,16 @@ from kvc.runtime.binding.executor import Unbegun, fail
 from kvc.runtime.binding.values import Values
 from kvc.runtime.delegates.host_checks import checks_of
 from kvc.runtime.delegates.partition_memory import partition_memory
-from kvc.runtime.delegates.qnn.context import Call
-from kvc.runtime.delegates.qnn.plan import Bias, Feed, Made, Past, Rows, Seeing, Whole
+from kvc.runtime.delegates.qnn.plan import (
+    Bias,
+    Feed,
+    Made,
+    Past,
+    Plan,
+    Rows,
+    Seeing,
+    Whole,
+)
 from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.schema.errors import KvcError
 from kvc.schema.model import Block, Constant, Graph, Ref
@@ -26,6 +36,24 @@ from kvc.schema.ops import OPS, Aliasing
 
 Check = tuple[int, Callable[[], None]]
 Measured = tuple[Array, Array, Array]
+
+
+class Call(Protocol):
+    """A plan bound to memory; `context.Call` has that of the device."""
+
+    @property
+    def plan(self) -> Plan:
+        """Return what it runs."""
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """Return the memory of inputs and outputs, by name."""
+
+    def run(self) -> None:
+        """Make the outputs of the inputs."""
+
+    def close(self) -> None:
+        """Give it back."""
 
 
 def bind_call(
@@ -111,8 +139,9 @@ class _Bound:
         for output, array in handed:
             copy_into(self._outputs[output], array)
         for value, takes in self._taken():
+            made = self._numbers(value)
             for take in takes:
-                self._write(take, self._call.arrays[value], runs)
+                self._write(take, made, runs)
 
     def _fill(self) -> None:
         """Write what the device is given."""
@@ -124,18 +153,32 @@ class _Bound:
         self, feed: Feed, target: Array, measured: dict[Sight, Measured]
     ) -> None:
         if isinstance(feed, Whole):
-            round_into(target, self._read(feed.value))
+            self._store(feed.name, target, self._read(feed.value))
             return
         if feed.sight not in measured:
             measured[feed.sight] = feed.sight.measure(self._read)
         bias, seeing, kept = measured[feed.sight]
         match feed:
             case Bias():
-                round_into(target, bias)
+                self._store(feed.name, target, bias)
             case Seeing():
-                round_into(target, seeing)
+                self._store(feed.name, target, seeing)
             case Past(_, value):
-                _fill_past(target, self._read(value), kept)
+                store = partial(self._store, feed.name)
+                _fill_past(target, self._read(value), kept, store)
+
+    def _store(self, name: str, target: Array, source: Array) -> None:
+        """Write numbers as the device has them: in float16, or as integers."""
+        grid = self._call.plan.grids.get(name)
+        if grid is None:
+            round_into(target, source)
+        else:
+            target[...] = grid.integers(source.astype(np.float32))
+
+    def _numbers(self, name: str) -> Array:
+        """Return what the device has made, as numbers."""
+        made, grid = self._call.arrays[name], self._call.plan.grids.get(name)
+        return made if grid is None else grid.numbers(made.astype(np.int32))
 
     def _taken(self) -> list[tuple[str, tuple[Made | Rows, ...]]]:
         plan = self._call.plan
@@ -172,22 +215,24 @@ class _Bound:
                 np.copyto(target[row, :, slot : slot + count], new)
 
 
-def _fill_past(target: Array, old: Array, kept: Array) -> None:
+def _fill_past(
+    target: Array, old: Array, kept: Array, store: Callable[[Array, Array], None]
+) -> None:
     """Write the slots that are seen, and zeros elsewhere, for 0 times what is there.
 
     Args:
-        target: float16 [batch, heads, slots, width].
+        target: float16 or uint16 [batch, heads, slots, width].
         old: the same, of any float.
         kept: bool [batch, slots].
+        store: writes numbers to a target.
     """
     for row in range(len(kept)):
         seen = int(kept[row].sum())
         if kept[row, :seen].all():
-            round_into(target[row, :, :seen], old[row, :, :seen])
-            target[row, :, seen:] = 0
+            store(target[row, :, :seen], old[row, :, :seen])
+            store(target[row, :, seen:], np.zeros((), np.float32))
         else:
-            target[row] = 0
-            target[row][:, kept[row]] = rounded(old[row][:, kept[row]])
+            store(target[row], np.where(kept[row][:, None], old[row], 0))
 
 
 def rounded(array: Array) -> Array:

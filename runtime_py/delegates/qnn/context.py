@@ -12,13 +12,18 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from kvc.runtime.arenas import align_up
 from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.apart import BUILDING_S, RUNNING_S, Process
+from kvc.runtime.delegates.qnn import worker
+from kvc.runtime.delegates.qnn.library import LIBRARY
 from kvc.runtime.delegates.qnn.model_file import (
+    KINDS,
     Attribute,
     Model,
     Node,
@@ -26,12 +31,12 @@ from kvc.runtime.delegates.qnn.model_file import (
     encode_model,
 )
 from kvc.runtime.delegates.qnn.plan import Plan, Stored
-from kvc.runtime.delegates.qnn.process import BUILDING_S, RUNNING_S, Process
 from kvc.schema.errors import NativeCallFailed, WorkerLost
 
 WEIGHTS: Final = "weights.bin"
+_WORK: Final = Path(worker.__file__)
 
-Read = Callable[[Stored], Array]  # the elements of a weight, as float16
+Read = Callable[[Stored], Array]  # the elements of a weight, as the device has them
 Graph = tuple[str, bytes]  # its name in a context, and the context
 
 
@@ -103,7 +108,7 @@ class Context:
         if self._process is None or self._process.is_lost:
             self._built.clear()
             self._offsets.clear()
-            self._process = Process()
+            self._process = Process(_WORK, LIBRARY, "kvc-qnn-")
         return self._process
 
     def _build(self, process: Process, call: "Call") -> None:
@@ -243,7 +248,8 @@ class Call:
         end = 0
         for value in (*plan.model.inputs, *plan.model.outputs):
             self._offsets[value.name] = end
-            end = align_up(end + 2 * int(np.prod(value.shape)))
+            size = np.dtype(value.dtype).itemsize
+            end = align_up(end + size * int(np.prod(value.shape)))
         self.nbytes = end
         self._allocate()
 
@@ -255,7 +261,7 @@ class Call:
         memory = mmap.mmap(self.descriptor, self.nbytes)
         self._arrays = {
             value.name: np.ndarray(
-                value.shape, np.float16, memory, self._offsets[value.name]
+                value.shape, value.dtype, memory, self._offsets[value.name]
             )
             for value in (*self.plan.model.inputs, *self.plan.model.outputs)
         }
@@ -263,7 +269,7 @@ class Call:
 
     @property
     def arrays(self) -> Mapping[str, Array]:
-        """Return float16 arrays over the memory, by name of inputs and outputs.
+        """Return arrays over the memory, by name of inputs and outputs.
 
         A fork makes memory of its own: that of its parent is the same for both.
         """
@@ -272,9 +278,13 @@ class Call:
             self._allocate()
         return self._arrays
 
-    def placed(self, values: Sequence[Value]) -> list[tuple[str, int, tuple[int, ...]]]:
-        """Return where values lie: name, offset, shape."""
-        return [(v.name, self._offsets[v.name], v.shape) for v in values]
+    def placed(
+        self, values: Sequence[Value]
+    ) -> list[tuple[str, int, int, tuple[int, ...]]]:
+        """Return where values lie: name, number of the dtype, offset, shape."""
+        return [
+            (v.name, KINDS[v.dtype], self._offsets[v.name], v.shape) for v in values
+        ]
 
     def run(self) -> None:
         """Run it; raises as `Context.run`."""

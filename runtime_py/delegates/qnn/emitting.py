@@ -1,6 +1,7 @@
 """Collect the nodes of a model, with the shape of all that has a name."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,17 +13,26 @@ from kvc.runtime.delegates.qnn.model_file import (
     Value,
     Weight,
 )
+from kvc.runtime.delegates.qnn.reaches import Reach
+from kvc.schema.backends.grids import Grid
 
 Shape = tuple[int, ...]
 
 
+class NotTaken(Exception):
+    """A block is not for this backend; the message says why."""
+
+
 class Emitter:
-    """A model that is being made.
+    """A model of float16 that is being made.
 
     Attributes:
+        is_fixed: whether it computes on integers, as a `FixedEmitter` does.
         shapes: of inputs, weights, numbers and what nodes make, by name.
         made: names of what nodes make.
     """
+
+    is_fixed = False
 
     def __init__(self) -> None:
         self.shapes: dict[str, Shape] = {}
@@ -38,25 +48,81 @@ class Emitter:
         inputs: Sequence[str],
         output: str,
         shape: Shape,
+        *,
+        reach: Reach | None = None,
+        like: str = "",
+        row_sum: float = math.inf,
         **attributes: Attribute,
     ) -> str:
-        """Add a node with one result, and return its name."""
+        """Add a node with one result, and return its name.
+
+        Args:
+            op: its operator.
+            inputs: names.
+            output: the name for its result.
+            shape: of the result.
+            reach: from where to where the result reaches; integers need it where it
+                does not follow from the operands.
+            like: what the result is stored like, instead.
+            row_sum: the most that the sizes of a product's first operand add up to in
+                a row, where that is known.
+            attributes: of the operator.
+        """
+        return self._add(op, inputs, output, shape, attributes)
+
+    def _add(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        shape: Shape,
+        attributes: Mapping[str, Attribute],
+    ) -> str:
         self._nodes.append(Node(op, tuple(inputs), (output,), attributes))
         self.shapes[output] = shape
         self.made.add(output)
         return output
 
-    def input(self, name: str, shape: Shape) -> str:
-        """Add an input of float16."""
-        self._inputs.append(Value(name, "float16", shape))
+    def kind(self, name: str) -> str:
+        """Return the dtype of a tensor."""
+        return "float16"
+
+    def converted(self, name: str, output: str, grid: Grid) -> str:
+        """Return a tensor on a grid: none is, here."""
+        return name
+
+    def reach(self, name: str) -> Reach | None:
+        """Return from where to where a tensor reaches, where that matters."""
+        return None
+
+    def reach_like(self, name: str) -> Reach:
+        """Refuse to say from where to where what will have a name reaches."""
+        raise NotTaken("numbers of float16 reach anywhere")
+
+    def gated(self, name: str, kind: str) -> Reach | None:
+        """Likewise of an activation of a tensor."""
+        return None
+
+    def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
+        """Divide by a number."""
+        divisor = self.number(f"{output}_number", number)
+        return self.node("Div", (x, divisor), output, shape)
+
+    def input(self, name: str, shape: Shape, grid: Grid | None = None) -> str:
+        """Add an input."""
+        self._inputs.append(Value(name, self.kind(name), shape))
         self.shapes[name] = shape
         return name
 
-    def weight(self, name: str, shape: Shape) -> str:
+    def weight(self, name: str, shape: Shape, grid: Grid | None = None) -> str:
         """Add a weight, once, whose place is not known yet."""
-        self._weights[name] = Weight(name, "float16", shape, 0, 0)
+        self._weights[name] = Weight(name, self.kind(name), shape, 0, 0)
         self.shapes[name] = shape
         return name
+
+    def channels(self, name: str, scale: str, shape: Shape) -> str:
+        """Refuse a matrix of int8, which is for integers."""
+        raise NotTaken("a matrix of int8 among numbers of float16")
 
     def number(self, name: str, value: float) -> str:
         """Add a number as a constant [1]."""
@@ -92,7 +158,7 @@ class Emitter:
             name,
             tuple(self._nodes),
             tuple(self._inputs),
-            tuple(Value(each, "float16", self.shapes[each]) for each in outputs),
+            tuple(Value(n, self.kind(n), self.shapes[n]) for n in outputs),
             tuple(self._weights.values()),
             self._constants,
         )

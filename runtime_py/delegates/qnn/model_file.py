@@ -17,8 +17,14 @@ from kvc.schema.frozen import frozen
 
 IR_VERSION: Final = 10
 OPSETS: Final = (("", 23), ("com.microsoft", 1))
-FLOAT32, INT64, FLOAT16 = 1, 7, 10  # TensorProto.DataType
-KINDS: Final = {"float32": FLOAT32, "int64": INT64, "float16": FLOAT16}
+KINDS: Final = {  # TensorProto.DataType
+    "float32": 1,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int64": 7,
+    "float16": 10,
+}
 
 Attribute = int | float | str | tuple[int, ...]
 

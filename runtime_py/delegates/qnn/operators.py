@@ -5,128 +5,16 @@ result, or of several. `EMITTERS` has a function for each operator, in the table
 of arguments; views of what the device makes are copies there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from kvc.runtime.delegates.qnn.emitting import Emitter, Shape
 from kvc.runtime.delegates.qnn.sights import LARGEST_BIAS
-from kvc.schema.frozen import frozen
+from kvc.runtime.delegates.qnn.steps import Made, Step
 
-Made = str | list[str]
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm
-
-
-@frozen
-class Step:
-    """An instruction that is being translated.
-
-    Attributes:
-        emitter: takes its nodes.
-        read: returns the device's name of a tensor.
-        names: for its results.
-        shapes: of its results.
-        weight: returns the name of a constant, transposed if asked for.
-    """
-
-    emitter: Emitter
-    read: Callable[[object], str]
-    names: Sequence[str]
-    shapes: Sequence[Shape]
-    weight: Callable[[object, bool], str]
-
-    @property
-    def name(self) -> str:
-        """The name for its only result."""
-        return self.names[0]
-
-    @property
-    def shape(self) -> Shape:
-        """The shape of its only result."""
-        return self.shapes[0]
-
-    def shape_of(self, name: str) -> Shape:
-        """Return the shape of what has a name."""
-        return self.emitter.shapes[name]
-
-    def node(
-        self, op: str, *inputs: str, part: str = "", shape: Shape | None = None
-    ) -> str:
-        """Add a node; what is made is the result, or a part on the way to it."""
-        output = f"{self.name}_{part}" if part else self.name
-        made = self.shape if shape is None else shape
-        return self.emitter.node(op, inputs, output, made)
-
-    def number(self, part: str, value: float) -> str:
-        """Return the name of a number."""
-        return self.emitter.number(f"{self.name}_{part}", value)
-
-    def widened(self, name: str, rank: int, part: str) -> str:
-        """Return a tensor with axes of size 1 before its own, up to a rank."""
-        shape = self.shape_of(name)
-        wide = (*(1,) * (rank - len(shape)), *shape)
-        return self.emitter.reshape(name, f"{self.name}_{part}", wide)
-
-    def attend(
-        self,
-        q: str,
-        sizes: Shape,
-        content: tuple[str, str],
-        groups: int,
-        columns: int,
-        scale: float,
-        softcap: float | None,
-        bias: str | None,
-        seeing: str | None,
-    ) -> str:
-        """Add attention.
-
-        Args:
-            q: [batch, heads, queries, width].
-            sizes: of q.
-            content: keys and values [batch, groups, columns, ...].
-            groups: heads of keys, each shared by neighbouring heads of queries.
-            columns: how many keys.
-            scale: factor on the scores.
-            softcap: as of `kvc::attention`.
-            bias: to add to scores [batch, heads, queries, columns], or None.
-            seeing: factor on the weights of each query, or None.
-        """
-        batch, heads, queries, width = sizes
-        keys, values = content
-        rows = heads // groups * queries
-        emitter, name = self.emitter, self.name
-        factor = self.number("scale", scale)
-        x = self.node("Mul", q, factor, part="scaled", shape=sizes)
-        x = emitter.reshape(x, f"{name}_grouped", (batch, groups, rows, width))
-        turned = (batch, groups, width, columns)
-        y = emitter.node(
-            "Transpose", (keys,), f"{name}_keys", turned, perm=(0, 1, 3, 2)
-        )
-        grouped = (batch, groups, rows, columns)
-        x = self.node("MatMul", x, y, part="products", shape=grouped)
-        apart = (batch, heads, queries, columns)
-        x = emitter.reshape(x, f"{name}_scores", apart)
-        if softcap is not None:
-            x = self._capped(x, softcap, apart)
-        if bias is not None:
-            x = self.node("Add", x, bias, part="biased", shape=apart)
-        x = emitter.node("Softmax", (x,), f"{name}_weights", apart, axis=-1)
-        if seeing is not None:
-            # Not on what is mixed: there the library made a program that crashes.
-            x = self.node("Mul", x, seeing, part="counted", shape=apart)
-        x = emitter.reshape(x, f"{name}_shares", grouped)
-        mixed = (batch, groups, rows, self.shape[-1])
-        x = self.node("MatMul", x, values, part="mixed", shape=mixed)
-        return emitter.reshape(x, name, self.shape)
-
-    def _capped(self, x: str, softcap: float, shape: Shape) -> str:
-        cap = self.number("cap", softcap)
-        x = self.node("Div", x, cap, part="over", shape=shape)
-        x = self.node("Tanh", x, part="tanh", shape=shape)
-        return self.node("Mul", x, cap, part="capped", shape=shape)
 
 
 def _apply(op: str, step: Step, *tensors: object) -> Made:
@@ -146,6 +34,11 @@ def _with_number(op: str, step: Step, x: object, number: object, *_: object) -> 
     return step.node(op, step.read(x), step.number("number", number))
 
 
+def _over_number(step: Step, x: object, number: object) -> Made:
+    assert isinstance(number, int | float)
+    return step.emitter.divided(step.read(x), number, step.name, step.shape)
+
+
 def _square(step: Step, x: object, exponent: object) -> Made:
     name = step.read(x)
     return step.node("Mul", name, name)
@@ -163,11 +56,14 @@ def _gelu(step: Step, x: object, approximate: object) -> Made:
 def _gate(step: Step, x: str, kind: str, output: str) -> str:
     """Add an activation."""
     emitter, shape = step.emitter, step.shape_of(x)
+    reach = emitter.gated(x, kind)
     if kind == "silu":
         y = emitter.node("Sigmoid", (x,), f"{output}_sigmoid", shape)
-        return emitter.node("Mul", (x, y), output, shape)
+        return emitter.node("Mul", (x, y), output, shape, reach=reach)
     approximate = "tanh" if kind == "gelu_tanh" else "none"
-    return emitter.node("Gelu", (x,), output, shape, approximate=approximate)
+    return emitter.node(
+        "Gelu", (x,), output, shape, reach=reach, approximate=approximate
+    )
 
 
 def _glu(step: Step, gate: object, up: object, activation: object) -> Made:
@@ -223,30 +119,35 @@ def _softmax(step: Step, x: object, axis: object) -> Made:
 
 
 def _rotary(step: Step, x: object, cos: object, sin: object) -> Made:
-    """Add x cos + [-second half, first half] sin."""
-    name, shape, emitter = step.read(x), step.shape, step.emitter
-    axis, half = len(shape) - 1, shape[-1] // 2
-    first = emitter.part(name, f"{step.name}_first", axis, range(half))
-    second = emitter.part(name, f"{step.name}_second", axis, range(half, 2 * half))
-    back = step.node("Neg", second, part="back", shape=step.shape_of(second))
-    turned = emitter.node(
-        "Concat", (back, first), f"{step.name}_turned", shape, axis=axis
-    )
-    tables = [_table(step, each, key) for each, key in ((cos, "cos"), (sin, "sin"))]
-    one = step.node("Mul", name, tables[0], part="even", shape=shape)
-    other = step.node("Mul", turned, tables[1], part="odd", shape=shape)
-    return step.node("Add", one, other)
+    """Turn halves: [first cos - second sin, second cos + first sin]."""
+    name, emitter = step.read(x), step.emitter
+    axis, half = len(step.shape) - 1, step.shape[-1] // 2
+    spans = {"first": range(half), "second": range(half, 2 * half)}
+    halves = {
+        key: emitter.part(name, f"{step.name}_{key}", axis, span)
+        for key, span in spans.items()
+    }
+    made = []
+    for key, other, op in (("first", "second", "Sub"), ("second", "first", "Add")):
+        shape = step.shape_of(halves[key])
+        tables = [
+            _table(step, each, f"{key}_{kind}", axis, spans[key])
+            for each, kind in ((cos, "cos"), (sin, "sin"))
+        ]
+        even = step.node("Mul", halves[key], tables[0], part=f"{key}_even", shape=shape)
+        odd = step.node("Mul", halves[other], tables[1], part=f"{key}_odd", shape=shape)
+        made.append(
+            step.node(op, even, odd, part=f"{key}_turned", shape=shape, like=step.name)
+        )
+    return emitter.node("Concat", made, step.name, step.shape, axis=axis)
 
 
-def _table(step: Step, table: object, key: str) -> str:
-    """Return cosines or sines for all of the last axis."""
+def _table(step: Step, table: object, key: str, axis: int, span: range) -> str:
+    """Return cosines or sines for a half: tables of half the width serve both."""
     name = step.widened(step.read(table), len(step.shape), key)
-    shape, width = step.shape_of(name), step.shape[-1]
-    if shape[-1] == width:
+    if step.shape_of(name)[-1] == len(span):
         return name
-    wide = (*shape[:-1], width)
-    both = f"{step.name}_{key}s"
-    return step.emitter.node("Concat", (name, name), both, wide, axis=len(wide) - 1)
+    return step.emitter.part(name, f"{step.name}_{key}_half", axis, span)
 
 
 def _attention_product(
@@ -369,7 +270,7 @@ EMITTERS: Final[Mapping[str, Emit]] = {
     "aten::add.Scalar": partial(_with_number, "Add"),
     "aten::sub.Scalar": partial(_with_number, "Sub"),
     "aten::mul.Scalar": partial(_with_number, "Mul"),
-    "aten::div.Scalar": partial(_with_number, "Div"),
+    "aten::div.Scalar": _over_number,
     "aten::pow.Tensor_Scalar": _square,
     "aten::neg": partial(_apply, "Neg"),
     "aten::abs": partial(_apply, "Abs"),

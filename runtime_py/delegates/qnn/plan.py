@@ -1,13 +1,18 @@
 """What a call of a partition gives the device, and takes from it.
 
 A `Plan` is made for each set of sizes. Feeds are what the device is given: operands
-rounded to float16, the old content of caches, and what hides parts of them. Takes are
-what it makes: results, and new rows of caches. Values are those of the partition's
-graph that the host has: inputs, constants and views of them.
+rounded to float16 or to a grid, the old content of caches, and what hides parts of
+them. Takes are what it makes: results, and new rows of caches. Values are those of the
+partition's graph that the host has: inputs, constants and views of them.
 """
 
+from collections.abc import Mapping
+from dataclasses import field
+
+from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.qnn.model_file import Model
-from kvc.runtime.delegates.qnn.sights import Sight, Writes
+from kvc.runtime.delegates.qnn.sights import Sight
+from kvc.schema.backends.grids import Grid
 from kvc.schema.frozen import frozen
 
 
@@ -88,11 +93,16 @@ class Stored:
         name: of the weight there.
         data: id of the named data that it is.
         transposed: whether its two axes are swapped.
+        grid: that it is rounded to; None where it is rounded to float16, or left as it
+            is.
+        is_exact: whether it is left as it is.
     """
 
     name: str
     data: int
     transposed: bool
+    grid: Grid | None = None
+    is_exact: bool = False
 
 
 @frozen
@@ -105,6 +115,7 @@ class Plan:
         feeds: the model's inputs, in its order.
         takes: the model's outputs, in its order, each with all that is made of it.
         handed: what needs no device.
+        grids: of the model's inputs and outputs, by name; empty in float16.
     """
 
     model: Model
@@ -112,3 +123,4 @@ class Plan:
     feeds: tuple[Feed, ...]
     takes: tuple[tuple[Made | Rows, ...], ...]
     handed: tuple[Handed, ...]
+    grids: Mapping[str, Grid] = field(default_factory=dict)

@@ -7,77 +7,22 @@ the old content and the new rows side by side, so columns are first the slots, t
 new rows. Which position lies in a slot is the same question for both.
 """
 
-from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.delegates.host_checks import check_length, check_slots
-from kvc.schema.errors import CacheOverflow, IndexOutOfRange
+from kvc.runtime.delegates.cache_writes import Read, Writes, count_of
 from kvc.schema.frozen import frozen
 from kvc.schema.rings import oldest, slot_runs
 
 HIDDEN: Final = -60000.0  # added to a score of float16: its exponential is 0
 LARGEST_BIAS: Final = 30000.0
 
-Read = Callable[[int], Array]  # the array of a value
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
-
-
-@frozen
-class Writes:
-    """Where the rows of a `kvc::cache_update` go.
-
-    Attributes:
-        start: value of the first slot of each row, int64 [batch]; None for slot 0.
-        lengths: value of how many rows count, int64 [batch]; None for all.
-        rows: how many there are.
-        slots: of the cache.
-        mode: "linear" or "circular".
-        keep: how many first positions a ring keeps.
-    """
-
-    start: int | None
-    lengths: int | None
-    rows: int
-    slots: int
-    mode: str
-    keep: int
-
-    def runs(self, read: Read, row: int) -> list[tuple[int, int, int]]:
-        """Return (first new row, first slot, count) of what a batch row writes.
-
-        Raises:
-            IndexOutOfRange, CacheOverflow, RowLengthOutOfRange: it may not.
-        """
-        start = 0 if self.start is None else int(read(self.start)[row])
-        count = _count(read, self.lengths, self.rows, row)
-        ring = self.mode == "circular"
-        if not ring:
-            check_slots(row, start, count, self.slots)
-            return [(0, start, count)] if count else []
-        if self.keep and start < 0:
-            raise IndexOutOfRange(place="", index=start, size=self.slots)
-        if count > self.slots - max(0, min(start, self.keep)):
-            raise CacheOverflow(row=row, start=start, count=count, capacity=self.slots)
-        return [*_numbered(slot_runs(start, count, self.slots, self.keep))]
-
-
-def _numbered(runs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    done = 0
-    for slot, count in runs:
-        yield done, slot, count
-        done += count
-
-
-def _count(read: Read, lengths: int | None, most: int, row: int) -> int:
-    count = most if lengths is None else int(read(lengths)[row])
-    check_length(row, count, most)
-    return count
 
 
 @frozen
@@ -146,7 +91,7 @@ class Sight:
         total = int(read(self.total)[row])
         if total < 0 or not (self.ring or total <= self.slots):
             raise ValueError(f"valid length {total} of {self.slots} slots")
-        count = _count(read, self.lengths, self.queries, row)
+        count = count_of(read, self.lengths, self.queries, row)
         at = self._positions(read, row, total)
         queries = total - count + np.arange(self.queries)
         seen[:] = self._allowed(queries, at, count)

@@ -1,7 +1,8 @@
 """Translate a partition, at one set of sizes, to a model of ONNX and a `Plan`.
 
-In: a block that the list of `kvc.schema.backends.qnn` takes. Out: nodes of float16, and
-what the host does before and after. A cache is not an operand that the device changes:
+In: a block that the list of `kvc.schema.backends.qnn` takes, or, with grids, that of
+`qnn_fixed`. Out: nodes of float16 or on integers, and what the host does before and
+after. A cache is not an operand that the device changes:
 it is given the old content, attends to that and to the new rows side by side, and gives
 the new rows back. So a cache's new content may be read by attention alone.
 """
@@ -10,8 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kvc.runtime.delegates.qnn.emitting import Emitter
-from kvc.runtime.delegates.qnn.operators import EMITTERS, Step
+from kvc.runtime.delegates.cache_writes import Writes
+from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken
+from kvc.runtime.delegates.qnn.fixed_emitting import FixedEmitter, grid_of
+from kvc.runtime.delegates.qnn.fixed_operators import FIXED
+from kvc.runtime.delegates.qnn.model_file import Model
+from kvc.runtime.delegates.qnn.operators import EMITTERS
 from kvc.runtime.delegates.qnn.plan import (
     Bias,
     Feed,
@@ -24,16 +29,16 @@ from kvc.runtime.delegates.qnn.plan import (
     Stored,
     Whole,
 )
-from kvc.runtime.delegates.qnn.sights import Sight, Writes
+from kvc.runtime.delegates.qnn.reaches import HIDING, reach_of
+from kvc.runtime.delegates.qnn.sights import Sight
+from kvc.runtime.delegates.qnn.steps import Step
+from kvc.schema.backends.grids import Grid
 from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE
+from kvc.schema.backends.qnn_fixed import Grids
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine
-
-
-class NotTaken(Exception):
-    """A block is not for this backend; the message says why."""
 
 
 @frozen
@@ -53,27 +58,36 @@ class Update:
     writes: Writes
 
 
-def translate(graph: Graph, sizes: Mapping[str, int], name: str) -> Plan:
+def translate(
+    graph: Graph, sizes: Mapping[str, int], name: str, grids: Grids | None = None
+) -> Plan:
     """Return the plan of a block.
 
     Args:
         graph: the block; its instructions are of the list.
         sizes: of the program's symbols.
         name: of the model.
+        grids: to compute on; None for float16.
 
     Raises:
-        NotTaken: a cache's new content is read by others than attention, or a tensor
-            has no elements.
+        NotTaken: a cache's new content is read by others than attention, a tensor
+            has no elements, or there is no grid for one.
     """
-    return _Translator(graph, sizes).translate(name)
+    return _Translator(graph, sizes, grids).translate(name)
 
 
 class _Translator:
     """The state of one translation."""
 
-    def __init__(self, graph: Graph, sizes: Mapping[str, int]) -> None:
-        self._graph, self._sizes = graph, sizes
-        self._emitter = Emitter()
+    def __init__(
+        self, graph: Graph, sizes: Mapping[str, int], grids: Grids | None
+    ) -> None:
+        self._graph, self._sizes, self._grids = graph, sizes, grids
+        self._emitters, self._emitter = EMITTERS, Emitter()
+        if grids is not None:
+            own = {f"v{value}": grid for value, grid in grids.values.items()}
+            self._emitters, self._emitter = FIXED, FixedEmitter(own)
+        self._contents: dict[tuple[int, Sight], str] = {}
         self._names: dict[int, str] = {}
         self._updates: dict[int, Update] = {}
         self._host: dict[int, int] = {value: value for value in graph.inputs}
@@ -95,7 +109,19 @@ class _Translator:
             tuple(feeds[value.name] for value in model.inputs),
             tuple(tuple(takes[value.name]) for value in model.outputs),
             tuple(handed),
+            self._grids_of(model),
         )
+
+    def _grids_of(self, model: Model) -> Mapping[str, Grid]:
+        """Return the grids of what goes into a model, and comes out of it."""
+        if not isinstance(self._emitter, FixedEmitter):
+            return {}
+        grids = self._emitter.grids
+        return {v.name: grids[v.name] for v in (*model.inputs, *model.outputs)}
+
+    def _grid(self, value: int) -> Grid | None:
+        """Return the grid of a value; None in float16, or where there is none."""
+        return None if self._grids is None else self._grids.values.get(value)
 
     def _translate(self, instruction: Instruction) -> None:
         if instruction.op == CACHE_UPDATE:
@@ -123,14 +149,24 @@ class _Translator:
         return is_view and isinstance(first, Ref) and first.value in self._host
 
     def _compute(self, instruction: Instruction) -> None:
-        emit = EMITTERS[instruction.op]
-        names = [f"v{result}" for result in instruction.results]
-        shapes = [self._shape(result) for result in instruction.results]
-        step = Step(self._emitter, self._read, names, shapes, self._weight)
+        emit, step = self._emitters[instruction.op], self._step(instruction)
         arguments = [self._argument(each) for each in instruction.arguments]
         made = emit(step, *arguments)
         given = [made] if isinstance(made, str) else made
         self._names.update(zip(instruction.results, given, strict=True))
+
+    def _step(self, instruction: Instruction) -> Step:
+        results = instruction.results
+        scores = None if self._grids is None else self._grids.scores.get(results[0])
+        return Step(
+            self._emitter,
+            self._read,
+            [f"v{result}" for result in results],
+            [self._shape(result) for result in results],
+            self._weight,
+            self._channels,
+            None if scores is None else reach_of(scores),
+        )
 
     def _argument(self, argument: Argument) -> object:
         """Return an argument with its sizes settled; tensors stay references."""
@@ -154,7 +190,8 @@ class _Translator:
         if isinstance(storage, Constant):
             return self._weight(ref, False)
         name = f"x{value}"
-        self._feed(("whole", value), Whole(name, value), self._shape(value))
+        feed = Whole(name, value)
+        self._feed(("whole", value), feed, self._shape(value), self._grid(value))
         self._names[value] = name
         return name
 
@@ -168,13 +205,39 @@ class _Translator:
         if transposed:
             shape = shape[::-1]
         name = f"w{storage.name}{'t' if transposed else ''}"
-        self._stored[name] = Stored(name, storage.name, transposed)
-        return self._emitter.weight(name, shape)
+        grid = self._grid(ref.value)
+        if name in self._stored:  # a constant that two values are has the first's grid
+            return name
+        self._stored[name] = Stored(name, storage.name, transposed, grid)
+        return self._emitter.weight(name, shape, grid)
 
-    def _feed(self, key: object, feed: Feed, shape: tuple[int, ...]) -> str:
+    def _channels(self, ref: object, scale: object) -> str:
+        """Return the device's name of a matrix of int8 [out, in], turned."""
+        assert isinstance(ref, Ref)
+        assert isinstance(scale, Ref)
+        shape = self._shape(ref.value)[::-1]
+        turned, scales = self._exact(ref, True), self._exact(scale, False)
+        return self._emitter.channels(turned, scales, shape)
+
+    def _exact(self, ref: Ref, transposed: bool) -> str:
+        """Return the device's name of a constant that it has as it is."""
+        storage = self._graph.values[ref.value].storage
+        if not isinstance(storage, Constant):
+            raise NotTaken("a weight is no constant")
+        name = f"w{storage.name}{'t' if transposed else 's'}"
+        self._stored[name] = Stored(name, storage.name, transposed, None, True)
+        return name
+
+    def _feed(
+        self,
+        key: object,
+        feed: Feed,
+        shape: tuple[int, ...],
+        grid: Grid | None = None,
+    ) -> str:
         found = self._feeds.setdefault(key, feed)
         if found is feed:
-            self._emitter.input(feed.name, shape)
+            self._emitter.input(feed.name, shape, grid)
         return found.name
 
     def _shape(self, value: int) -> tuple[int, ...]:
@@ -201,8 +264,17 @@ class _Translator:
         )
         place = (writes.start, writes.lengths, mode, keep)
         (result,) = instruction.results
-        rows = self._read(update)
+        rows = self._on_grid_of(cache.value, self._read(update), f"rows{result}")
         self._updates[result] = Update(cache.value, rows, place, writes)
+
+    def _on_grid_of(self, value: int, name: str, output: str) -> str:
+        """Return a tensor as another value is stored."""
+        if self._grids is None:
+            return name
+        grid = self._grid(value)
+        if grid is None:
+            raise NotTaken(f"there is no grid for value {value}")
+        return self._emitter.converted(name, output, grid)
 
     def _host_value(self, argument: Argument) -> int | None:
         """Return a value that the host has, None for none."""
@@ -250,20 +322,18 @@ class _Translator:
         )
         number = len(self._feeds)
         bias = self._feed(
-            ("bias", sight), Bias(f"bias{number}", sight), sight.bias_shape
+            ("bias", sight),
+            Bias(f"bias{number}", sight),
+            sight.bias_shape,
+            self._hiding(),
         )
         seeing = self._feed(
             ("seeing", sight),
             Seeing(f"seeing{number}", sight),
             (*sight.bias_shape[:3], 1),
+            grid_of((0.0, 1.0)),
         )
-        step = Step(
-            self._emitter,
-            self._read,
-            [f"v{instruction.results[0]}"],
-            [self._shape(instruction.results[0])],
-            self._weight,
-        )
+        step = self._step(instruction)
         factor = scale if isinstance(scale, float) else 1 / np.sqrt(width)
         cap = softcap if isinstance(softcap, float) else None
         made = step.attend(
@@ -278,6 +348,13 @@ class _Translator:
             seeing,
         )
         self._names[instruction.results[0]] = made
+
+    def _hiding(self) -> Grid | None:
+        """Return the grid of what hides scores, of any attention."""
+        if self._grids is None:
+            return None
+        ends = [reach_of(grid) for grid in self._grids.scores.values()]
+        return grid_of((-max(high - low for low, high in ends) - HIDING, 0.0))
 
     def _same_place(
         self, written: Sequence[Update | None], layout: object, keep: object
@@ -296,19 +373,24 @@ class _Translator:
         """Return the device's name of keys or values [batch, heads, columns, width]."""
         if update is not None:
             old = self._past(update.cache, sight)
-            name = f"v{ref.value}"
-            if name not in self._emitter.made:
+            key = ref.value, sight
+            if key not in self._contents:
                 batch, heads, slots, width = self._shape(ref.value)
                 shape = (batch, heads, slots + update.writes.rows, width)
-                self._emitter.node("Concat", (old, update.rows), name, shape, axis=2)
-            return name
+                name = f"v{ref.value}_{len(self._contents)}"
+                given = (old, update.rows)
+                self._contents[key] = self._emitter.node(
+                    "Concat", given, name, shape, like=f"v{update.cache}", axis=2
+                )
+            return self._contents[key]
         if ref.value in self._host:
             return self._past(ref.value, sight)
         return self._read(ref)
 
     def _past(self, value: int, sight: Sight) -> str:
         feed = Past(f"past{value}_{len(self._feeds)}", value, sight)
-        return self._feed(("past", value, sight), feed, self._shape(value))
+        shape, grid = self._shape(value), self._grid(value)
+        return self._feed(("past", value, sight), feed, shape, grid)
 
     def _outputs(self) -> tuple[dict[str, list[Made | Rows]], list[Handed]]:
         """Return what becomes of each output, by the device's name where it has one."""

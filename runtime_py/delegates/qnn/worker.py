@@ -1,8 +1,4 @@
-"""The process that calls Qualcomm's library; `process.py` starts it as a script.
-
-In, on a socket: requests, each JSON after its length, some with a file descriptor of
-memory that both processes see. Out, on the same socket: an answer to each, in order:
-`{"made": ...}`, or `{"error": "why"}`.
+"""What is asked of the process that calls Qualcomm's library; see `serving.py`.
 
     open    load the library: paths of Python's packages, the folder to work in
     build   make a graph of a model in the folder, in the context that all graphs share
@@ -15,64 +11,16 @@ memory that both processes see. Out, on the same socket: an answer to each, in o
 This imports nothing of kvc: what the library breaks, it breaks here.
 """
 
-import json
 import mmap
 import os
-import shutil
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-LENGTH_NBYTES: Final = 4
 _PROVIDER: Final = "QNNExecutionProvider"
-_ELEMENT: Final = 10  # float16, of `TensorProto.DataType`
-
+Place = tuple[str, int, int, list[int]]  # of a tensor, see `bind`
 Request = dict[str, Any]
-
-
-def main(descriptor: int) -> None:
-    """Answer requests until nobody asks any more."""
-    connection = socket.socket(fileno=descriptor)
-    work = Work()
-    while (found := receive(connection)) is not None:
-        request, descriptors = found
-        try:
-            answer = {"made": work.do(request, descriptors)}
-        except Exception as error:  # whatever the library raises
-            answer = {"error": str(error) or type(error).__name__}
-        send(connection, answer)
-    if work.folder:  # a process that was killed has not removed it
-        shutil.rmtree(work.folder, ignore_errors=True)
-
-
-def send(connection: socket.socket, message: object, fd: int | None = None) -> None:
-    """Send a message, and a file descriptor with it."""
-    raw = json.dumps(message).encode()
-    head = len(raw).to_bytes(LENGTH_NBYTES, "little")
-    socket.send_fds(connection, [head], [] if fd is None else [fd])
-    connection.sendall(raw)
-
-
-def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
-    """Return a message and descriptors; None where the other end is gone."""
-    head, descriptors, _, _ = socket.recv_fds(connection, LENGTH_NBYTES, 1)
-    head += _received(connection, LENGTH_NBYTES - len(head)) if head else b""
-    if len(head) < LENGTH_NBYTES:
-        return None
-    nbytes = int.from_bytes(head, "little")
-    raw = _received(connection, nbytes)
-    return (json.loads(raw), list(descriptors)) if len(raw) == nbytes else None
-
-
-def _received(connection: socket.socket, nbytes: int) -> bytes:
-    """Return so many bytes; fewer where the other end is gone."""
-    parts, rest = [], nbytes
-    while rest and (part := connection.recv(min(rest, 1 << 20))):
-        parts.append(part)
-        rest -= len(part)
-    return b"".join(parts)
 
 
 class Work:
@@ -147,10 +95,13 @@ class Work:
         name: str,
         number: int,
         nbytes: int,
-        inputs: list[tuple[str, int, list[int]]],
-        outputs: list[tuple[str, int, list[int]]],
+        inputs: list[Place],
+        outputs: list[Place],
     ) -> None:
-        """Settle where inputs and outputs lie: name, offset, shape of each."""
+        """Settle where inputs and outputs lie.
+
+        Of each its name, its dtype as `TensorProto.DataType` has it, offset and shape.
+        """
         import ctypes
 
         session = self._sessions[name]
@@ -158,12 +109,10 @@ class Work:
         os.close(memory)
         base = ctypes.addressof(ctypes.c_char.from_buffer(held))
         binding = session.io_binding()
-        for each, offset, shape in inputs:
-            at = base + offset
-            binding.bind_input(each, "cpu", 0, _ELEMENT, shape, at)
-        for each, offset, shape in outputs:
-            at = base + offset
-            binding.bind_output(each, "cpu", 0, _ELEMENT, shape, at)
+        for each, kind, offset, shape in inputs:
+            binding.bind_input(each, "cpu", 0, kind, shape, base + offset)
+        for each, kind, offset, shape in outputs:
+            binding.bind_output(each, "cpu", 0, kind, shape, base + offset)
         self._bound[number] = session, binding, held
 
     def run(self, number: int) -> None:
@@ -241,8 +190,3 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
-    os._exit(0)  # the library fails where it is taken down in order

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from kvc.compiler import Method, compile_program
 from kvc.runtime import load
-from kvc.schema.errors import IndexOutOfRange
+from kvc.schema.errors import IndexOutOfRange, KernelFailed
 
 X = torch.arange(12.0).reshape(3, 4).sin()
 CASES = {
@@ -26,12 +26,19 @@ CASES = {
     ),
     "masked_scatter": lambda x: x.masked_scatter(x > 0, x.flatten() * 3),
     "masked_scatter of a row": lambda x: x[0].masked_scatter(x > 0, x.flatten() * 3),
+    "masked_scatter of nothing": lambda x: x.masked_scatter(x > 9, x[:0]),
     "pdist": lambda x: functional.pdist(x, 1.5),
     "pdist of many rows that are close": lambda x: functional.pdist(
         100 + x.flatten()[:, None].repeat(3, 2).cumsum(0) * 1e-2
     ),
     "repeat_interleave": lambda x: x.repeat_interleave(
         (x[:, 0] > 0).long() + 1, dim=0, output_size=4
+    ),
+    "repeat_interleave by int32": lambda x: x.repeat_interleave(
+        (x[:, 0] > 0).int() + 1, dim=0, output_size=4
+    ),
+    "repeat_interleave of int32": lambda x: torch.repeat_interleave(
+        (x[:, 0] > 0).int() + 1, output_size=4
     ),
     "one_hot": lambda x: functional.one_hot((x > 0).long(), 3),
     "triu_indices": lambda x: (torch.triu_indices(3, 4, 1), x + 1),
@@ -123,3 +130,16 @@ def test_repeats_that_add_up_to_another_size_are_an_error_of_the_call(
         for wrong in ([1, 1, 2], [-1, 1, output_size], [3, 3, 3]):
             with pytest.raises(IndexOutOfRange):
                 program.forward(X, torch.tensor(wrong))
+
+
+def test_a_source_of_nothing_is_refused_where_the_mask_is_true(tmp_path):
+    class Scattered(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+            return x.masked_scatter(mask, source)
+
+    given = (X, X > 9, X[:0])
+    compile_program(Scattered(), (Method("forward", given),)).save(tmp_path / "a.kvc")
+    with load(tmp_path / "a.kvc") as program:
+        assert torch.equal(program.forward(*given), X)
+        with pytest.raises(KernelFailed, match="index 1 is out of bounds"):
+            program.forward(X, X > 0, X[:0])

@@ -33,6 +33,23 @@ class TwiceRead(Looking):
         return self.table(tokens) + functional.embedding(tokens, self.table.weight)
 
 
+class TwoBounds(Looking):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.table(tokens) + self.within(tokens)
+
+    def within(self, tokens: Tensor) -> Tensor:
+        return functional.embedding(tokens, self.table.weight, max_norm=2.0)
+
+    def plain(self, tokens: Tensor) -> Tensor:
+        return functional.embedding(tokens, self.table.weight)
+
+    def alone(self, tokens: Tensor) -> Tensor:
+        return self.table(tokens)
+
+    def also(self, tokens: Tensor) -> Tensor:
+        return self.table(tokens.flip(0))
+
+
 TOKENS = torch.tensor([0, 3, 8, 8, 5])
 
 
@@ -51,7 +68,7 @@ def test_the_table_stays_as_it_is():
     assert not bundle.program.states
 
 
-@pytest.mark.parametrize("kind", [Tied, TwiceRead])
+@pytest.mark.parametrize("kind", [Tied, TwiceRead, TwoBounds])
 def test_other_code_that_reads_the_table_is_refused(kind):
     with pytest.raises(CaptureError, match=r"max_norm=.*shortens in place is read by"):
         compile_program(kind(), [Method("forward", (TOKENS,))])
@@ -65,3 +82,26 @@ class Given(nn.Module):
 def test_a_table_of_the_caller_is_refused():
     with pytest.raises(CaptureError, match=r"max_norm=.*is given by the caller"):
         compile_program(Given(), [Method("forward", (TOKENS, torch.ones(9, 4)))])
+
+
+@pytest.mark.parametrize("other", ["within", "plain"])
+def test_another_method_that_reads_the_table_otherwise_is_refused(other):
+    methods = [Method(name, (TOKENS,)) for name in ("alone", other)]
+    with pytest.raises(CaptureError, match="with another bound") as caught:
+        compile_program(TwoBounds(), methods)
+    assert caught.value.method == other
+
+
+def test_methods_with_the_same_bound_share_a_table():
+    methods = [Method(name, (TOKENS,)) for name in ("alone", "also")]
+    bundle = compile_program(TwoBounds(), methods)
+    assert len(bundle.program.methods) == 2
+
+
+@pytest.mark.parametrize("bound", [{"norm_type": 0.0}, {"max_norm": -1.0}])
+def test_bounds_that_change_rows_each_time_are_refused(bound):
+    model = Looking()
+    for name, value in bound.items():
+        setattr(model.table, name, value)
+    with pytest.raises(CaptureError, match="changes rows at each lookup"):
+        compile_program(model, [Method("forward", (TOKENS,))])

@@ -55,7 +55,7 @@ CASES = {
     ),
     "materialize_views": (MaterializeViews(), {}),
     "quantize_weights": (QuantizeWeights("qd8", True), WEIGHTS),
-    "quantize_weights_alone": (QuantizeWeights("q8", True), WEIGHTS),
+    "quantize_weights_alone": (QuantizeWeights("w8", True), WEIGHTS),
     "quantize_weights_int4": (QuantizeWeights("qb4", True), WIDE),
     "store_bfloat16": (StoreBfloat16(), WEIGHTS),
 }

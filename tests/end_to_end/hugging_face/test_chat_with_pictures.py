@@ -193,3 +193,4 @@ def test_the_command_shows_pictures(joined_bundle, program, tmp_path):
     assert done.exit_code == 0, done.stderr
     conversation = talk(program)
     assert done.stdout == answer(conversation, "5 6", picture(0)) + "\n"
+    assert "/image FILE shows a picture" in done.stderr

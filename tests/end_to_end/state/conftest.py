@@ -6,12 +6,13 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
+import coreai_here
 import mlx_here
 import pytest
 import qnn_here
 import vulkan_here
 from ragged_models import opened_ragged
-from state_backends import FLOAT16, RECIPES, WAYS, compiling_with
+from state_backends import FIXED, RECIPES, WAYS, compiling_with
 
 from kvc.runtime import Program
 
@@ -58,6 +59,8 @@ _OF_ANY_SIZE_IN_FLOAT32 = (
     "test_what_has_no_role_is_not_parted",
     "test_a_width_that_a_method_lacks_is_no_call_too_long",
 )
+# A cache of the caller's that begins without an element is a tensor of none.
+_OF_SIZE_0 = ("test_caches_that_grow_apart_have_positions_apart",)
 # They compare caches with eager's bit for bit.
 _OF_FLOAT32_CACHES = (
     "test_a_rewind_forgets_tokens_of_the_decoder_alone",
@@ -70,6 +73,11 @@ _NOT_WITH = {
     "vulkan_fp32": _OF_THE_HOST + _OF_THE_REFERENCE,
     "mlx": _OF_THE_HOST + _OF_THE_REFERENCE,
     "qnn_fp16": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
+    "qnn_a16w8": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
+    **dict.fromkeys(
+        ("coreai_fp32", "coreai_fp16"),
+        _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32 + _OF_SIZE_0,
+    ),
     "coreml_fp16": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32 + _OF_FLOAT32_CACHES,
 }
 _ALWAYS = {
@@ -87,7 +95,7 @@ _HERE = Path(__file__).parent
 _DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72, "vulkan_fp32": 48}
 _NAMES = ["", *WAYS]
 # All of them on request: libraries that few have, and float16 by steps.
-_ON_REQUEST = (*FLOAT16, "mlx")
+_ON_REQUEST = (*FIXED, "mlx")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -122,8 +130,10 @@ def backend(request: pytest.FixtureRequest) -> str:
         vulkan_here.device()
     if name == "mlx":
         mlx_here.check()
-    if name == "qnn_fp16":
+    if name.startswith("qnn"):
         qnn_here.check()
+    if name.startswith("coreai"):
+        coreai_here.check()
     return name
 
 

@@ -45,9 +45,8 @@ def test_one_of_an_unknown_backend_does_not_and_says_what_to_do(path):
     error = caught.value
     assert (error.backend, error.method) == ("mine", "forward")
     assert "nothing of this name is registered or installed" in str(error)
-    assert "this runtime has: coreml, cpu, ethosu, mlx, qnn, vulkan, xnnpack" in str(
-        error
-    )
+    names = "coreai, coreml, cpu, ethosu, mlx, qnn, vulkan, xnnpack"
+    assert f"this runtime has: {names}" in str(error)
     assert "kvc.runtime.register_delegate before load" in str(error)
 
 

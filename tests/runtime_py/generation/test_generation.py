@@ -1,5 +1,6 @@
 """Generation: prompts in chunks, reasons to stop, room."""
 
+from dataclasses import replace
 from functools import partial
 from threading import Thread
 
@@ -195,6 +196,16 @@ def test_a_program_without_roles_is_refused(tmp_path):
     with (
         load(write_bundle(tmp_path / "a.kvc", affine_program())) as opened,
         pytest.raises(UnknownName, match="no method of the role 'prefill'"),
+    ):
+        generate(opened.session(), [1], max_tokens=1)
+
+
+def test_of_a_model_for_another_task_this_is_said(tmp_path):
+    made, arrays = affine_program()
+    embedding = replace(made, metadata={"task": '"embed"'})
+    with (
+        load(write_bundle(tmp_path / "a.kvc", (embedding, arrays))) as opened,
+        pytest.raises(UnknownName, match="for another task, 'embed': use kvc embed"),
     ):
         generate(opened.session(), [1], max_tokens=1)
 

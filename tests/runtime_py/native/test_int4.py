@@ -55,6 +55,23 @@ def test_bits_depend_on_neither_threads_nor_how_many_rows_there_are(depth: int):
         assert torch.equal(found, whole[first : first + count])
 
 
+@pytest.mark.usefixtures("each_processor")
+@pytest.mark.parametrize("magnitude", [1e-38, 1e25, 1e38, float("inf")])
+def test_rows_together_are_as_alone_where_they_are_tiny_or_overflow(magnitude: float):
+    weight, scale = some_weight(48, 64, 32)
+    scale = (scale.float() * magnitude).bfloat16()
+    sizes = 10.0 ** torch.tensor([-12, 0, 10, 16]).repeat(4)
+    rows = quantized(some_rows(16, 64) * sizes[:, None])
+    together = native((*rows, weight, scale, None))
+    alone = [
+        native((*(each[i : i + 1] for each in rows), weight, scale, None))
+        for i in range(16)
+    ]
+    torch.testing.assert_close(
+        together, torch.cat(alone), rtol=0, atol=0, equal_nan=True
+    )
+
+
 @pytest.mark.parametrize("rows", [1, 5, 16])
 @pytest.mark.parametrize("zero", [-128, 127, 0, -7])
 def test_integer_products_are_exact(rows: int, zero: int):

@@ -38,7 +38,9 @@ def results_by() -> Iterator[Callable[[str, Case, Tensor], Tensor]]:
 
 @pytest.mark.parametrize("processor", OTHERS)
 @pytest.mark.parametrize("rows", [1, 2, 5, 8, 17, 50])
-@pytest.mark.parametrize(("columns", "depth"), [(1, 1), (25, 33), (50, 96), (7, 264)])
+@pytest.mark.parametrize(
+    ("columns", "depth"), [(1, 1), (25, 33), (50, 96), (7, 264), (97, 129)]
+)
 def test_int8_products_have_the_same_bits(results_by, processor, rows, columns, depth):
     weight = torch.randint(-128, 128, (columns, depth), dtype=I8)
     arguments = (

@@ -458,15 +458,15 @@ def test_an_int8_linear_refuses_what_does_not_fit(place, wrong):
         (1, tensor(8, 64)),
         (2, tensor(8, dtype=FLOAT64)),
         (2, tensor(7)),
-        (3, tensor(8, dtype=FLOAT64)),
         (3, tensor(7)),
+        (3, tensor(8, dtype=FLOAT64)),
     ],
 )
-def test_a_linear_of_floats_over_int8_refuses_what_does_not_fit(place, wrong):
+def test_a_product_of_floats_with_int8_refuses_what_does_not_fit(place, wrong):
     good = (tensor(2, 64), tensor(8, 64, dtype=INT8), tensor(8), tensor(8))
-    assert OPS["kvc::linear_q8"].rule(*good) == ((DType.FLOAT32, (2, 8)),)
+    assert OPS["kvc::linear_w8"].rule(*good) == ((DType.FLOAT32, (2, 8)),)
     with pytest.raises(ShapeMismatch):
-        OPS["kvc::linear_q8"].rule(*good[:place], wrong, *good[place + 1 :])
+        OPS["kvc::linear_w8"].rule(*good[:place], wrong, *good[place + 1 :])
 
 
 SETTINGS = ((1,), (0,), (1,), 1)

@@ -97,6 +97,7 @@ def test_commands_and_empty_lines_are_not_said(program):
     assert talk(program, terminal).messages == []
     assert terminal.notes[0].startswith("/reset forgets the conversation")
     assert terminal.notes[1].startswith("there is no /nothing; /reset forgets")
+    assert not any("/image" in note for note in terminal.notes)  # it reads none
 
 
 def test_a_path_is_said(program):

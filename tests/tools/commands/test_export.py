@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coreai_device import use_numpy_core_ai
 from fixed_backend import MADE, TARGET, read_images, recipe, register_fixed
 
 from kvc.runtime import KvcError, load
@@ -100,3 +101,18 @@ def test_a_bundle_of_buckets_keeps_and_checks_sample_results(kvc, tmp_path: Path
     assert result.exit_code == 0, result.output
     checked = kvc("check", path)
     assert checked.exit_code == 0, checked.output
+
+
+def test_a_target_whose_file_is_a_folder_has_a_folder_written(
+    kvc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    use_numpy_core_ai(monkeypatch)
+    path, out = tmp_path / "m.kvc", tmp_path / "m.aimodel"
+    command = ("compile", "tiny_decoder:factory", "-q", "-o", path)
+    assert kvc(*command, "--recipe", "coreai_fp32").exit_code == 0
+    told = kvc("export", path, "--target", "coreai", "-o", out)
+    assert told.exit_code == 0, told.output
+    assert "for coreai" in told.stderr
+    assert {each.suffix for each in out.iterdir()} == {".json", ".bin"}
+    again = kvc("export", path, "--target", "coreai:v27", "-o", out)
+    assert "it exists; give another name" in again.stderr

@@ -10,6 +10,8 @@ from kvc.tools.reports.recipe_groups import describe_recipes, recipe_lines
 
 RECIPES = [
     "bf16",
+    "coreai_fp16",
+    "coreai_fp32",
     "coreml_fp16",
     "coreml_q8",
     "cpu_bf16",
@@ -19,6 +21,7 @@ RECIPES = [
     "ethosu_a8w8",
     "fp32",
     "mlx_q8",
+    "qnn_a16w8",
     "qnn_fp16",
     "vulkan_fp32",
     "vulkan_q8",
@@ -53,6 +56,18 @@ def test_what_cannot_run_here_comes_last_with_what_to_install(
     assert lines[0].endswith("is not here; PyTorch would run its reference")
     assert "get it with `get it`" in lines[1]
     assert lines[2].startswith("  cpu_bf16  ")
+
+
+def test_no_reference_is_promised_where_torch_is_not_installed_either(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def refuse() -> None:
+        raise MissingLibrary(library="L", reason="not installed", install="get it")
+
+    monkeypatch.setattr(delegate_of("cpu"), "check_library", staticmethod(refuse))
+    monkeypatch.setattr(recipe_groups, "has_torch", lambda: False)
+    (one,) = (each for each in describe_recipes() if each.backend == "cpu")
+    assert one.state == "is not here, nor is PyTorch, which would run its reference"
 
 
 def test_recipes_without_a_backend_need_torch(monkeypatch: pytest.MonkeyPatch):

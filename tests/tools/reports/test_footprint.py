@@ -250,6 +250,23 @@ def test_without_a_position_nothing_is_held(tmp_path):
             largest_footprint(file.program, {}, 10**9)
 
 
+@pytest.mark.parametrize("name", ["tokens", "threads"])
+def test_a_symbol_may_be_called_tokens_or_threads(name, tmp_path):
+    dynamic = {"x": {0: Dim(name, 1, 4096)}}
+    method = Method("forward", (torch.ones(5, 2),), dynamic=dynamic)
+    compile_program(Doubling(), [method], "cpu_fp32").save(tmp_path / "plain.kvc")
+    with BundleFile.open(tmp_path / "plain.kvc") as file:
+        short, whole = (describe_footprint(file.program, {name: n}) for n in (1, 2000))
+    assert (short.sizes, whole.sizes) == ({name: 1}, {name: 2000})
+    assert short.process == whole.process  # threads are one, both times
+    assert (short.tokens, whole.tokens) == (0, 0)
+
+
+def test_many_threads_are_not_taken_for_pytorch(path, kvc):
+    told = kvc("dump", path, "--at", "threads=1000").stdout
+    assert "about: Python, numpy and kvc" in told
+
+
 def test_on_the_command_line(kvc, path):
     done = kvc("dump", path, "--at", "capacity=1000, tokens=10,seq=1")
     assert done.stdout.startswith("MEMORY AT capacity = 1,000, seq = 1: ")

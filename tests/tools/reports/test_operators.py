@@ -102,6 +102,16 @@ def test_a_method_without_a_product_has_its_reason(alone):
     assert rows == [("", "aten::tanh", 1, {"xnnpack": reason})]
 
 
+def test_a_method_without_a_product_has_that_reason_where_the_second_runs_it():
+    class Adding(nn.Module):
+        def forward(self, x):
+            return x + x
+
+    reason = "there is no matrix product or convolution that it could make faster"
+    rows = rows_of(compiled(Adding(), "xnnpack_fp32").program)
+    assert rows == [("cpu", "aten::add.Tensor", 1, {"xnnpack": reason})]
+
+
 def test_without_a_backend_there_is_no_reason():
     class Bounded(nn.Module):
         def forward(self, x):

@@ -61,7 +61,7 @@ def test_scales_that_are_computed_are_not_taken():
     ids = Operand(TensorType(I64, (2,)), False)
     for constant, wanted in ((True, True), (False, False)):
         scale = Operand(rows, constant)
-        product = why_not("kvc::linear_q8", (x, weight, scale, None), (x.type,))
+        product = why_not("kvc::linear_w8", (x, weight, scale, None), (x.type,))
         lookup = why_not("kvc::embedding_q8", (weight, scale, ids), (x.type,))
         assert [not product, not lookup] == [wanted, wanted]
 

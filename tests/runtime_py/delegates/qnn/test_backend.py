@@ -163,9 +163,9 @@ def test_a_block_that_is_not_for_it_is_refused(
     assert ASKED == []
 
 
-def test_a_payload_is_refused(program: Program):
+def test_a_payload_that_has_no_grids_is_refused(program: Program):
     delegates = tuple(replace(each, payload=b"abc") for each in program.delegates)
-    with pytest.raises(BadProgram, match="a payload of 3 bytes, where qnn has none"):
+    with pytest.raises(BadProgram, match="grids in a payload of 3 bytes"):
         Qnn(Options("m.kvc", replace(program, delegates=delegates)))
 
 
@@ -294,7 +294,7 @@ def test_weights_that_were_not_written_whole_are_written_again(
     made: list[NumpyDevice] = []
     begin = NumpyDevice.__init__
     monkeypatch.setattr(
-        NumpyDevice, "__init__", lambda self: (made.append(self), begin(self))[1]
+        NumpyDevice, "__init__", lambda self, *_: (made.append(self), begin(self))[1]
     )
     with load(path) as program, program.session() as session:
         with pytest.raises(KernelFailed, match="no space"):
@@ -321,7 +321,7 @@ def test_all_graphs_share_one_process_and_weights_are_written_once(
     made: list[NumpyDevice] = []
 
     class Counted(NumpyDevice):
-        def __init__(self) -> None:
+        def __init__(self, *_: object) -> None:
             super().__init__()
             made.append(self)
 

@@ -4,15 +4,14 @@ On a device that is numpy, and on the library where it is here.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import qnn_here
 import torch
-from native_calls import native_graph
 from op_cases import CASES, Case
 from qnn_device import use_numpy_device
+from qnn_operators import graph_of
 
 from kvc.runtime.arrays import tensor_as_array
 from kvc.runtime.delegates.operands import operands_of
@@ -22,30 +21,7 @@ from kvc.runtime.delegates.qnn.operators import EMITTERS
 from kvc.runtime.delegates.qnn.plan import Made, Stored, Whole
 from kvc.runtime.delegates.qnn.translation import translate
 from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE, RULES, why_not
-from kvc.schema.model import Constant, Graph, Ref
 from kvc.schema.ops import OPS, Aliasing
-
-# Operands that are weights of the model.
-WEIGHTS = {"aten::linear": (1, 2), "aten::rms_norm": (2,), "aten::layer_norm": (2, 3)}
-
-
-def graph_of(
-    case: Case, first: int = 0
-) -> tuple[Graph, dict[int, torch.Tensor]] | None:
-    """Return the block of one call, its weights as constants."""
-    built = native_graph(case, case.eager())
-    if built is None:
-        return None
-    graph, tensors = built
-    (step,) = graph.instructions
-    weights = [step.arguments[i] for i in WEIGHTS.get(case.op, ())]
-    constant = {ref.value for ref in weights if isinstance(ref, Ref)}
-    values = [
-        replace(value, storage=Constant(first + i)) if i in constant else value
-        for i, value in enumerate(graph.values)
-    ]
-    inputs = tuple(i for i in graph.inputs if i not in constant)
-    return replace(graph, values=tuple(values), inputs=inputs), tensors
 
 
 def is_taken(case: Case) -> bool:

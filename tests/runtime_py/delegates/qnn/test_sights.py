@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvc.runtime.delegates.qnn.calls import _fill_past
-from kvc.runtime.delegates.qnn.sights import HIDDEN, Sight, Writes
+from kvc.runtime.delegates.cache_writes import Writes
+from kvc.runtime.delegates.qnn.calls import _fill_past, round_into
+from kvc.runtime.delegates.qnn.sights import HIDDEN, Sight
 from kvc.schema.errors import CacheOverflow, IndexOutOfRange, RowLengthOutOfRange
 from kvc.schema.torch_ops.attention import attention
 from kvc.schema.torch_ops.cache_update import cache_update
@@ -120,7 +121,9 @@ def by_the_sight(
     past = np.full(pairs[0].shape, np.nan, np.float16)
     contents = []
     for old, new in (pairs[:2], pairs[2:]):
-        _fill_past(past, np.where(kept[:, None, :, None], old, np.nan), kept)
+        _fill_past(
+            past, np.where(kept[:, None, :, None], old, np.nan), kept, round_into
+        )
         assert np.isfinite(past).all()
         seen = np.where(kept[:, None, :, None], old, 0)
         contents.append(np.concatenate([seen, new], 2))

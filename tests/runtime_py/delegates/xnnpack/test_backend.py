@@ -82,6 +82,15 @@ def test_without_the_library_the_reference_runs_with_one_warning(path, missing):
     program.close()
 
 
+def test_without_torch_too_the_warning_promises_no_reference(
+    path, missing, monkeypatch
+):
+    monkeypatch.setattr(base, "has_torch", lambda: False)
+    said = "`pip x`.*xnnpack cannot run here: its reference needs PyTorch"
+    with load(path) as program, pytest.warns(ReferenceUsed, match=said):
+        program.forward(X)
+
+
 def test_asking_for_the_reference_warns_of_nothing(path, missing):
     with load(path, reference=True) as program:
         assert program.forward(X).shape == (3, 8)

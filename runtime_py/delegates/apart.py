@@ -1,10 +1,10 @@
-"""Ask the process that calls Qualcomm's library.
+"""Ask a process that calls a library of others.
 
-In: requests of `worker.py`. Out: its answers. All calls of the library are made there:
-it is large, of others, closed, and has ended a process that gave it a context it could
-not read. So what it breaks is that process, a call that never returns is ended by its
-time limit, and the next request starts another one. What a call costs for that is two
-messages on a socket; tensors lie in memory that both see.
+In: requests of `serving.py`, and the script whose `Work` answers them. Out: answers.
+All calls of such a library are made there: it is large, perhaps closed, and may end its
+process or never return. So what it breaks is that process, a call that never returns is
+ended by its time limit, and the next request starts another one. What a call costs for
+that is two messages on a socket; tensors lie in memory that both see.
 """
 
 import contextlib
@@ -19,15 +19,14 @@ import weakref
 from pathlib import Path
 from typing import Final
 
-from kvc.runtime.delegates.qnn import worker
-from kvc.runtime.delegates.qnn.library import LIBRARY
+from kvc.runtime.delegates import serving
 from kvc.schema.errors import NativeCallFailed, WorkerLost
 
 OPENING_S: Final = 120.0
 BUILDING_S: Final = 1800.0
 RUNNING_S: Final = 600.0
 _ENDING_S: Final = 5.0
-_SCRIPT: Final = Path(worker.__file__)
+_SCRIPT: Final = Path(serving.__file__)
 
 
 class Process:
@@ -37,18 +36,24 @@ class Process:
         folder: the folder, which goes with the process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, work: Path, library: str, prefix: str) -> None:
         """Start it.
+
+        Args:
+            work: a script that imports nothing of kvc, and has the class `Work`.
+            library: what it calls, for messages.
+            prefix: of the folder's name.
 
         Raises:
             NativeCallFailed: the library cannot be loaded.
             WorkerLost: it ended the process.
         """
         self._owner, self._is_ended = os.getpid(), False
-        self.folder = Path(tempfile.mkdtemp(prefix="kvc-qnn-"))
+        self._library = library
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix))
         self._remove = weakref.finalize(self, _remove, self.folder, self._owner)
         self._socket, other = socket.socketpair()
-        command = [sys.executable, "-I", str(_SCRIPT), str(other.fileno())]
+        command = [sys.executable, "-I", str(_SCRIPT), str(other.fileno()), str(work)]
         with other:
             self._process = subprocess.Popen(
                 command,
@@ -83,12 +88,12 @@ class Process:
         """
         try:
             self._socket.settimeout(limit_s)
-            worker.send(self._socket, {"do": do, **facts}, descriptor)
-            found = worker.receive(self._socket)
+            serving.send(self._socket, {"do": do, **facts}, descriptor)
+            found = serving.receive(self._socket)
         except TimeoutError as error:
             self.end()
             what = f"no answer in {limit_s:g} s, so that its process was ended"
-            raise WorkerLost(library=LIBRARY, what=do, reason=what) from error
+            raise WorkerLost(library=self._library, what=do, reason=what) from error
         except OSError as error:  # the other end is gone
             raise self._lost(do) from error
         except BaseException:
@@ -99,7 +104,7 @@ class Process:
         answer = found[0]
         if "error" in answer:
             reason = str(answer["error"])
-            raise NativeCallFailed(library=LIBRARY, what=do, reason=reason)
+            raise NativeCallFailed(library=self._library, what=do, reason=reason)
         return answer["made"]
 
     def _lost(self, do: str) -> WorkerLost:
@@ -112,7 +117,7 @@ class Process:
             what = "its process could not be asked, so that it was ended"
         elif code < 0:
             what = f"its process was ended by {_signal_name(-code)}"
-        return WorkerLost(library=LIBRARY, what=do, reason=what)
+        return WorkerLost(library=self._library, what=do, reason=what)
 
     def end(self) -> None:
         """End the process, whatever it does, and remove the folder."""

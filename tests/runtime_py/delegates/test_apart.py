@@ -10,23 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from kvc.runtime.delegates.qnn import process as module
-from kvc.runtime.delegates.qnn.process import Process, _signal_name
+from kvc.runtime.delegates import apart as module
+from kvc.runtime.delegates.apart import Process, _signal_name
 from kvc.schema.errors import NativeCallFailed, WorkerLost
 
-WORKER = module._SCRIPT
+
+def started(script: Path) -> Process:
+    return Process(script, "a library", "kvc-test-")
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def script(tmp_path: Path) -> Path:
     """A worker whose library is a few lines of Python."""
     path = tmp_path / "worker.py"
     path.write_text(
         textwrap.dedent(
-            f"""
-            import os, runpy, sys, time
-            worker = runpy.run_path({str(WORKER)!r})
-            class Work(worker["Work"]):
+            """
+            import os, sys, time
+            class Work:
+                folder = ""
+                def do(self, request, descriptors):
+                    return getattr(self, request.pop("do"))(*descriptors, **request)
                 def open(self, paths, folder):
                     os.chdir(folder)
                     self.folder = folder
@@ -40,12 +44,9 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                     if number == 4:
                         os._exit(7)
                     return os.getpid()
-            worker["main"].__globals__["Work"] = Work
-            worker["main"](int(sys.argv[1]))
             """
         )
     )
-    monkeypatch.setattr(module, "_SCRIPT", path)
     return path
 
 
@@ -58,7 +59,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_a_request_is_answered_in_another_process(script: Path):
-    process = Process()
+    process = started(script)
     pid = process.ask("run", 20, number=0)
     assert pid != os.getpid()
     folder = process.folder
@@ -76,7 +77,7 @@ def test_a_library_that_cannot_be_loaded_leaves_no_process(
     end = Process.end
     monkeypatch.setattr(Process, "end", lambda self: (ended.append(self), end(self)))
     with pytest.raises(NativeCallFailed, match="open: no device"):
-        Process()
+        started(script)
     (process,) = ended
     assert process.is_lost
     assert process._process.returncode is not None
@@ -84,7 +85,7 @@ def test_a_library_that_cannot_be_loaded_leaves_no_process(
 
 
 def test_a_refusal_is_told_and_the_process_goes_on(script: Path):
-    process = Process()
+    process = started(script)
     with pytest.raises(NativeCallFailed, match="run: no such graph"):
         process.ask("run", 20, number=3)
     assert not process.is_lost
@@ -103,7 +104,7 @@ def test_a_refusal_is_told_and_the_process_goes_on(script: Path):
 def test_a_process_that_is_lost_is_told_of(
     script: Path, number: int, limit_s: float, what: str
 ):
-    process = Process()
+    process = started(script)
     pid = process.ask("run", 20, number=0)
     with pytest.raises(WorkerLost, match=f"{what}.*the next call starts another"):
         process.ask("run", limit_s, number=number)
@@ -114,19 +115,19 @@ def test_a_process_that_is_lost_is_told_of(
 
 
 def test_an_interrupt_ends_it(script: Path, monkeypatch: pytest.MonkeyPatch):
-    process = Process()
+    process = started(script)
 
     def interrupted(connection: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.worker, "receive", interrupted)
+    monkeypatch.setattr(module.serving, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         process.ask("run", 20, number=0)
     assert process.is_lost
 
 
 def test_a_fork_leaves_its_parents_process_alone(script: Path):
-    process = Process()
+    process = started(script)
     pid = os.fork()
     if pid == 0:
         process.close()
@@ -138,7 +139,7 @@ def test_a_fork_leaves_its_parents_process_alone(script: Path):
 
 
 def test_a_fork_that_ends_in_order_leaves_its_parents_folder(script: Path):
-    process = Process()
+    process = started(script)
     pid = os.fork()
     if pid == 0:
         process._remove()  # as it is done at exit
@@ -152,9 +153,8 @@ def test_a_fork_that_ends_in_order_leaves_its_parents_folder(script: Path):
 def test_a_folder_goes_where_its_process_is_killed(script: Path):
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from kvc.runtime.delegates.qnn import process\n"
-        "process._SCRIPT = Path(sys.argv[1])\n"
-        "made = process.Process()\n"
+        "from kvc.runtime.delegates.apart import Process\n"
+        "made = Process(Path(sys.argv[1]), 'a library', 'kvc-test-')\n"
         "print(made.folder, made.ask('run', 20, number=0), flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
@@ -172,7 +172,7 @@ def test_a_process_that_cannot_be_asked_is_ended(
 ):
     """It waits for what has never been sent."""
     monkeypatch.setattr(module, "_ENDING_S", 0.1)
-    process = Process()
+    process = started(script)
     pid = process.ask("run", 20, number=0)
     with pytest.raises(WorkerLost, match="could not be asked"):
         process.ask("run", 20, descriptor=1 << 20, number=0)  # there is none
@@ -185,11 +185,11 @@ def test_a_message_that_ends_early_is_the_end(nbytes: int):
     with one, other:
         one.sendall(b"\x09\0\0\0{}1234567"[:nbytes])
         one.close()
-        assert module.worker.receive(other) is None
+        assert module.serving.receive(other) is None
 
 
 def test_messages_of_any_length_arrive(script: Path):
-    process = Process()
+    process = started(script)
     with pytest.raises(NativeCallFailed):
         process.ask("run", 20, number=3, more="x" * 3_000_000)
     assert process.ask("run", 20, number=0)

@@ -1,0 +1,100 @@
+"""The backend `coreai`, ahead of time: takes whole methods, their caches included.
+
+Places and lengths of caches are checked by the host before Core AI runs, so what
+computes them is not taken with what they are of.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
+
+from kvc.compiler.backends.base import Lowered, Partition
+from kvc.compiler.backends.blocks import BlockBackend
+from kvc.compiler.backends.operands import able_nodes
+from kvc.compiler.ir import Constant, Method, Node, Value
+from kvc.recipes import Option
+from kvc.schema.backends import coreai
+from kvc.schema.backends.operands import WhyNot
+from kvc.schema.errors import BadOption
+from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
+from kvc.schema.types import Symbol
+
+_PRECISIONS: Final = ("float32", "float16")
+# Arguments that the host reads before Core AI runs: where a cache is written and how
+# far; the valid length and the row lengths of attention.
+_OF_THE_HOST: Final = {CACHE_UPDATE: (2, 5), coreai.ATTENTION: (3, 15)}
+
+
+class CoreAI(BlockBackend):
+    """Takes whole methods."""
+
+    name: ClassVar[str] = "coreai"
+    fixed_shapes = True
+
+    def __init__(self, options: Mapping[str, Option]) -> None:
+        """Take the precision: what float32 is computed in.
+
+        Raises:
+            BadOption: there is no such option, or no such precision.
+        """
+        given = dict(options)
+        self._precision = given.pop("precision", _PRECISIONS[0])
+        super().__init__(given)
+        if self._precision not in _PRECISIONS:
+            raise BadOption(
+                backend=self.name,
+                option="precision",
+                expected=" or ".join(_PRECISIONS),
+                found=repr(self._precision),
+            )
+
+    @property
+    def supported(self) -> WhyNot:
+        """Return the list of what it supports."""
+        return coreai.why_not
+
+    def supports(self, method: Method) -> frozenset[int]:
+        """Return the nodes to take."""
+        able = able_nodes(method, self.supported)
+        while wrong := _unfit(able):
+            able = {i: node for i, node in able.items() if i not in wrong}
+        has_product = any(node.op in coreai.ANCHORS for node in able.values())
+        return frozenset(able if has_product else ())
+
+    def foreign_views(self, method: Method) -> frozenset[int]:
+        """Return the views of what Core AI has no tensors of."""
+        able = able_nodes(method, self.supported)
+        views = (
+            i for i, n in enumerate(method.nodes) if OPS[n.op].aliasing is Aliasing.VIEW
+        )
+        return frozenset(i for i in views if i not in able)
+
+    def lower(
+        self,
+        partitions: Mapping[str, Sequence[Partition]],
+        constants: Mapping[str, Constant],
+        symbols: tuple[Symbol, ...],
+    ) -> Mapping[str, Sequence[Lowered]]:
+        """Return the precision: the code is the partition's block."""
+        lowered = Lowered(payload=str(self._precision).encode())
+        return {name: (lowered,) * len(some) for name, some in partitions.items()}
+
+
+def _unfit(taken: Mapping[int, Node]) -> frozenset[int]:
+    """Return nodes for which the host has to read what Core AI has yet to make."""
+    made: set[int] = set()
+    wrong: set[int] = set()
+    for index, node in sorted(taken.items()):
+        if made & _read_by_host(node):
+            wrong.add(index)
+        is_view = OPS[node.op].aliasing is Aliasing.VIEW
+        if not (is_view and not made & {value.id for value in node.inputs}):
+            made |= {value.id for value in node.outputs}
+    return frozenset(wrong)
+
+
+def _read_by_host(node: Node) -> frozenset[int]:
+    """Return the values that the host reads before Core AI runs."""
+    if OPS[node.op].aliasing is Aliasing.CHECK:
+        return frozenset(value.id for value in node.inputs)
+    arguments = (node.arguments[n] for n in _OF_THE_HOST.get(node.op, ()))
+    return frozenset(each.id for each in arguments if isinstance(each, Value))

@@ -1,0 +1,343 @@
+"""Caches in a function: what is written to them, and what queries see of them.
+
+In: names of tensors, and the arguments of `kvc::cache_update` and `kvc::attention`.
+Out: the names of results. Which position lies in a slot, and who sees it, is computed
+from the places that the host passes; layers share these steps. Slots that hold nothing
+count as zeros, whatever is in them.
+"""
+
+from collections.abc import Sequence
+
+from kvc.runtime.delegates.coreai.emitting import BOOL, FLOAT, HALF, INT, LEAST, Emitter
+from kvc.runtime.delegates.coreai.function import Shape
+from kvc.schema.frozen import frozen
+
+_LARGEST_BIAS = 30000.0  # of what a mask adds in float16
+
+
+@frozen
+class Ring:
+    """How the slots of a cache are used.
+
+    Attributes:
+        circular: whether they are used again; see `kvc.schema.rings`.
+        slots: how many there are.
+        keep: how many first positions stay.
+    """
+
+    circular: bool
+    slots: int
+    keep: int
+
+
+def write(
+    emitter: Emitter,
+    cache: str,
+    update: str,
+    start: str | None,
+    lengths: str | None,
+    ring: Ring,
+) -> str:
+    """Write rows of a cache.
+
+    Args:
+        emitter: takes the steps.
+        cache: [batch, heads, slots, width].
+        update: [batch, heads, rows, width].
+        start: the first position of each batch row, int32 [batch]; None for 0.
+        lengths: how many rows count, int32 [batch]; None for all.
+        ring: how slots are used.
+    """
+    update = emitter.cast(update, emitter.dtype(cache))
+    batch, heads, rows, width = emitter.shape(update)
+    if batch == 1 and lengths is None and not ring.circular:
+        at = start or emitter.number(0, INT)
+        shape = emitter.shape(cache)
+        inputs = (cache, update, at)
+        return emitter.step("write", inputs, emitter.dtype(cache), shape, axis=2)
+    source = _sources(emitter, start, ring)  # of each slot, a row of the update
+    most = emitter.number(rows, INT) if lengths is None else _column(emitter, lengths)
+    within = _between(emitter, source, most)
+    if rows > 1:
+        source = emitter.with_number("maximum", source, 0)
+        source = emitter.with_number("minimum", source, rows - 1)
+        wide = (batch, heads, ring.slots, width)
+        at = emitter.broadcast(_over(emitter, source, (-1, 1, ring.slots, 1)), wide)
+        update = emitter.step(
+            "along", (update, at), emitter.dtype(update), wide, axis=2
+        )
+    return emitter.where(_over(emitter, within, (-1, 1, ring.slots, 1)), update, cache)
+
+
+def _column(emitter: Emitter, x: str) -> str:
+    """Return [batch] as [batch, 1]."""
+    return emitter.reshape(x, (*emitter.shape(x), 1))
+
+
+def _over(emitter: Emitter, x: str, shape: Shape) -> str:
+    """Return [batch, slots] with axes of size 1 between."""
+    batch = emitter.shape(x)[0]
+    return emitter.reshape(x, tuple(batch if n == -1 else n for n in shape))
+
+
+def _between(emitter: Emitter, x: str, most: str) -> str:
+    """Tell what is 0 or more, and less than `most`."""
+    low = emitter.with_number("greater", x, -1)
+    return emitter.binary("and", low, emitter.binary("greater", most, x))
+
+
+def _sources(emitter: Emitter, start: str | None, ring: Ring) -> str:
+    """Return which row of an update each slot gets, int32 [batch or 1, slots]."""
+    slots = emitter.places(ring.slots)
+    first = emitter.number(0, INT) if start is None else start
+    first = _column(emitter, first)
+    plain = emitter.binary("sub", slots, first)
+    if not ring.circular:
+        return plain
+    base = emitter.with_number("maximum", first, ring.keep) if ring.keep else first
+    steps = _modulo(emitter, emitter.binary("sub", slots, base), ring)
+    turned = emitter.binary("add", steps, emitter.binary("sub", base, first))
+    return _kept_or(emitter, plain, turned, ring)
+
+
+def _kept_or(emitter: Emitter, kept: str, other: str, ring: Ring) -> str:
+    """Return `kept` for slots of kept positions, `other` for all others."""
+    if not ring.keep:
+        return other
+    slots = emitter.places(ring.slots)
+    is_kept = emitter.binary("greater", emitter.number(ring.keep, INT), slots)
+    return emitter.where(is_kept, kept, other)
+
+
+def _modulo(emitter: Emitter, x: str, ring: Ring) -> str:
+    """Return `x` modulo the slots that are used again, from 0 on also below 0."""
+    size = ring.slots - ring.keep
+    once = emitter.with_number("modulo", x, size)
+    return emitter.with_number("modulo", emitter.with_number("add", once, size), size)
+
+
+def _held(emitter: Emitter, total: str, ring: Ring) -> str:
+    """Return which position lies in each slot, int32 [batch, slots]; -1 for none."""
+    slots, end = emitter.places(ring.slots), _column(emitter, total)
+    none = emitter.number(-1, INT)
+    plain = emitter.where(emitter.binary("greater", end, slots), slots, none)
+    if not ring.circular:
+        return plain
+    last = emitter.with_number("sub", end, 1)
+    back = _modulo(emitter, emitter.binary("sub", last, slots), ring)
+    position = emitter.binary("sub", last, back)
+    there = emitter.with_number("greater", position, ring.keep - 1)
+    return _kept_or(emitter, plain, emitter.where(there, position, none), ring)
+
+
+@frozen
+class Seen:
+    """The arguments of `kvc::attention` that say what is seen; tensors are names.
+
+    Attributes:
+        total: how many positions the cache holds, int32 [batch].
+        lengths: how many queries count, int32 [batch]; None for all.
+        causal, left, right: as of `kvc::attention`.
+        mask: bool or float [batch or 1, heads or 1, queries, positions], or None.
+        slopes: float32 [heads], or None.
+        ring: how slots are used.
+    """
+
+    total: str
+    lengths: str | None
+    causal: bool
+    left: int | None
+    right: int | None
+    mask: str | None
+    slopes: str | None
+    ring: Ring
+
+
+def attend(
+    emitter: Emitter,
+    q: str,
+    content: tuple[str, str],
+    seen: Seen,
+    scale: float,
+    softcap: float | None,
+) -> str:
+    """Attend to a cache; see `kvc::attention`."""
+    at = _held(emitter, seen.total, seen.ring)
+    is_there = emitter.with_number("greater", at, -1)
+    keys, values = (emitter.cast(each, emitter.dtype(q)) for each in content)
+    slots = seen.ring.slots
+    values = emitter.where(
+        _over(emitter, is_there, (-1, 1, slots, 1)),
+        values,
+        emitter.number(0, emitter.dtype(values)),
+    )
+    scores = scored(emitter, q, keys, scale, softcap)
+    queries = emitter.shape(q)[2]
+    count = emitter.number(queries, INT) if seen.lengths is None else seen.lengths
+    first = _column(emitter, emitter.binary("sub", seen.total, count))
+    own = emitter.binary("add", first, emitter.places(queries))  # of each query
+    ahead = emitter.binary(
+        "sub",
+        _over(emitter, at, (-1, 1, 1, slots)),
+        emitter.reshape(own, (emitter.shape(own)[0], 1, queries, 1)),
+    )
+    allowed = _allowed(emitter, ahead, at, seen, count)
+    bias = None
+    if seen.slopes is not None:
+        heads = emitter.shape(seen.slopes)[0]
+        slopes = emitter.reshape(seen.slopes, (1, heads, 1, 1))
+        bias = emitter.binary("mul", slopes, emitter.cast(ahead, FLOAT))
+    if seen.mask is not None:
+        allowed, added = masked(emitter, allowed, seen.mask, slots)
+        if added is not None:
+            bias = added if bias is None else emitter.binary("add", bias, added)
+    return mixed(emitter, scores, values, allowed, bias)
+
+
+def _allowed(emitter: Emitter, ahead: str, at: str, seen: Seen, count: str) -> str:
+    """Return what position, window and length allow, bool [batch, 1, queries, slots].
+
+    Args:
+        emitter: takes the steps.
+        ahead: how far each slot's position is after each query's.
+        at: position in each slot, -1 for none.
+        seen: the window.
+        count: how many queries count.
+    """
+    slots = seen.ring.slots
+    place = _over(emitter, at, (-1, 1, 1, slots))
+    allowed = emitter.with_number("greater", place, -1)
+    limit = 0 if seen.causal else seen.right
+    if limit is not None:
+        near = emitter.binary("greater", emitter.number(limit + 1, INT), ahead)
+        allowed = emitter.binary("and", allowed, near)
+    if seen.left is not None:
+        near = emitter.with_number("greater", ahead, -seen.left - 1)
+        if seen.ring.keep:
+            kept = emitter.binary("greater", emitter.number(seen.ring.keep, INT), place)
+            near = emitter.binary("or", near, kept)
+        allowed = emitter.binary("and", allowed, near)
+    if seen.lengths is not None:
+        queries = emitter.shape(ahead)[2]
+        counts = emitter.binary(
+            "greater", _column(emitter, count), emitter.places(queries)
+        )
+        batch = emitter.shape(counts)[0]
+        counts = emitter.reshape(counts, (batch, 1, queries, 1))
+        allowed = emitter.binary("and", allowed, counts)
+    return allowed
+
+
+def masked(
+    emitter: Emitter, allowed: str | None, mask: str, columns: int
+) -> tuple[str, str | None]:
+    """Return what a mask leaves, and what it adds to scores, None for nothing.
+
+    Args:
+        emitter: takes the steps.
+        allowed: what is seen without it; None for all.
+        mask: bool or float [batch or 1, heads or 1, queries, positions].
+        columns: of the scores; those that the mask has not are hidden.
+    """
+    is_bool = emitter.dtype(mask) == BOOL
+    shape = emitter.shape(mask)
+    mask = emitter.part(mask, 3, range(min(columns, shape[3])))
+    added = None
+    if not is_bool:
+        # What is not -inf; a constant that is infinite has no place in JSON.
+        finite = emitter.with_number("maximum", mask, LEAST[emitter.dtype(mask)])
+        shown, added = emitter.binary("equal", finite, mask), finite
+    else:
+        shown = mask
+    missing = columns - shape[3]
+    if missing > 0:
+        rest = (*shape[:3], missing)
+        hidden = emitter.broadcast(emitter.number(False, BOOL), rest)
+        shown = emitter.concat((shown, hidden), 3)
+        if added is not None:
+            nothing = emitter.broadcast(emitter.number(0, FLOAT), rest)
+            added = emitter.concat((added, nothing), 3)
+    left = shown if allowed is None else emitter.binary("and", allowed, shown)
+    return left, added
+
+
+def scored(
+    emitter: Emitter, q: str, keys: str, scale: float, softcap: float | None
+) -> str:
+    """Return scores [batch, heads, queries, columns]; keys are shared by groups."""
+    batch, heads, queries, width = emitter.shape(q)
+    groups, columns = emitter.shape(keys)[1:3]
+    x = emitter.with_number("mul", q, scale)
+    x = emitter.reshape(x, (batch, groups, heads // groups * queries, width))
+    x = emitter.product(x, emitter.turned(keys))
+    x = emitter.reshape(x, (batch, heads, queries, columns))
+    if softcap is None:
+        return x
+    capped = emitter.unary("tanh", emitter.with_number("divide", x, softcap))
+    return emitter.with_number("mul", capped, softcap)
+
+
+def mixed(
+    emitter: Emitter,
+    scores: str,
+    values: str,
+    allowed: str | None,
+    bias: str | None,
+) -> str:
+    """Mix values by the softmax of scores; a query that sees nothing gets zeros.
+
+    Args:
+        emitter: takes the steps.
+        scores: [batch, heads, queries, columns].
+        values: [batch, groups, columns, width].
+        allowed: what is seen, None for all.
+        bias: to add to scores, or None.
+    """
+    dtype = emitter.dtype(scores)
+    if bias is not None:
+        if dtype == HALF:
+            bias = emitter.with_number("maximum", bias, -_LARGEST_BIAS)
+            bias = emitter.with_number("minimum", bias, _LARGEST_BIAS)
+        scores = emitter.binary("add", scores, bias)
+    if allowed is not None:
+        least = emitter.number(LEAST[dtype], dtype)
+        scores = emitter.where(allowed, scores, least)
+    weights = emitter.unary("softmax", scores, axis=3)
+    if allowed is not None:
+        weights = emitter.where(allowed, weights, emitter.number(0, dtype))
+    return _by_groups(emitter, weights, values)
+
+
+def _by_groups(emitter: Emitter, weights: str, values: str) -> str:
+    batch, heads, queries, columns = emitter.shape(weights)
+    groups, _, width = emitter.shape(values)[1:]
+    rows = heads // groups * queries
+    x = emitter.reshape(weights, (batch, groups, rows, columns))
+    x = emitter.product(x, values)
+    return emitter.reshape(x, (batch, heads, queries, width))
+
+
+def attend_to_tokens(
+    emitter: Emitter,
+    operands: Sequence[str],
+    mask: str | None,
+    scale: float,
+    *,
+    causal: bool,
+) -> str:
+    """Attend among tokens that are there: `aten::scaled_dot_product_attention`."""
+    q, keys, values = emitter.alike(*operands)
+    queries, columns = emitter.shape(q)[2], emitter.shape(keys)[2]
+    allowed, bias = None, None
+    if causal:
+        own = emitter.reshape(emitter.places(queries), (1, 1, queries, 1))
+        own = emitter.with_number("add", own, 1)
+        allowed = emitter.binary("greater", own, emitter.places(columns))
+    if mask is not None:
+        shape = emitter.shape(mask)
+        wide = (*(1,) * (4 - len(shape)), *shape)
+        mask = emitter.reshape(mask, wide)
+        mask = emitter.broadcast(mask, (*wide[:2], queries, columns))
+        allowed, bias = masked(emitter, allowed, mask, columns)
+    scores = scored(emitter, q, keys, scale, None)
+    return mixed(emitter, scores, values, allowed, bias)

@@ -1,0 +1,298 @@
+"""The backend `coreai`, at run time: Apple's Core AI, or the runtime's own kernels.
+
+In: a block of what `kvc.schema.backends.coreai` takes. Out: a handle that has it run as
+a function of Core AI for each set of sizes; where the library is missing, one that runs
+it with the reference, in float32. States stay with the host between calls.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import (
+    Delegate,
+    Handle,
+    Options,
+    Packing,
+    Workspace,
+    library_unless,
+    on_host,
+)
+from kvc.runtime.delegates.coreai.calls import bind_call, convert_into
+from kvc.runtime.delegates.coreai.context import Context
+from kvc.runtime.delegates.coreai.function import Weight
+from kvc.runtime.delegates.coreai.library import TARGET, check_installed
+from kvc.runtime.delegates.coreai.naming import function_name, name_partition
+from kvc.runtime.delegates.coreai.plan import Plan
+from kvc.runtime.delegates.coreai.translation import (
+    Names,
+    NotTaken,
+    sizes_of,
+    translate,
+)
+from kvc.runtime.delegates.folders import pack_folder
+from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.states.owner import Buffer
+from kvc.schema.backends.coreai import why_not
+from kvc.schema.errors import BadProgram, MissingLibrary, listing
+from kvc.schema.model import Delegate as Partition
+from kvc.schema.model import Program
+from kvc.schema.ops import DELEGATE
+
+_PRECISIONS: Final = {b"float32": False, b"float16": True}
+
+
+class CoreAI(Delegate):
+    """Runs partitions by Core AI."""
+
+    runs_on = "Core AI of Apple"
+    exports_folder = True
+
+    def __init__(self, options: Options) -> None:
+        """Check all partitions, and find the library, unless it is not to be used.
+
+        Raises:
+            BadProgram: a partition is not for this backend.
+            MissingLibrary: it is missing, and `options.reference` is False.
+        """
+        self._options = options
+        for partition in options.program.delegates:
+            if partition.backend == "coreai":
+                _check(options, partition)
+        found = library_unless(options.reference, _found, "coreai")
+        self._context = Context() if found else None
+        self._handles: dict[int, CoreAIHandle] = {}
+
+    @staticmethod
+    def check_library() -> None:
+        """Check that the library is here.
+
+        Raises:
+            MissingLibrary: it is not.
+        """
+        check_installed()
+
+    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+        """Return the handle of a partition that has been checked; see `Delegate`."""
+        program = self._options.program
+        if self._context is None:
+            return ReferenceHandle(program, partition, data)
+        if not self._handles:
+            self._make_all(data, self._context)
+        return self._handles[program.delegates.index(partition)]
+
+    def _make_all(self, data: Mapping[str, FreeableBuffer], context: Context) -> None:
+        """Make the handles of all partitions, whose functions are built together."""
+        for number, partition in enumerate(self._options.program.delegates):
+            if partition.backend == "coreai":
+                self._handles[number] = CoreAIHandle(
+                    self._options, partition, data, context, self._handles
+                )
+
+    @staticmethod
+    def targets() -> Sequence[str]:
+        """Return the system that assets are for, where the library is here."""
+        try:
+            check_installed()
+        except MissingLibrary:
+            return ()
+        return (TARGET,)
+
+    def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
+        """Return the asset of all functions, a folder; see `Delegate.export`."""
+        mine = [each for _, each in sorted(handles.items())]
+        found = [each for each in mine if isinstance(each, CoreAIHandle)]
+        functions = [plan.function for each in found for plan in each.all_plans()]
+        context = Context()
+        try:
+            files = context.store(functions, partial(_weight_of, found))
+        finally:
+            context.close()
+        raw = pack_folder(files)
+        numbers = tuple(sorted(handles))
+        remark = _remark(self._options.program)
+        return Packing(
+            f"coreai {target}", "", numbers, len(raw), lambda: raw, True, remark
+        )
+
+    def packed(self) -> Mapping[str, int]:
+        """Return the bytes of weights that were written for Core AI, by name."""
+        if self._context is None:
+            return {}
+        names, found = self._options.program.names, dict[str, int]()
+        for weight, nbytes in self._context.stored.items():
+            name = names[weight.data].name
+            found[name] = found.get(name, 0) + nbytes
+        return found
+
+    def close(self) -> None:
+        """End the process that has the library."""
+        if self._context is not None:
+            self._context.close()
+
+
+class CoreAIHandle(Handle):
+    """A partition that runs by Core AI."""
+
+    def __init__(
+        self,
+        options: Options,
+        partition: Partition,
+        data: Mapping[str, FreeableBuffer],
+        context: Context,
+        all_handles: Mapping[int, "CoreAIHandle"],
+    ) -> None:
+        program = options.program
+        self._program, self._context, self._all = program, context, all_handles
+        method = program.methods[partition.method]
+        self._method, self._block = method.name, method.blocks[partition.block]
+        self._where, self._path = _where(options, partition), options.path
+        self.names = partition.names
+        self._half = _PRECISIONS[partition.payload]
+        self._called = name_partition(program, program.delegates.index(partition))
+        self._data, self._buffers = data, dict[int, FreeableBuffer]()
+        self._plans: dict[tuple[tuple[str, int], ...], Plan] = {}
+        self.sizes = sizes_of(self._block.graph, program.symbols) or ()
+
+    def prepare(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Callable[[], None]:
+        """Build the function of these sizes, and bind it; see `Handle.prepare`."""
+        symbols = self.sizes[0] if self.sizes else ()
+        plan = self.plan({name: sizes[name] for name in symbols})
+        make = partial(self._context.call, plan, self._together, self._weight)
+        call = workspace.own((self, plan.function.name), make)
+        return bind_call(
+            self._method,
+            self._block,
+            sizes,
+            on_host(inputs),
+            on_host(outputs),
+            workspace.arena,
+            self._constant,
+            call,
+        )
+
+    def plan(self, sizes: Mapping[str, int]) -> Plan:
+        """Return the plan of some sizes.
+
+        Raises:
+            BadProgram: Core AI cannot have these sizes.
+        """
+        key = tuple(sizes.items())
+        if key not in self._plans:
+            name = function_name(self._called.function, sizes, len(self.sizes))
+            called = Names(name, self._called.inputs, self._called.outputs)
+            try:
+                found = translate(self._block.graph, sizes, called, self._half)
+            except NotTaken as error:
+                raise _not_taken(self._path, self._where, error) from error
+            self._plans[key] = found
+        return self._plans[key]
+
+    def all_plans(self) -> list[Plan]:
+        """Return the plans of all sizes."""
+        return [self.plan(sizes) for sizes in self.sizes]
+
+    def _together(self, most: int) -> Sequence[Plan] | None:
+        """Return all plans of the program; None where they are more than so many."""
+        handles = self._all.values()
+        if sum(len(each.sizes) for each in handles) > most:
+            return None
+        return [plan for each in handles for plan in each.all_plans()]
+
+    def _constant(self, name: int) -> Array:
+        """Return named data that the host looks at, which stays in memory."""
+        if name not in self._buffers:
+            self._buffers[name] = self._data[self._program.names[name].name]
+        return self._buffers[name].array()
+
+    def _weight(self, weight: Weight) -> Array:
+        return _weight_of([*self._all.values()], weight)
+
+    def weight(self, weight: Weight) -> Array:
+        """Return a weight's elements, in its dtype."""
+        with self._data[self._program.names[weight.data].name] as buffer:
+            found = buffer.array()
+            made = np.empty(found.shape, weight.dtype)
+            convert_into(made, found)
+            return made
+
+    def close(self) -> None:
+        """Free the data."""
+        for buffer in self._buffers.values():
+            buffer.free()
+
+
+def _remark(program: Program) -> str:
+    """Say which methods an asset has only in part, "" for none."""
+    mine = {each.method for each in program.delegates if each.backend == "coreai"}
+    parts = [
+        method.name
+        for number, method in enumerate(program.methods)
+        if number not in mine
+        or [step.op for step in method.graph.instructions] != [DELEGATE]
+    ]
+    if not parts:
+        return ""
+    return (
+        f"the asset has not all of: {listing(parts)}; "
+        "kvc dump --delegates lists what others run"
+    )
+
+
+def _weight_of(handles: Sequence[CoreAIHandle], weight: Weight) -> Array:
+    """Return the elements of a weight of any of some partitions."""
+    owner = next(each for each in handles if weight.data in each.names)
+    return owner.weight(weight)
+
+
+def _check(options: Options, partition: Partition) -> None:
+    """Check that a partition is for this backend.
+
+    Raises:
+        BadProgram: it is not.
+    """
+    program, where = options.program, _where(options, partition)
+    if partition.payload not in _PRECISIONS:
+        what = f"a payload of {len(partition.payload)} bytes that is no precision"
+        raise BadProgram(path=options.path, where=where, what=what)
+    graph = program.methods[partition.method].blocks[partition.block].graph
+    check_taken(graph, "coreai", why_not, where)
+    sizes = sizes_of(graph, program.symbols)
+    if sizes is None:
+        what = "coreai runs fixed shapes, and a size has no buckets"
+        raise BadProgram(path=options.path, where=where, what=what)
+    called = name_partition(program, program.delegates.index(partition))
+    try:
+        translate(graph, sizes[0], called, _PRECISIONS[partition.payload])
+    except NotTaken as error:
+        raise _not_taken(options.path, where, error) from error
+
+
+def _not_taken(path: str, where: str, error: NotTaken) -> BadProgram:
+    what = f"the backend coreai does not take it: {error}"
+    return BadProgram(path=path, where=where, what=what)
+
+
+def _where(options: Options, partition: Partition) -> str:
+    return f"a delegate of method {options.program.methods[partition.method].name!r}"
+
+
+def _found() -> bool:
+    """Find the library.
+
+    Raises:
+        MissingLibrary: it is not here.
+    """
+    check_installed()
+    return True

@@ -1,0 +1,213 @@
+"""Collect the steps of a function; what is computed twice is computed once.
+
+Floats are float32 or float16. Where both meet, float32 is rounded: `Emitter.alike`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.coreai.function import (
+    Fact,
+    Function,
+    Shape,
+    State,
+    Step,
+    Tensor,
+    Weight,
+)
+
+FLOAT, HALF, INT, BOOL = "float32", "float16", "int32", "bool"
+LEAST: Final = {  # what hides a score
+    FLOAT: float(np.finfo(np.float32).min),
+    HALF: float(np.finfo(np.float16).min),
+}
+_TRUTHS: Final = frozenset({"equal", "not_equal", "greater", "and", "or", "not"})
+
+
+class Emitter:
+    """A function that is being made; methods return names of tensors."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._inputs: list[str] = []
+        self._weights: dict[str, Weight] = {}
+        self._constants: dict[str, Array] = {}
+        self._steps: dict[object, Step] = {}
+
+    def shape(self, name: str) -> Shape:
+        """Return the shape of a tensor."""
+        return self.tensors[name].shape
+
+    def dtype(self, name: str) -> str:
+        """Return the dtype of a tensor."""
+        return self.tensors[name].dtype
+
+    def input(self, name: str, dtype: str, shape: Shape) -> str:
+        """Add what a call is given."""
+        self._inputs.append(name)
+        self.tensors[name] = Tensor(dtype, shape)
+        return name
+
+    def weight(self, data: int, dtype: str, shape: Shape) -> str:
+        """Add a constant of the program, once for each dtype."""
+        name = f"w{data}_{dtype}"
+        self._weights[name] = Weight(name, data, dtype)
+        self.tensors[name] = Tensor(dtype, shape)
+        return name
+
+    def constant(self, array: Array) -> str:
+        """Add a small constant: its dtype is one of Core AI's."""
+        shape = "x".join(map(str, array.shape))
+        numbers = array.reshape(-1).tolist()
+        name = f"c_{array.dtype}_{shape}_{numbers}"
+        if name not in self._constants:
+            self._constants[name] = array
+            self.tensors[name] = Tensor(str(array.dtype), array.shape)
+        return name
+
+    def number(self, value: float, dtype: str) -> str:
+        """Add a number as a constant [1]."""
+        with np.errstate(over="ignore"):
+            return self.constant(np.array([value]).astype(dtype))
+
+    def places(self, count: int) -> str:
+        """Return 0, 1, 2 and so on, int32 [1, count]."""
+        return self.constant(np.arange(count, dtype=np.int32)[None])
+
+    def step(
+        self, op: str, inputs: Sequence[str], dtype: str, shape: Shape, **facts: Fact
+    ) -> str:
+        """Add a step, unless the same is there."""
+        key = (op, tuple(inputs), dtype, shape, tuple(sorted(facts.items())))
+        if key not in self._steps:
+            name = f"t{len(self._steps)}"
+            self._steps[key] = Step(op, tuple(inputs), name, facts)
+            self.tensors[name] = Tensor(dtype, shape)
+        return self._steps[key].output
+
+    def alike(self, *names: str) -> list[str]:
+        """Return tensors with one dtype for all floats: float16 if any is."""
+        if not any(self.dtype(name) == HALF for name in names):
+            return [*names]
+        return [self.cast(n, HALF) if self.dtype(n) == FLOAT else n for n in names]
+
+    def cast(self, x: str, dtype: str) -> str:
+        """Return a tensor as another dtype."""
+        if self.dtype(x) == dtype:
+            return x
+        return self.step("cast", (x,), dtype, self.shape(x))
+
+    def unary(self, op: str, x: str, **facts: Fact) -> str:
+        """Apply an operator to each element."""
+        return self.step(op, (x,), self.dtype(x), self.shape(x), **facts)
+
+    def binary(self, op: str, x: str, y: str) -> str:
+        """Apply an operator to pairs of elements, broadcast."""
+        x, y = self.alike(x, y)
+        shape = np.broadcast_shapes(self.shape(x), self.shape(y))
+        dtype = BOOL if op in _TRUTHS else self.dtype(x)
+        return self.step(op, (x, y), dtype, shape)
+
+    def with_number(self, op: str, x: str, value: float) -> str:
+        """Apply an operator to each element and a number."""
+        return self.binary(op, x, self.number(value, self.dtype(x)))
+
+    def where(self, condition: str, x: str, y: str) -> str:
+        """Choose elements, broadcast."""
+        x, y = self.alike(x, y)
+        shape = np.broadcast_shapes(*map(self.shape, (condition, x, y)))
+        return self.step("where", (condition, x, y), self.dtype(x), shape)
+
+    def reshape(self, x: str, shape: Shape) -> str:
+        """Return the same elements in another shape."""
+        if self.shape(x) == shape:
+            return x
+        return self.step("reshape", (x,), self.dtype(x), shape)
+
+    def transpose(self, x: str, order: Shape) -> str:
+        """Return a tensor with its axes in another order."""
+        if order == tuple(range(len(order))):
+            return x
+        shape = tuple(self.shape(x)[axis] for axis in order)
+        return self.step("transpose", (x,), self.dtype(x), shape, order=order)
+
+    def turned(self, x: str) -> str:
+        """Return a tensor with its last two axes swapped."""
+        rank = len(self.shape(x))
+        return self.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
+
+    def part(self, x: str, axis: int, span: range) -> str:
+        """Return a slice along an axis."""
+        shape = self.shape(x)
+        if span == range(shape[axis]):
+            return x
+        made = (*shape[:axis], len(span), *shape[axis + 1 :])
+        facts = {"axis": axis, "start": span.start, "end": span.stop, "by": span.step}
+        return self.step("slice", (x,), self.dtype(x), made, **facts)
+
+    def broadcast(self, x: str, shape: Shape) -> str:
+        """Return a tensor repeated to a shape."""
+        wide = (*(1,) * (len(shape) - len(self.shape(x))), *self.shape(x))
+        x = self.reshape(x, wide)
+        if wide == shape:
+            return x
+        return self.step("broadcast", (x,), self.dtype(x), shape)
+
+    def concat(self, parts: Sequence[str], axis: int) -> str:
+        """Join tensors along an axis."""
+        names = self.alike(*parts)
+        if len(names) == 1:
+            return names[0]
+        shape = list(self.shape(names[0]))
+        shape[axis] = sum(self.shape(name)[axis] for name in names)
+        return self.step("concat", names, self.dtype(names[0]), tuple(shape), axis=axis)
+
+    def product(self, x: str, y: str) -> str:
+        """Multiply matrices, batches broadcast."""
+        x, y = self.alike(x, y)
+        one, other = self.shape(x), self.shape(y)
+        batch = np.broadcast_shapes(one[:-2], other[:-2])
+        return self.step("matmul", (x, y), self.dtype(x), (*batch, one[-2], other[-1]))
+
+    def reduce(self, op: str, x: str, axes: Shape) -> str:
+        """Reduce axes, which stay with size 1."""
+        shape = self.shape(x)
+        made = tuple(1 if i in axes else n for i, n in enumerate(shape))
+        return self.step(op, (x,), self.dtype(x), made, axes=axes)
+
+    def rows(self, table: str, index: str) -> str:
+        """Take rows of a table; all indices are within it."""
+        made = (*self.shape(index), *self.shape(table)[1:])
+        return self.step("rows", (table, index), self.dtype(table), made)
+
+    def function(
+        self, name: str, after: Mapping[str, str], outputs: Mapping[str, str]
+    ) -> Function:
+        """Return the function.
+
+        Args:
+            name: of it.
+            after: by name of an input that is a state, its new content.
+            outputs: see `Function`.
+        """
+        short = {long: f"c{i}" for i, long in enumerate(self._constants)}
+
+        def named(tensor: str) -> str:
+            return short.get(tensor, tensor)
+
+        return Function(
+            name,
+            {named(tensor): known for tensor, known in self.tensors.items()},
+            tuple(each for each in self._inputs if each not in after),
+            tuple(State(each, named(made)) for each, made in after.items()),
+            {output: named(made) for output, made in outputs.items()},
+            tuple(self._weights.values()),
+            {short[long]: array for long, array in self._constants.items()},
+            tuple(
+                Step(step.op, tuple(map(named, step.inputs)), step.output, step.facts)
+                for step in self._steps.values()
+            ),
+        )

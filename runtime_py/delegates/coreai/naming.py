@@ -1,0 +1,113 @@
+"""What an asset calls functions, and what goes in and out: the names of the program.
+
+In: a program, and a partition. Out: names that an app can use, each once: those of
+states, of a method's arguments and of its cursors.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kvc.runtime.delegates.coreai.translation import Names
+from kvc.schema.model import (
+    CursorSlot,
+    Graph,
+    Instruction,
+    Method,
+    Program,
+    Ref,
+    StateSlot,
+)
+from kvc.schema.ops import DELEGATE
+
+_LONGEST: Final = 80
+
+
+def name_partition(program: Program, number: int) -> Names:
+    """Return the names of a partition, without sizes."""
+    partition = program.delegates[number]
+    method = program.methods[partition.method]
+    graph = method.blocks[partition.block].graph
+    call = _call_of(method, partition.block)
+    taken: set[str] = set()
+    inputs = [f"input_{i}" for i in range(len(graph.inputs))]
+    outputs = [f"output_{i}" for i in range(len(graph.outputs))]
+    if call is not None:
+        operands = call.arguments[1]
+        assert isinstance(operands, tuple)
+        inputs = [
+            _operand_name(program, method, each, usual)
+            for each, usual in zip(operands, inputs, strict=True)
+        ]
+        outputs = _output_names(method.graph, call, outputs)
+    return Names(
+        _function(program, number),
+        [_unique(name, taken) for name in inputs],
+        [_unique(name, taken) for name in outputs],
+    )
+
+
+def function_name(name: str, sizes: Mapping[str, int], count: int) -> str:
+    """Return a function's name for some sizes, which it says if there are others."""
+    parts = [f"{symbol}{size}" for symbol, size in sizes.items()]
+    return plain("_".join([name, *parts])) if count > 1 else name
+
+
+def plain(name: str) -> str:
+    """Return a name of letters, digits and underscores."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
+def _function(program: Program, number: int) -> str:
+    """Return the name of the method, and a number where that is not enough."""
+    names = [
+        plain(program.methods[each.method].name)[:_LONGEST]
+        for each in program.delegates
+    ]
+    own = names[number]
+    return own if names.count(own) == 1 else f"{own}_part{number}"
+
+
+def _call_of(method: Method, block: int) -> Instruction | None:
+    """Return the instruction of a method that calls a block; None of another block."""
+    calls = (i for i in method.graph.instructions if i.op == DELEGATE)
+    return next((i for i in calls if i.arguments[0] == block), None)
+
+
+def _operand_name(program: Program, method: Method, operand: object, usual: str) -> str:
+    graph = method.graph
+    if not isinstance(operand, Ref):
+        return usual
+    storage = graph.values[operand.value].storage
+    if isinstance(storage, StateSlot):
+        return program.states[storage.state].name
+    if isinstance(storage, CursorSlot):
+        own = program.cursors[storage.cursor].name
+        kind = storage.field.name.lower()
+        return f"{own}_{kind}" if own else kind
+    if operand.value in graph.inputs:
+        return method.input_names[graph.inputs.index(operand.value)]
+    return usual
+
+
+def _output_names(graph: Graph, call: Instruction, usual: Sequence[str]) -> list[str]:
+    """Return `result` for what a method returns, with a number if that is several."""
+    single = len(graph.outputs) == 1
+    names = []
+    for value, name in zip(call.results, usual, strict=True):
+        own = "result" if single else None
+        if value in graph.outputs:
+            names.append(own or f"result_{graph.outputs.index(value)}")
+        else:
+            names.append(name)
+    return names
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """Return a name that is not taken, and take it."""
+    made, number = name, 1
+    while made in taken or f"{made}_after" in taken:
+        number += 1
+        made = f"{name}_{number}"
+    taken |= {made, f"{made}_after"}
+    return made

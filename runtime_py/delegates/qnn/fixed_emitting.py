@@ -1,0 +1,260 @@
+"""Collect the nodes of a model whose tensors are integers on grids.
+
+In: what `Emitter` takes, and the grids of values. Out: each node between nodes that
+widen its operands (`DequantizeLinear`) and one that rounds its result
+(`QuantizeLinear`), which is how ONNX says that it is computed on integers. They are
+uint16. Of two tensors of 16 bits the device multiplies the second one's upper 8 bits
+alone, or, as int16, 14 bits (its emulator, 2026-11); 16 by 8 bits are exact. So the
+second one is divided into halves of 8 bits, each is multiplied, and they are added.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Final, TypeVar
+
+import numpy as np
+
+from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken, Shape
+from kvc.runtime.delegates.qnn.model_file import Attribute, Weight
+from kvc.runtime.delegates.qnn.reaches import REACHES, Reach, gated, reach_of
+from kvc.schema.backends.grids import Grid, Stored, asymmetric
+from kvc.schema.backends.qnn_fixed import LARGEST
+from kvc.schema.calibration import Range
+
+Known = TypeVar("Known", Grid, Reach)
+_HALF: Final = 128.5  # steps: what is left of a number whose multiple of 256 is gone
+_MOVES: Final = ("Reshape", "Transpose", "Slice", "Expand")
+# The grids that the device computes these on, whatever a model says.
+_FIXED: Final = {
+    "Sigmoid": Grid(Stored.UINT16, 1 / 65536),
+    "Softmax": Grid(Stored.UINT16, 1 / 65536),
+    "Tanh": Grid(Stored.UINT16, 1 / 32768, 32768),
+}
+
+
+class FixedEmitter(Emitter):
+    """A model of integers that is being made.
+
+    Attributes:
+        grids: of tensors of 16 bits, by name.
+    """
+
+    is_fixed = True
+
+    def __init__(self, own: Mapping[str, Grid]) -> None:
+        """Take the grids of what has a name that is known beforehand."""
+        super().__init__()
+        self.grids: dict[str, Grid] = {}
+        self._own = own
+        self._channels: dict[str, str] = {}
+        self._halves: dict[str, tuple[str, str]] = {}
+        self._written: dict[Grid, str] = {}
+        self._numbers = count()
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        shape: Shape,
+        *,
+        reach: Reach | None = None,
+        like: str = "",
+        row_sum: float = math.inf,
+        **attributes: Attribute,
+    ) -> str:
+        """Add a node on grids; see `Emitter.node`."""
+        own = self._own.get(like or output)
+        if op == "MatMul" and inputs[1] not in self._channels:
+            grid = own or grid_of(self._known(output, reach))
+            return self._product(inputs, output, shape, grid, row_sum)
+        grid, given = self._settled(op, inputs, output, own, reach)
+        if own is None or own == grid:
+            return self._between(op, given, output, shape, grid, attributes)
+        made = self._between(op, given, f"{output}_raw", shape, grid, attributes)
+        return self.converted(made, output, own)
+
+    def _settled(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        own: Grid | None,
+        reach: Reach | None,
+    ) -> tuple[Grid, list[str]]:
+        """Return the grid that a node computes on, and its inputs as it takes them."""
+        if op in _MOVES:
+            return self.grids[inputs[0]], [*inputs]
+        if op == "Concat":
+            union = REACHES[op](*(reach_of(self.grids[name]) for name in inputs))
+            grid = own or grid_of(union)
+            return grid, [
+                self.converted(name, f"{output}_in{number}", grid)
+                for number, name in enumerate(inputs)
+            ]
+        if op in _FIXED:
+            return _FIXED[op], [*inputs]
+        if own is None and reach is None:
+            reach = self._derived(op, inputs, output)
+        return own or grid_of(self._known(output, reach)), [*inputs]
+
+    def _derived(self, op: str, inputs: Sequence[str], output: str) -> Reach:
+        if op not in REACHES:
+            raise NotTaken(f"there is no grid for {output}")
+        return REACHES[op](
+            *(reach_of(self.grids[n]) for n in inputs if n in self.grids)
+        )
+
+    def _product(
+        self,
+        inputs: Sequence[str],
+        output: str,
+        shape: Shape,
+        grid: Grid,
+        row_sum: float,
+    ) -> str:
+        """Multiply two tensors: the second one's halves, which are then added."""
+        one, other = inputs
+        high, low = self._halves_of(other)
+        most = max(map(abs, reach_of(self.grids[one])))
+        rest = min(most * self.shapes[one][-1], row_sum) * _HALF * self.grids[low].scale
+        least, greatest = reach_of(grid)
+        wide, narrow = grid_of((least - rest, greatest + rest)), grid_of((-rest, rest))
+        parts = [
+            self._between("MatMul", (one, half), f"{output}_{key}", shape, fine, {})
+            for key, half, fine in (("high", high, wide), ("low", low, narrow))
+        ]
+        return self._between("Add", parts, output, shape, grid, {})
+
+    def _halves_of(self, name: str) -> tuple[str, str]:
+        """Return int8 tensors that add up to one: what is divisible, and the rest."""
+        if name in self._halves:
+            return self._halves[name]
+        step = max(map(abs, reach_of(self.grids[name]))) / (127 * 256 + 127)
+        step = float(np.float32(step))
+        high = Grid(Stored.INT8, 256 * step)
+        upper = self.converted(name, f"{name}_high", high)
+        wide = self.converted(upper, f"{name}_upper", Grid(Stored.UINT16, step, 32768))
+        fine = grid_of((-_HALF * step, _HALF * step))
+        shape = self.shapes[name]
+        rest = self._between("Sub", (name, wide), f"{name}_rest", shape, fine, {})
+        lower = self.converted(rest, f"{name}_low", Grid(Stored.INT8, step))
+        self._halves[name] = upper, lower
+        return upper, lower
+
+    def _between(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        shape: Shape,
+        grid: Grid,
+        attributes: Mapping[str, Attribute],
+    ) -> str:
+        real = [self._real(name) for name in inputs]
+        made = self._add(op, real, f"{output}_real", shape, attributes)
+        return self._rounded(made, output, grid)
+
+    def _real(self, name: str) -> str:
+        """Add what widens a tensor, for one node alone; integers of sizes stay."""
+        output, shape = f"{name}_r{next(self._numbers)}", self.shapes.get(name, ())
+        if name in self._channels:
+            inputs = [name, self._channels[name], f"{name}_zero"]
+            return self._add("DequantizeLinear", inputs, output, shape, {"axis": 1})
+        if name not in self.grids:
+            return name
+        inputs = [name, *self._scale_of(self.grids[name])]
+        return self._add("DequantizeLinear", inputs, output, shape, {})
+
+    def _rounded(self, real: str, output: str, grid: Grid) -> str:
+        inputs = (real, *self._scale_of(grid))
+        self.grids[output] = grid
+        return self._add("QuantizeLinear", inputs, output, self.shapes[real], {})
+
+    def _scale_of(self, grid: Grid) -> tuple[str, str]:
+        """Return the names of a grid's scale and zero, which the model has once."""
+        name = self._written.setdefault(grid, f"grid{len(self._written)}")
+        self._constants[f"{name}_scale"] = np.array(grid.scale, np.float32)
+        self._constants[f"{name}_zero"] = np.array(grid.zero, kind_of(grid))
+        return f"{name}_scale", f"{name}_zero"
+
+    def converted(self, name: str, output: str, grid: Grid) -> str:
+        """Return a tensor on another grid."""
+        if self.grids[name] == grid:
+            return name
+        return self._rounded(self._real(name), output, grid)
+
+    def reach(self, name: str) -> Reach | None:
+        """Return from where to where a tensor reaches."""
+        return reach_of(self.grids[name])
+
+    def reach_like(self, name: str) -> Reach:
+        """Return from where to where what will have a name reaches."""
+        return reach_of(self._known(name, self._own.get(name)))
+
+    def gated(self, name: str, kind: str) -> Reach | None:
+        """Return from where to where an activation of a tensor reaches."""
+        return gated(kind, reach_of(self.grids[name]))
+
+    def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
+        """Multiply by one over a number: the device divides to a dozen steps."""
+        factor = self.number(f"{output}_factor", 1 / number)
+        return self.node("Mul", (x, factor), output, shape)
+
+    def input(self, name: str, shape: Shape, grid: Grid | None = None) -> str:
+        """Add an input on a grid."""
+        self.grids[name] = self._known(name, grid)
+        return super().input(name, shape)
+
+    def weight(self, name: str, shape: Shape, grid: Grid | None = None) -> str:
+        """Add a constant on a grid."""
+        self.grids[name] = self._known(name, grid)
+        return super().weight(name, shape)
+
+    def channels(self, name: str, scale: str, shape: Shape) -> str:
+        """Add a matrix of int8 [in, out], and float32 [out], its scales."""
+        self._weights[name] = Weight(name, "int8", shape, 0, 0)
+        self._weights[scale] = Weight(scale, "float32", shape[1:], 0, 0)
+        self._constants[f"{name}_zero"] = np.zeros(shape[1], np.int8)
+        self.shapes[name], self._channels[name] = shape, scale
+        return name
+
+    def number(self, name: str, value: float) -> str:
+        """Add a number, which is one end of its grid."""
+        grid = grid_of((min(value, 0.0), max(value, 0.0)))
+        self.grids[name] = grid
+        self._constants[name] = np.array([0 if value < 0 else 65535], np.uint16)
+        if value == 0:
+            self._constants[name][:] = grid.zero
+        self.shapes[name] = (1,)
+        return name
+
+    def kind(self, name: str) -> str:
+        """Return the dtype of a tensor."""
+        return kind_of(self.grids[name]).name
+
+    def _known(self, name: str, found: Known | None) -> Known:
+        if found is None:
+            raise NotTaken(f"there is no grid for {name}")
+        return found
+
+
+def kind_of(grid: Grid) -> np.dtype[np.generic]:
+    """Return the dtype of a grid's integers."""
+    return np.dtype(grid.stored.name.lower())
+
+
+def grid_of(reach: Reach) -> Grid:
+    """Return the grid of uint16 that covers a reach.
+
+    Raises:
+        NotTaken: it is too wide.
+    """
+    return asymmetric(_bounded(reach), Stored.UINT16)
+
+
+def _bounded(reach: Reach) -> Range:
+    if not all(math.isfinite(each) and abs(each) < LARGEST**3 for each in reach):
+        raise NotTaken(f"numbers from {reach[0]} to {reach[1]}")
+    return Range(*reach)

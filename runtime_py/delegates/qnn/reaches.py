@@ -1,0 +1,71 @@
+"""Reaches: from how small to how large what a node makes can become.
+
+In: an operator of ONNX, the reaches of its operands. Out: that of its result, where it
+follows from them. What follows from none, a product above all, samples have to tell.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kvc.schema.backends.grids import Grid
+
+Reach = tuple[float, float]
+
+# Scores of float16 cannot be hidden by adding: a hidden one is so far below the least.
+HIDING: Final = 17.0  # its exponential is less than a step of 65536
+_GATES: Final = {"silu": -0.2785, "gelu": -0.17, "gelu_tanh": -0.1701}
+
+
+def reach_of(grid: Grid) -> Reach:
+    """Return the least and the greatest number of a grid."""
+    least, most = grid.stored.least - grid.zero, grid.stored.most - grid.zero
+    return least * grid.scale, most * grid.scale
+
+
+def gated(kind: str, x: Reach) -> Reach:
+    """Return what an activation makes of a reach: none of them is monotone."""
+    low, high = (_opened(kind, each) for each in x)
+    return min(_GATES[kind], low, high), max(low, high, 0.0)
+
+
+def _opened(kind: str, x: float) -> float:
+    if kind == "silu":
+        return x / (1 + math.exp(-x)) if x > -700 else 0.0
+    return x * (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def _sum(x: Reach, y: Reach) -> Reach:
+    return x[0] + y[0], x[1] + y[1]
+
+
+def _difference(x: Reach, y: Reach) -> Reach:
+    return x[0] - y[1], x[1] - y[0]
+
+
+def _product(x: Reach, y: Reach) -> Reach:
+    corners = [a * b for a in x for b in y]
+    return min(corners), max(corners)
+
+
+def _union(*some: Reach) -> Reach:
+    return min(low for low, _ in some), max(high for _, high in some)
+
+
+def _greater(x: Reach, y: Reach) -> Reach:
+    return max(x[0], y[0]), max(x[1], y[1])
+
+
+def _smaller(x: Reach, y: Reach) -> Reach:
+    return min(x[0], y[0]), min(x[1], y[1])
+
+
+REACHES: Final[Mapping[str, Callable[..., Reach]]] = {
+    "Add": _sum,
+    "Sub": _difference,
+    "Mul": _product,
+    "Max": _greater,
+    "Min": _smaller,
+    "Concat": _union,
+    "ReduceMean": lambda x: x,
+}

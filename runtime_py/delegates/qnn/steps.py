@@ -1,0 +1,143 @@
+"""A `Step`: an instruction that becomes nodes of ONNX, and what nodes are added with.
+
+In: an emitter, and the names of operands. Out: nodes, among them those of attention,
+which several operators are.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kvc.runtime.delegates.qnn.emitting import Emitter, Shape
+from kvc.runtime.delegates.qnn.reaches import HIDING, Reach
+from kvc.schema.frozen import frozen
+
+Made = str | list[str]
+_SHARES: Final = 1.25  # what softmax makes adds up to 1, and each is rounded
+
+
+@frozen
+class Step:
+    """An instruction that is being translated.
+
+    Attributes:
+        emitter: takes its nodes.
+        read: returns the device's name of a tensor.
+        names: for its results.
+        shapes: of its results.
+        weight: returns the name of a constant, transposed if asked for.
+        channels: returns the name of a matrix of int8, turned, by it and its scales.
+        scores: from where to where those of an attention reach, on integers.
+    """
+
+    emitter: Emitter
+    read: Callable[[object], str]
+    names: Sequence[str]
+    shapes: Sequence[Shape]
+    weight: Callable[[object, bool], str]
+    channels: Callable[[object, object], str] | None = None
+    scores: Reach | None = None
+
+    @property
+    def name(self) -> str:
+        """The name for its only result."""
+        return self.names[0]
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of its only result."""
+        return self.shapes[0]
+
+    def shape_of(self, name: str) -> Shape:
+        """Return the shape of what has a name."""
+        return self.emitter.shapes[name]
+
+    def node(
+        self,
+        op: str,
+        *inputs: str,
+        part: str = "",
+        shape: Shape | None = None,
+        reach: Reach | None = None,
+        like: str = "",
+        row_sum: float = math.inf,
+    ) -> str:
+        """Add a node; what is made is the result, or a part on the way to it."""
+        output = f"{self.name}_{part}" if part else self.name
+        made = self.shape if shape is None else shape
+        return self.emitter.node(
+            op, inputs, output, made, reach=reach, like=like, row_sum=row_sum
+        )
+
+    def number(self, part: str, value: float) -> str:
+        """Return the name of a number."""
+        return self.emitter.number(f"{self.name}_{part}", value)
+
+    def widened(self, name: str, rank: int, part: str) -> str:
+        """Return a tensor with axes of size 1 before its own, up to a rank."""
+        shape = self.shape_of(name)
+        wide = (*(1,) * (rank - len(shape)), *shape)
+        return self.emitter.reshape(name, f"{self.name}_{part}", wide)
+
+    def attend(
+        self,
+        q: str,
+        sizes: Shape,
+        content: tuple[str, str],
+        groups: int,
+        columns: int,
+        scale: float,
+        softcap: float | None,
+        bias: str | None,
+        seeing: str | None,
+    ) -> str:
+        """Add attention.
+
+        Args:
+            q: [batch, heads, queries, width].
+            sizes: of q.
+            content: keys and values [batch, groups, columns, ...].
+            groups: heads of keys, each shared by neighbouring heads of queries.
+            columns: how many keys.
+            scale: factor on the scores.
+            softcap: as of `kvc::attention`.
+            bias: to add to scores [batch, heads, queries, columns], or None.
+            seeing: factor on the weights of each query, or None.
+        """
+        batch, heads, queries, width = sizes
+        keys, values = content
+        rows = heads // groups * queries
+        emitter, name = self.emitter, self.name
+        factor = self.number("scale", scale)
+        x = self.node("Mul", q, factor, part="scaled", shape=sizes)
+        x = emitter.reshape(x, f"{name}_grouped", (batch, groups, rows, width))
+        turned = (batch, groups, width, columns)
+        y = emitter.node(
+            "Transpose", (keys,), f"{name}_keys", turned, perm=(0, 1, 3, 2)
+        )
+        grouped = (batch, groups, rows, columns)
+        x = self.node("MatMul", x, y, part="products", shape=grouped, reach=self.scores)
+        apart = (batch, heads, queries, columns)
+        x = emitter.reshape(x, f"{name}_scores", apart)
+        if softcap is not None:
+            x = self._capped(x, softcap, apart)
+        if bias is not None:
+            seen = emitter.reach(x)
+            far = None if seen is None else (seen[0] - HIDING, seen[1])
+            x = self.node("Add", x, bias, part="biased", shape=apart, reach=far)
+        x = emitter.node("Softmax", (x,), f"{name}_weights", apart, axis=-1)
+        if seeing is not None:
+            # Not on what is mixed: there the library made a program that crashes.
+            x = self.node("Mul", x, seeing, part="counted", shape=apart)
+        x = emitter.reshape(x, f"{name}_shares", grouped)
+        mixed = (batch, groups, rows, self.shape[-1])
+        x = self.node(
+            "MatMul", x, values, part="mixed", shape=mixed, like=name, row_sum=_SHARES
+        )
+        return emitter.reshape(x, name, self.shape)
+
+    def _capped(self, x: str, softcap: float, shape: Shape) -> str:
+        cap = self.number("cap", softcap)
+        x = self.emitter.divided(x, softcap, f"{self.name}_over", shape)
+        x = self.node("Tanh", x, part="tanh", shape=shape)
+        return self.node("Mul", x, cap, part="capped", shape=shape)

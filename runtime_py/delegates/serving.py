@@ -1,0 +1,67 @@
+"""The process that calls a library of others; `apart.py` starts it as a script.
+
+In, on a socket: requests, each JSON after its length, some with a file descriptor of
+memory that both processes see. Out, on the same socket: an answer to each, in order:
+`{"made": ...}`, or `{"error": "why"}`. What is asked for is done by the `Work` of
+another script: `do(request, descriptors)`; its `folder` is "" until it has one.
+
+This imports nothing of kvc: what the library breaks, it breaks here.
+"""
+
+import json
+import os
+import runpy
+import shutil
+import socket
+import sys
+from typing import Any, Final
+
+LENGTH_NBYTES: Final = 4
+
+
+def main(descriptor: int, script: str) -> None:
+    """Answer requests until nobody asks any more."""
+    connection = socket.socket(fileno=descriptor)
+    work = runpy.run_path(script)["Work"]()
+    while (found := receive(connection)) is not None:
+        request, descriptors = found
+        try:
+            answer = {"made": work.do(request, descriptors)}
+        except Exception as error:  # whatever the library raises
+            answer = {"error": str(error) or type(error).__name__}
+        send(connection, answer)
+    if work.folder:  # a process that was killed has not removed it
+        shutil.rmtree(work.folder, ignore_errors=True)
+
+
+def send(connection: socket.socket, message: object, fd: int | None = None) -> None:
+    """Send a message, and a file descriptor with it."""
+    raw = json.dumps(message).encode()
+    head = len(raw).to_bytes(LENGTH_NBYTES, "little")
+    socket.send_fds(connection, [head], [] if fd is None else [fd])
+    connection.sendall(raw)
+
+
+def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
+    """Return a message and descriptors; None where the other end is gone."""
+    head, descriptors, _, _ = socket.recv_fds(connection, LENGTH_NBYTES, 1)
+    head += _received(connection, LENGTH_NBYTES - len(head)) if head else b""
+    if len(head) < LENGTH_NBYTES:
+        return None
+    nbytes = int.from_bytes(head, "little")
+    raw = _received(connection, nbytes)
+    return (json.loads(raw), list(descriptors)) if len(raw) == nbytes else None
+
+
+def _received(connection: socket.socket, nbytes: int) -> bytes:
+    """Return so many bytes; fewer where the other end is gone."""
+    parts, rest = [], nbytes
+    while rest and (part := connection.recv(min(rest, 1 << 20))):
+        parts.append(part)
+        rest -= len(part)
+    return b"".join(parts)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
+    os._exit(0)  # some libraries fail where they are taken down in order

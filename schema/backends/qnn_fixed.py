@@ -1,0 +1,164 @@
+"""The list of what `qnn` supports on integers of 16 bits, and what such partitions say.
+
+    number of grids of values, 4 bytes | these grids | grids of the scores of attention
+
+A partition without a payload computes in float16; one with a payload on its grids. The
+compiler writes payloads, the runtime reads them: they are of anybody.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvc.schema.backends import qnn
+from kvc.schema.backends.grids import Grid, Stored, read_grids, write_grids
+from kvc.schema.backends.operands import (
+    Arguments,
+    Operand,
+    Results,
+    Rule,
+    operand,
+    operands_of,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadProgram
+from kvc.schema.frozen import frozen
+from kvc.schema.model import Graph
+from kvc.schema.ops import OPS, Aliasing
+
+LINEAR: Final = "kvc::linear_w8"
+LEAST: Final = 2.0**-40  # of scales: what is derived of them stays a normal number
+LARGEST: Final = 2.0**40
+# Integers of 16 bits by 8 bits, whose sum the device holds: its emulator was right for
+# so many at their ends (2026-11).
+MAX_DEPTH: Final = 1 << 15
+_COUNT_NBYTES: Final = 4
+
+
+@frozen
+class Grids:
+    """What a partition is computed on.
+
+    Attributes:
+        values: by value, of uint16.
+        scores: by the result of an attention: its products of queries and keys, scaled.
+    """
+
+    values: Mapping[int, Grid]
+    scores: Mapping[int, Grid]
+
+
+def why_not(op: str, arguments: Arguments, results: Results) -> str:
+    """Return why the backend cannot run a node on integers; a `WhyNot`."""
+    for kind in [*(each.type for each in operands_of(arguments)), *results]:
+        if not 1 <= len(kind.dims) <= qnn.MAX_RANK:
+            return f"it takes tensors of 1 to {qnn.MAX_RANK} dims, and no {kind}"
+    if OPS[op].aliasing is Aliasing.VIEW or op in qnn.CHECKS:
+        return ""
+    rule = RULES.get(op)
+    return (
+        f"it does not run {op} on integers"
+        if rule is None
+        else rule(arguments, results)
+    )
+
+
+def _linear(arguments: Arguments, results: Results) -> str:
+    _, weight, scale, bias = arguments
+    for each in (weight, scale, bias):
+        if isinstance(each, Operand) and not each.constant:
+            return "a weight or bias that is computed"
+    depth = operand(weight).type.dims[-1]
+    if not isinstance(depth, int) or depth > MAX_DEPTH:
+        return f"a weight {operand(weight).type} of more than {MAX_DEPTH} inputs"
+    return ""
+
+
+def _written(arguments: Arguments, results: Results) -> str:
+    held = operand(arguments[0]).type
+    if held.dtype is not DType.FLOAT32:
+        return f"it takes no cache {held}"
+    return qnn.RULES[qnn.CACHE_UPDATE](arguments, results)
+
+
+def _attention(arguments: Arguments, results: Results) -> str:
+    mask, slopes = arguments[9:11]
+    if isinstance(mask, Operand) and mask.type.dtype is not DType.BOOL:
+        return f"a mask {mask.type}, whose numbers have no bounds"
+    if slopes is not None:
+        return "slopes, with which scores have no bounds"
+    if operand(arguments[1]).type.dtype is not DType.FLOAT32:
+        return f"keys {operand(arguments[1]).type}"
+    return qnn.RULES[qnn.ATTENTION](arguments, results)
+
+
+def _attention_product(arguments: Arguments, results: Results) -> str:
+    if arguments[3] is not None:
+        return "a mask, whose numbers have no bounds"
+    return qnn.RULES["aten::scaled_dot_product_attention"](arguments, results)
+
+
+_AS_FLOATS: Final = (
+    "aten::add.Tensor aten::sub.Tensor aten::add.Scalar aten::sub.Scalar "
+    "aten::mul.Tensor aten::mul.Scalar aten::div.Scalar aten::maximum aten::minimum "
+    "aten::neg aten::abs aten::relu aten::sigmoid aten::silu aten::tanh aten::gelu "
+    "aten::clone aten::reshape aten::cat aten::matmul aten::mm aten::bmm "
+    "aten::rms_norm aten::layer_norm aten::pow.Tensor_Scalar aten::softmax.int "
+    "kvc::rotary_embedding kvc::glu"
+)
+RULES: Final[Mapping[str, Rule]] = {
+    **{op: qnn.RULES[op] for op in _AS_FLOATS.split()},
+    LINEAR: _linear,
+    "aten::scaled_dot_product_attention": _attention_product,
+    qnn.CACHE_UPDATE: _written,
+    qnn.ATTENTION: _attention,
+}
+
+
+def write_payload(grids: Grids) -> bytes:
+    """Return grids as bytes."""
+    count = len(grids.values).to_bytes(_COUNT_NBYTES, "little")
+    return count + write_grids(grids.values) + write_grids(grids.scores)
+
+
+def read_payload(raw: bytes, graph: Graph, path: str, where: str) -> Grids:
+    """Return the grids of a partition.
+
+    Args:
+        raw: as `write_payload` makes it; of anybody.
+        graph: the partition's code.
+        path: of the bundle, for messages.
+        where: what has the bytes, for messages.
+
+    Raises:
+        BadProgram: they are not grids that the device can have.
+    """
+    count = int.from_bytes(raw[:_COUNT_NBYTES], "little")
+    end = _COUNT_NBYTES + count * len(write_grids({0: Grid(Stored.INT8, 1.0)}))
+    if not _COUNT_NBYTES <= end <= len(raw):
+        what = f"{count} grids in a payload of {len(raw)} bytes"
+        raise BadProgram(path=path, where=where, what=what)
+    values = read_grids(raw[_COUNT_NBYTES:end], graph, path, where)
+    scores = read_grids(raw[end:], graph, path, where)
+    for value, grid in (*values.items(), *scores.items()):
+        wrong = _wrong(grid)
+        if wrong:
+            what = f"the grid of value {value}: {wrong}"
+            raise BadProgram(path=path, where=where, what=what)
+    made = {v for s in graph.instructions if s.op in _ATTEND for v in s.results}
+    if scores.keys() != made:
+        said, wanted = sorted(scores), sorted(made)
+        what = f"scores of values {said}; those of attention are {wanted}"
+        raise BadProgram(path=path, where=where, what=what)
+    return Grids(values, scores)
+
+
+_ATTEND: Final = (qnn.ATTENTION, "aten::scaled_dot_product_attention")
+
+
+def _wrong(grid: Grid) -> str:
+    """Say why the device cannot have a grid, "" where it can."""
+    if not LEAST <= grid.scale <= LARGEST:
+        return f"a scale of {grid.scale}"
+    if grid.stored is not Stored.UINT16:
+        return f"integers of the kind {grid.stored.name.lower()}"
+    return ""
