@@ -258,6 +258,16 @@ def test_what_coremltools_refuses_is_told_in_its_words(
         program.pack("coreml")
 
 
+def test_coremltools_is_found_where_this_process_finds_it(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "coremltools.py").write_text("raise SystemExit('found by its path')")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(package, "check_coremltools", lambda: None)
+    with load(bundle) as program, pytest.raises(ExportFailed, match="found by its"):
+        program.pack("coreml")
+
+
 def test_equal_models_are_equal_bytes(tmp_path: Path):
     one, other = (
         compiled(tmp_path / f"{name}.kvc", "coreml_q8").read_bytes()

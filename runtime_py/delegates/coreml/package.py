@@ -96,6 +96,7 @@ def write_job(
     # A name may be longer than that of a file.
     files = {name: f"{number}.bin" for number, name in enumerate(constants)}
     job = {
+        "paths": [path for path in sys.path if path],  # coremltools was found by them
         "functions": [_function(function) for function in functions],
         "constants": {n: (c.dtype, c.shape, files[n]) for n, c in constants.items()},
     }

@@ -39,11 +39,12 @@ def hide_converters() -> None:
 
 def build(folder: Path) -> None:
     """Build the package of a job."""
+    job = json.loads((folder / "job.json").read_text())
+    sys.path[:] = job["paths"]
     import coremltools as ct
     from coremltools.converters.mil.converter import mil_convert
     from coremltools.converters.mil.mil import Program
 
-    job = json.loads((folder / "job.json").read_text())
     program = Program()
     for function in job["functions"]:
         program.add_function(function["name"], _function(function, job, folder))
