@@ -7,6 +7,7 @@ what is in them, so that equal functions give equal bytes.
 
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -163,6 +164,7 @@ def _input(given: Input) -> Mapping[str, object]:
 def _run(folder: Path, target: str) -> None:
     """Have coremltools build the package of a job."""
     command = [sys.executable, "-I", worker.__file__, str(folder)]
+    ours, held = os.pipe()  # its end tells the worker that this process has ended
     try:
         done = subprocess.run(
             command,
@@ -172,11 +174,14 @@ def _run(folder: Path, target: str) -> None:
             timeout=SECONDS,
             check=False,
             cwd=folder,
-            stdin=subprocess.DEVNULL,
+            stdin=ours,
         )
     except subprocess.TimeoutExpired as error:
         reason = f"coremltools took more than {SECONDS} seconds"
         raise ExportFailed(target=target, what="the package", reason=reason) from error
+    finally:
+        os.close(ours)
+        os.close(held)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         said = (

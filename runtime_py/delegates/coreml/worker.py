@@ -8,7 +8,9 @@ Nothing of these is needed here, so they are kept from being imported.
 """
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +37,16 @@ def hide_converters() -> None:
     """Keep coremltools from importing what it converts from."""
     for name in _UNWANTED:
         sys.modules[name] = None  # type: ignore[assignment]
+
+
+def end_with_starter() -> None:
+    """End this process as soon as the one that started it has ended."""
+
+    def wait() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def build(folder: Path) -> None:
@@ -145,5 +157,6 @@ def _tensor(
 
 
 if __name__ == "__main__":
+    end_with_starter()
     hide_converters()
     build(Path(sys.argv[1]))

@@ -1,5 +1,9 @@
 """Operands at the edges of what an operator takes, as functions of Core ML."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +18,7 @@ from torch import nn
 
 from kvc.compiler import Method, compile_program
 from kvc.runtime import load
+from kvc.runtime.delegates.coreml import worker
 from kvc.runtime.delegates.coreml.functions import CannotExport
 from kvc.runtime.delegates.coreml.mil import Data, Emitter, Function
 from kvc.runtime.delegates.coreml.package import stored, write_job
@@ -154,3 +159,21 @@ def test_a_state_has_the_same_name_in_all_functions(tmp_path: Path):
         "inner_k_",
         "inner_k__",
     }
+
+
+def test_the_process_with_coremltools_ends_with_the_one_that_started_it(tmp_path: Path):
+    (tmp_path / "coremltools.py").write_text("print(flush=True)\nwhile True: pass")
+    job = {"paths": [str(tmp_path)]}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    command = [sys.executable, "-I", worker.__file__, str(tmp_path)]
+    ours, held = os.pipe()
+    with subprocess.Popen(command, stdin=ours, stdout=subprocess.PIPE) as process:
+        os.close(ours)
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.poll() is None
+        os.close(held)
+        try:
+            assert process.wait(10) == 1
+        finally:
+            process.kill()
