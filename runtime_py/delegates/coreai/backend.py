@@ -51,6 +51,7 @@ class CoreAI(Delegate):
     """Runs partitions by Core AI."""
 
     runs_on = "Core AI of Apple"
+    exports_folder = True
 
     def __init__(self, options: Options) -> None:
         """Check all partitions, and find the library, unless it is not to be used.
