@@ -29,6 +29,8 @@ from kvc.schema.errors import (
     NotCalibrated,
     listing,
 )
+from kvc.schema.graph import Graph
+from kvc.schema.provenance import Calibration
 
 
 class Calibrator(Protocol):
@@ -91,7 +93,7 @@ class Calibrating:
 
     def ranges(
         self, program: model.Program, sources: Mapping[str, Source], parts: Parts
-    ) -> tuple[Parts, model.Calibration]:
+    ) -> tuple[Parts, Calibration]:
         """Return partitions with their ranges, and what these were found with.
 
         Args:
@@ -159,7 +161,7 @@ def _check_run(program: model.Program, observed: Observed, backend: str) -> None
         raise NeverSeen(methods=listing([*unseen]), backend=backend)
 
 
-def _unseen(graph: model.Graph, ranges: Ranges) -> bool:
+def _unseen(graph: Graph, ranges: Ranges) -> bool:
     """Tell whether a floating-point value that can have elements has no range."""
     return any(
         number not in ranges

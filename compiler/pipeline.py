@@ -79,7 +79,7 @@ from kvc.recipes import Recipe, Wanted, load_recipes
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.container import Progress
 from kvc.schema.errors import CaptureError, CompileError
-from kvc.schema.model import Provenance
+from kvc.schema.provenance import Provenance
 
 
 def compile_program(

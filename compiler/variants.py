@@ -10,16 +10,8 @@ from dataclasses import dataclass, replace
 
 from kvc.compiler.constants import Source
 from kvc.schema.errors import RecipesApart, listing
-from kvc.schema.model import (
-    Constant,
-    Delegate,
-    Graph,
-    Method,
-    NamedData,
-    Program,
-    Value,
-    Variant,
-)
+from kvc.schema.graph import Constant, Graph, Value
+from kvc.schema.model import Delegate, Method, NamedData, Program, Variant
 from kvc.schema.verify.variants import signature_of
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from kvc.runtime.arrays import Array
 from kvc.runtime.native import NativeCall
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Instruction
+from kvc.schema.graph import Instruction
 
 Step = tuple[Callable[..., object], tuple[object, ...]]
 

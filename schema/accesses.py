@@ -10,18 +10,8 @@ from dataclasses import replace
 from typing import Final
 
 from kvc.schema.control import read_control
-from kvc.schema.model import (
-    Access,
-    AccessMode,
-    Alias,
-    Block,
-    Caller,
-    Graph,
-    Instruction,
-    Ref,
-    StateSlot,
-    Update,
-)
+from kvc.schema.graph import Alias, Caller, Graph, Instruction, Ref, StateSlot
+from kvc.schema.model import Access, AccessMode, Block, Update
 from kvc.schema.ops import APPEND, CACHE_UPDATE, CONTROL_OPS, OPS, REPLACE, Aliasing
 from kvc.schema.types import Dim
 

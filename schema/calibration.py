@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Calibration
+from kvc.schema.provenance import Calibration
 
 
 @frozen

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar, cast
 
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Graph, Method
+from kvc.schema.graph import Graph
+from kvc.schema.model import Method
 from kvc.schema.ops import COND, CONTROL_OPS, DELEGATE, SCAN, WHILE
 from kvc.schema.types import TensorType
 

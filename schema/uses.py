@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Constant, Graph, NamedData, Program
+from kvc.schema.graph import Constant, Graph
+from kvc.schema.model import NamedData, Program
 from kvc.schema.types import TensorType
 
 PLAIN: Final = "plain"  # the format of data that is as its type says

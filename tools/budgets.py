@@ -10,7 +10,8 @@ from typing import Final
 
 from kvc.schema.container import SavedBundle
 from kvc.schema.errors import BudgetExceeded
-from kvc.schema.model import Graph, Program, Scratch
+from kvc.schema.graph import Graph, Scratch
+from kvc.schema.model import Program
 from kvc.tools.reports.families import families
 from kvc.tools.reports.footprint import (
     TOKENS,

@@ -16,7 +16,8 @@ from kvc.compiler.analysis.index_sums import Along, Carried, IndexSum, Joined, O
 from kvc.compiler.analysis.updates import CacheWrite, cache_writes
 from kvc.compiler.ir import Program, Value
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Cursor, CursorField, CursorKind
+from kvc.schema.graph import CursorField
+from kvc.schema.model import Cursor, CursorKind
 from kvc.schema.types import Dim, Symbol, TensorType, add_dims, bounds
 
 ONE_FOR_ALL: tuple[tuple[Dim, ...], ...] = ((), (1,))  # dims of a position of all rows

@@ -16,8 +16,9 @@ from kvc.compiler.analysis.updates import cache_write
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.ir.arguments import named, with_named
 from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
-from kvc.schema.model import CursorField as Field
-from kvc.schema.model import CursorKind, CursorSlot
+from kvc.schema.graph import CursorField as Field
+from kvc.schema.graph import CursorSlot
+from kvc.schema.model import CursorKind
 from kvc.schema.ops import AFTER
 from kvc.schema.types import Dim, TensorType
 

@@ -16,7 +16,7 @@ from kvc.compiler.ir.arguments import named
 from kvc.compiler.ir.verify import sample_sizes
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import PassFailed
-from kvc.schema.model import CursorField as Field
+from kvc.schema.graph import CursorField as Field
 from kvc.schema.types import Affine, Dim, Symbol, evaluate
 
 POSITIONS = (0, 1, 6, 1021)

@@ -16,7 +16,7 @@ from kvc.compiler.ir import Argument, Node, Program, State, Value
 from kvc.compiler.ir.arguments import named
 from kvc.compiler.ir.control import control_of
 from kvc.compiler.passes.caches import ATTENTION
-from kvc.schema.model import CursorField
+from kvc.schema.graph import CursorField
 from kvc.schema.ops import CACHE_UPDATE, PERMUTING
 from kvc.schema.rings import Window
 from kvc.schema.types import Symbol, bounds

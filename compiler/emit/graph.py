@@ -8,7 +8,7 @@ from kvc.compiler.memory.check import PlanFault, check_plan
 from kvc.compiler.memory.lifetimes import requests_of
 from kvc.compiler.memory.plan import MemoryPlan, aligned
 from kvc.compiler.memory.planners import plan_memory
-from kvc.schema import model
+from kvc.schema import graph as emitted
 from kvc.schema.errors import PlanFailed
 from kvc.schema.types import Symbol
 
@@ -19,7 +19,7 @@ def emit_graph(
     state_ids: Mapping[str, int],
     symbols: tuple[Symbol, ...],
     tail_nbytes: int = 0,
-) -> model.Graph:
+) -> emitted.Graph:
     """Return a method's code as the file has it.
 
     Args:
@@ -44,8 +44,8 @@ def emit_graph(
     numbers = value_numbers(method)
     storages = _storages(method, aliases, plan, constant_ids, state_ids, numbers)
     values = sorted(_all_values(method), key=lambda value: numbers[value.id])
-    return model.Graph(
-        values=tuple(model.Value(v.type, storages[v.id]) for v in values),
+    return emitted.Graph(
+        values=tuple(emitted.Value(v.type, storages[v.id]) for v in values),
         inputs=tuple(numbers[v.id] for v in method.inputs),
         outputs=tuple(numbers[v.id] for v in method.outputs),
         instructions=tuple(_instruction(node, numbers) for node in method.nodes),
@@ -87,24 +87,24 @@ def _storages(
     constant_ids: Mapping[str, int],
     state_ids: Mapping[str, int],
     numbers: Mapping[int, int],
-) -> dict[int, model.Storage]:
-    storages: dict[int, model.Storage] = {
-        p.request.key: model.Scratch(p.offset, p.request.nbytes)
+) -> dict[int, emitted.Storage]:
+    storages: dict[int, emitted.Storage] = {
+        p.request.key: emitted.Scratch(p.offset, p.request.nbytes)
         for p in plan.placements
     }
     for value_id, name in bound_to(method.constants).items():
-        storages[value_id] = model.Constant(constant_ids[name])
+        storages[value_id] = emitted.Constant(constant_ids[name])
     for value_id, name in bound_to(method.state_in).items():
-        storages[value_id] = model.StateSlot(state_ids[name])
+        storages[value_id] = emitted.StateSlot(state_ids[name])
     storages.update((value.id, slot) for value, slot in method.cursor_in)
-    storages.update(dict.fromkeys(aliases.callers, model.Caller()))
+    storages.update(dict.fromkeys(aliases.callers, emitted.Caller()))
     for value_id, base in aliases.base.items():
-        storages[value_id] = model.Alias(numbers[base])
+        storages[value_id] = emitted.Alias(numbers[base])
     return storages
 
 
-def _instruction(node: Node, numbers: Mapping[int, int]) -> model.Instruction:
-    return model.Instruction(
+def _instruction(node: Node, numbers: Mapping[int, int]) -> emitted.Instruction:
+    return emitted.Instruction(
         op=node.op,
         arguments=tuple(_argument(a, numbers) for a in node.arguments),
         results=tuple(numbers[value.id] for value in node.outputs),
@@ -112,12 +112,12 @@ def _instruction(node: Node, numbers: Mapping[int, int]) -> model.Instruction:
     )
 
 
-def _argument(argument: Argument, numbers: Mapping[int, int]) -> model.Argument:
+def _argument(argument: Argument, numbers: Mapping[int, int]) -> emitted.Argument:
     if isinstance(argument, tuple):
         return tuple(_item(item, numbers) for item in argument)
     return _item(argument, numbers)
 
 
-def _item(item: Argument, numbers: Mapping[int, int]) -> model.Item:
+def _item(item: Argument, numbers: Mapping[int, int]) -> emitted.Item:
     assert not isinstance(item, tuple)
-    return model.Ref(numbers[item.id]) if isinstance(item, Value) else item
+    return emitted.Ref(numbers[item.id]) if isinstance(item, Value) else item

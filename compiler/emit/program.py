@@ -12,6 +12,8 @@ from kvc.compiler.memory.workspaces import with_workspaces
 from kvc.schema import model
 from kvc.schema.accesses import with_accesses
 from kvc.schema.control import graphs_within
+from kvc.schema.graph import Graph
+from kvc.schema.provenance import Provenance
 from kvc.schema.types import Dim
 from kvc.schema.uses import constants_of
 from kvc.schema.verify.effects import effects
@@ -32,7 +34,7 @@ def emit_program(
     program: Program,
     verdicts: Mapping[str, Sequence[Verdict]],
     calls: Sequence[DelegateCall],
-    provenance: model.Provenance,
+    provenance: Provenance,
     metadata: Mapping[str, str],
 ) -> model.Program:
     """Return the file's program; `blobs` is empty and every name is PLACELESS.
@@ -128,11 +130,11 @@ class _Emitter:
             blocks=tuple(made[i] for i in range(len(blocks))),
         )
 
-    def _graph(self, method: Method, tail: int) -> model.Graph:
+    def _graph(self, method: Method, tail: int) -> Graph:
         return emit_graph(method, self._name_ids, self._state_ids, self._symbols, tail)
 
     def _updates(
-        self, method: Method, graph: model.Graph, blocks: Mapping[int, model.Block]
+        self, method: Method, graph: Graph, blocks: Mapping[int, model.Block]
     ) -> tuple[model.Update, ...]:
         updates = _updates(method, self._verdicts[method.name])
         return with_accesses(graph, updates, blocks)

@@ -13,7 +13,8 @@ from itertools import chain
 
 from kvc.compiler.constants import Source
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Cursor, CursorSlot, StateKind
+from kvc.schema.graph import CursorSlot
+from kvc.schema.model import Cursor, StateKind
 from kvc.schema.rings import Window
 from kvc.schema.types import Affine, Dim, Symbol, TensorType
 

@@ -22,7 +22,8 @@ from kvc.compiler.ir.graph import (
     Value,
 )
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Cursor, CursorField, CursorKind, CursorSlot, StateKind
+from kvc.schema.graph import CursorField, CursorSlot
+from kvc.schema.model import Cursor, CursorKind, StateKind
 from kvc.schema.rings import Window
 from kvc.schema.trees import describe_call, flatten
 from kvc.schema.types import (

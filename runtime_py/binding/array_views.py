@@ -6,7 +6,7 @@ import numpy as np
 
 from kvc.runtime.arrays import Array, address_of
 from kvc.runtime.binding.values import Values
-from kvc.schema.model import Instruction
+from kvc.schema.graph import Instruction
 
 View = Callable[..., Array | Sequence[Array]]
 

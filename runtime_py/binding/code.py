@@ -7,7 +7,8 @@ from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.delegates.base import Handle
 from kvc.runtime.kernels import Kernel
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Graph, Program
+from kvc.schema.graph import Graph
+from kvc.schema.model import Program
 
 Prepared = dict[tuple[str, int], Kernel]
 

@@ -18,7 +18,7 @@ from kvc.runtime.states.owner import Buffer
 from kvc.schema.control import Control, read_control
 from kvc.schema.errors import TooManyTurns
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Alias, Graph, Instruction, Ref
+from kvc.schema.graph import Alias, Graph, Instruction, Ref
 from kvc.schema.ops import COND, OPS, WHILE, Aliasing
 
 

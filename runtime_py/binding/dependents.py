@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from kvc.schema.control import blocks_run, read_control
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Alias, Argument, Caller, Graph, Instruction, Ref
+from kvc.schema.graph import Alias, Argument, Caller, Graph, Instruction, Ref
 from kvc.schema.ops import APPEND, CONTROL_OPS, OPS, REPLACE, Aliasing
 from kvc.schema.types import Affine, Dim
 

@@ -27,7 +27,7 @@ from kvc.schema.errors import (
     listing,
 )
 from kvc.schema.frozen import frozen
-from kvc.schema.model import CursorField, CursorSlot, Instruction
+from kvc.schema.graph import CursorField, CursorSlot, Instruction
 from kvc.schema.ops import CONTROL_OPS
 
 Rebind = Callable[[Mapping[str, int], Mapping[int, Array] | None], "Frame"]

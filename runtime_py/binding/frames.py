@@ -32,7 +32,7 @@ from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.threads import settle_threads
 from kvc.schema.control import blocks_run, read_control
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
     Argument,
     Constant,

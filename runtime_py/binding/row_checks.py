@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kvc.schema.model import Argument, Graph, Instruction, Ref
+from kvc.schema.graph import Argument, Graph, Instruction, Ref
 from kvc.schema.ops import CACHE_UPDATE
 from kvc.schema.types import Affine
 

@@ -22,7 +22,7 @@ from kvc.runtime.delegates.base import Workspace
 from kvc.runtime.states.owner import Buffer, StateBuffer
 from kvc.runtime.tensors import array_as_tensor, tensor_as_array
 from kvc.schema.frozen import frozen
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
     Argument,
     Caller,

@@ -25,7 +25,7 @@ from kvc.schema import model
 from kvc.schema.calibration import Range
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import SamplesNotFinite
-from kvc.schema.model import Constant, Instruction
+from kvc.schema.graph import Constant, Instruction
 
 Seen = dict[int, Range]  # by value
 

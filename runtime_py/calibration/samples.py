@@ -22,7 +22,7 @@ from kvc.runtime.program import Program
 from kvc.schema.calibration import Observed
 from kvc.schema.container import Progress, path_text
 from kvc.schema.errors import BadSamples, reason_of
-from kvc.schema.model import Calibration
+from kvc.schema.provenance import Calibration
 
 METHOD: Final = "minmax"  # the least and the greatest number of all samples
 _ARRAYS: Final = (".npy", ".npz", ".safetensors")

@@ -22,15 +22,8 @@ from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CallTooLong, NotEncoded, StateMismatch
 from kvc.schema.frozen import frozen
-from kvc.schema.model import (
-    CursorSlot,
-    Graph,
-    Method,
-    Program,
-    Ref,
-    State,
-    StateSlot,
-)
+from kvc.schema.graph import CursorSlot, Graph, Ref, StateSlot
+from kvc.schema.model import Method, Program, State
 from kvc.schema.ops import DELEGATE
 from kvc.schema.types import (
     Dim,

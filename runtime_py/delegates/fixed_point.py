@@ -21,7 +21,8 @@ from kvc.runtime.delegates.stepped import SteppedHandle
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.grids import Floats
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Constant, Delegate, Program
+from kvc.schema.graph import Constant
+from kvc.schema.model import Delegate, Program
 from kvc.schema.ops import OPS, Aliasing
 
 # From a value that is named data, and its numbers, to the numbers that are stored.

@@ -26,8 +26,8 @@ from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.errors import KvcError
+from kvc.schema.graph import Graph, Instruction
 from kvc.schema.model import Delegate as Partition
-from kvc.schema.model import Graph, Instruction
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.verify.signatures import check_at, sized_together
 

@@ -15,7 +15,7 @@ from kvc.schema.errors import (
     IndexOutOfRange,
     RowLengthOutOfRange,
 )
-from kvc.schema.model import Graph, Instruction
+from kvc.schema.graph import Graph, Instruction
 
 CHECK_INDEX: Final = "kvc::check_index"
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kvc.schema.backends.operands import Operand, WhyNot
 from kvc.schema.errors import BadProgram
-from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 
 
 def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.values import Memory
-from kvc.schema.model import Alias, Graph, Scratch
+from kvc.schema.graph import Alias, Graph, Scratch
 from kvc.schema.ops import RESHAPING_VIEWS
 
 

@@ -7,7 +7,8 @@ which partitions of all methods share, or memory of the partition alone.
 from collections.abc import Iterator, Mapping
 
 from kvc.schema.control import Control, read_control
-from kvc.schema.model import Graph, Instruction, Method, Program, Ref, StateSlot
+from kvc.schema.graph import Graph, Instruction, Ref, StateSlot
+from kvc.schema.model import Method, Program
 from kvc.schema.ops import CONTROL_OPS, DELEGATE
 
 _States = Mapping[int, int]  # by value of a graph that lies in a state's memory

@@ -14,7 +14,7 @@ from kvc.runtime.binding.executor import Frame
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.recording import Step
-from kvc.schema.model import Instruction
+from kvc.schema.graph import Instruction
 from kvc.schema.ops import OPS, Aliasing
 
 

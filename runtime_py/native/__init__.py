@@ -22,7 +22,7 @@ from kvc.runtime.arrays import Array, address_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, MissingLibrary
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Instruction
+from kvc.schema.graph import Instruction
 
 INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out

@@ -14,13 +14,8 @@ from kvc.schema.errors import (
     BadSetting,
     UnknownName,
 )
-from kvc.schema.model import (
-    CursorField,
-    CursorKind,
-    CursorSlot,
-    Method,
-    Program,
-)
+from kvc.schema.graph import CursorField, CursorSlot
+from kvc.schema.model import CursorKind, Method, Program
 from kvc.schema.types import Dim, affine, evaluate, symbols_in, symbols_of
 
 _CAPACITY, _BATCH = "capacity", "batch"

@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from kvc.runtime.arenas import Arena
 from kvc.runtime.states.owner import Group, Owner, Store
 from kvc.schema.control import read_control
-from kvc.schema.model import Instruction, Method, Program, Ref, ResetRule, StateSlot
+from kvc.schema.graph import Instruction, Ref, StateSlot
+from kvc.schema.model import Method, Program, ResetRule
 from kvc.schema.ops import DELEGATE
 
 

@@ -17,7 +17,7 @@ from kvc.schema.calibration import Range
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, RangeUnbounded
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Graph
+from kvc.schema.graph import Graph
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]

@@ -22,7 +22,7 @@ from kvc.schema.backends.operands import (
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Graph
+from kvc.schema.graph import Graph
 from kvc.schema.ops import OPS, Aliasing
 
 LINEAR: Final = "kvc::linear_w8"

@@ -23,7 +23,7 @@ from kvc.schema.codec.records import (
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
     Argument,
     Caller,

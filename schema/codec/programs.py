@@ -35,7 +35,6 @@ from kvc.schema.model import (
     Advance,
     Blob,
     Block,
-    Calibration,
     Cursor,
     CursorKind,
     DataFile,
@@ -44,12 +43,12 @@ from kvc.schema.model import (
     Method,
     NamedData,
     Program,
-    Provenance,
     ResetRule,
     State,
     StateKind,
     Variant,
 )
+from kvc.schema.provenance import Calibration, Provenance
 from kvc.schema.rings import Window
 from kvc.schema.types import Dim, Symbol
 

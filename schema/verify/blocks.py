@@ -11,19 +11,8 @@ from typing import Final
 
 from kvc.schema.control import Control, read_control
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    Alias,
-    Block,
-    Caller,
-    Graph,
-    Instruction,
-    Method,
-    Ref,
-    Scratch,
-    State,
-    StateKind,
-    StateSlot,
-)
+from kvc.schema.graph import Alias, Caller, Graph, Instruction, Ref, Scratch, StateSlot
+from kvc.schema.model import Block, Method, State, StateKind
 from kvc.schema.ops import CONTROL_OPS, OPS, RESHAPING_VIEWS, Aliasing
 from kvc.schema.types import TensorType
 from kvc.schema.verify.graphs import GraphChecker, Operands

@@ -9,18 +9,8 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from kvc.schema.frozen import frozen
-from kvc.schema.model import (
-    Alias,
-    Argument,
-    CursorField,
-    Graph,
-    Instruction,
-    Method,
-    Program,
-    Ref,
-    State,
-    StateKind,
-)
+from kvc.schema.graph import Alias, Argument, CursorField, Graph, Instruction, Ref
+from kvc.schema.model import Method, Program, State, StateKind
 from kvc.schema.ops import OPS
 from kvc.schema.types import Dim, bounds
 from kvc.schema.verify.filled import Filled

@@ -11,16 +11,8 @@ from dataclasses import replace
 from typing import Final, cast
 
 from kvc.schema.control import Control, read_control
-from kvc.schema.model import (
-    Alias,
-    CursorSlot,
-    Graph,
-    Instruction,
-    Method,
-    Program,
-    Ref,
-    StateSlot,
-)
+from kvc.schema.graph import Alias, CursorSlot, Graph, Instruction, Ref, StateSlot
+from kvc.schema.model import Method, Program
 from kvc.schema.ops import (
     AFTER,
     COND,

@@ -15,12 +15,11 @@ How a method's code uses cursors is checked in `cursor_uses.py`.
 from collections.abc import Sequence
 
 from kvc.schema.dtypes import DType
+from kvc.schema.graph import CursorField, CursorSlot
 from kvc.schema.model import (
     Advance,
     Cursor,
-    CursorField,
     CursorKind,
-    CursorSlot,
     Method,
     Program,
     State,

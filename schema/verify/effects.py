@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvc.schema.frozen import frozen
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
     Argument,
     Caller,

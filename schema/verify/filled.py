@@ -10,7 +10,7 @@ from typing import cast
 
 from kvc.schema.control import Control
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Graph, Ref
+from kvc.schema.graph import Graph, Ref
 from kvc.schema.types import Dim
 from kvc.schema.verify.starts import After, Fields, placed
 

@@ -8,7 +8,7 @@ lie, `signatures.py` arguments and shapes.
 from collections.abc import Sequence
 from typing import NoReturn
 
-from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS
 from kvc.schema.types import TensorType
 from kvc.schema.verify.effects import effects

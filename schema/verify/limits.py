@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Final, NoReturn
 
 from kvc.schema.errors import BadProgram, LimitExceeded
-from kvc.schema.model import Instruction
+from kvc.schema.graph import Instruction
 
 MAX_PROGRAM_NBYTES: Final = 64 << 20
 MAX_INDEX_NBYTES: Final = 8 << 20

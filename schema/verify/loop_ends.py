@@ -15,16 +15,8 @@ from typing import Final, cast
 
 from kvc.schema.control import Control
 from kvc.schema.frozen import frozen
-from kvc.schema.model import (
-    Alias,
-    CursorSlot,
-    Graph,
-    Instruction,
-    Method,
-    Program,
-    Ref,
-    StateSlot,
-)
+from kvc.schema.graph import Alias, CursorSlot, Graph, Instruction, Ref, StateSlot
+from kvc.schema.model import Method, Program
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import add_dims, bounds
 from kvc.schema.verify.limits import Reporter

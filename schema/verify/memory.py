@@ -14,7 +14,7 @@ from bisect import bisect_left
 from typing import Final
 
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Alias, Graph, Instruction, Scratch
+from kvc.schema.graph import Alias, Graph, Instruction, Scratch
 from kvc.schema.ops import OPS, Aliasing, Keeps, OpSpec
 from kvc.schema.verify.limits import Reporter, place
 from kvc.schema.verify.replay import Conflict, Operands, replay

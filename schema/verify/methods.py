@@ -9,7 +9,8 @@ from typing import Final
 
 from kvc.schema.accesses import accesses_of
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Graph, Method, Program, StateKind, StateSlot, Update
+from kvc.schema.graph import Graph, StateSlot
+from kvc.schema.model import Method, Program, StateKind, Update
 from kvc.schema.types import symbols_in, symbols_of
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes

@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvc.schema.model import Alias, Graph, Instruction, Scratch
+from kvc.schema.graph import Alias, Graph, Instruction, Scratch
 from kvc.schema.ops import OPS, Aliasing
 
 Operands = Sequence[tuple[int, ...]]

@@ -8,7 +8,7 @@ whose memory each uses.
 from typing import Final
 
 from kvc.schema.control import read_control
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
     Caller,
     Constant,
@@ -17,9 +17,9 @@ from kvc.schema.model import (
     Instruction,
     Ref,
     Scratch,
-    StateKind,
     StateSlot,
 )
+from kvc.schema.model import StateKind
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.verify.values import Surroundings
 

@@ -11,15 +11,8 @@ from typing import Final
 from kvc.schema.control import blocks_run, graphs_within, read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.garbage import collection_paused
-from kvc.schema.model import (
-    Blob,
-    Delegate,
-    Graph,
-    Method,
-    Program,
-    Ref,
-    Scratch,
-)
+from kvc.schema.graph import Graph, Ref, Scratch
+from kvc.schema.model import Blob, Delegate, Method, Program
 from kvc.schema.ops import DELEGATE
 from kvc.schema.types import TensorType
 from kvc.schema.uses import (

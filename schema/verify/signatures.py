@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, cast
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Argument, Graph, Instruction, Item, Ref
+from kvc.schema.graph import Argument, Graph, Instruction, Item, Ref
 from kvc.schema.ops import CONTROL_OPS, OPS, OpSpec, Param, ParamKind
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred
 from kvc.schema.types import Affine, Dim, TensorType, symbols_of

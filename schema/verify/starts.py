@@ -9,14 +9,8 @@ from dataclasses import replace
 from typing import Final, cast
 
 from kvc.schema.frozen import frozen
-from kvc.schema.model import (
-    Argument,
-    CursorField,
-    CursorSlot,
-    Instruction,
-    Ref,
-    State,
-)
+from kvc.schema.graph import Argument, CursorField, CursorSlot, Instruction, Ref
+from kvc.schema.model import State
 from kvc.schema.types import Dim, add_dims
 
 _COPIES: Final = {"aten::clone": 0, "aten::copy": 1}  # the argument that is copied

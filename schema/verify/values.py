@@ -9,16 +9,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from kvc.schema.frozen import frozen
-from kvc.schema.model import (
-    Alias,
-    Constant,
-    Graph,
-    Scratch,
-    State,
-    StateKind,
-    StateSlot,
-    Value,
-)
+from kvc.schema.graph import Alias, Constant, Graph, Scratch, StateSlot, Value
+from kvc.schema.model import State, StateKind
 from kvc.schema.types import Dim, TensorType, bounds, only_symbol
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.limits import SCRATCH_ALIGN, Reporter

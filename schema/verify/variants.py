@@ -8,7 +8,8 @@ the program's, since a variant has none of its own.
 from dataclasses import replace
 
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Advance, Caller, Method, Program
+from kvc.schema.graph import Caller
+from kvc.schema.model import Advance, Method, Program
 from kvc.schema.types import TensorType
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes

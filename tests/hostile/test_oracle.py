@@ -19,7 +19,7 @@ from verifier_checks import all_checks
 
 from kvc.runtime.arenas import Arena
 from kvc.schema.codec import decode, encode
-from kvc.schema.model import Scratch
+from kvc.schema.graph import Scratch
 from kvc.schema.verify import verify_program
 
 

@@ -22,8 +22,7 @@ from kvc.schema.codec.programs import program_record
 from kvc.schema.codec.records import write
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadMagic, BadProgram, FormatError
-from kvc.schema.model import (
-    Advance,
+from kvc.schema.graph import (
     Alias,
     Caller,
     Constant,
@@ -34,9 +33,9 @@ from kvc.schema.model import (
     Ref,
     Scratch,
     StateSlot,
-    Update,
     Value,
 )
+from kvc.schema.model import Advance, Update
 from kvc.schema.types import (
     Affine,
     Quotient,

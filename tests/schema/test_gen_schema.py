@@ -16,13 +16,8 @@ from kvc.schema.codec.graphs import (
     STATE,
 )
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    CursorField,
-    CursorKind,
-    MemoryKind,
-    ResetRule,
-    StateKind,
-)
+from kvc.schema.graph import CursorField
+from kvc.schema.model import CursorKind, MemoryKind, ResetRule, StateKind
 
 ROOT = Path(__file__).parents[2]
 FBS = ROOT / "schema" / "program.fbs"

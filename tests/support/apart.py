@@ -21,7 +21,8 @@ from kvc.runtime.arenas import Arena
 from kvc.runtime.binding.contexts import ExecutionContext
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Block, Graph, Program, Scratch, Value
+from kvc.schema.graph import Graph, Scratch, Value
+from kvc.schema.model import Block, Program
 from kvc.schema.ops import CONTROL_OPS, DELEGATE
 from kvc.schema.types import TensorType
 

@@ -16,8 +16,10 @@ from kvc.compiler.ir import Method, Program
 from kvc.compiler.pipeline import _update_in_place
 from kvc.schema import model
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Blob, Graph, Instruction, Provenance
+from kvc.schema.graph import Graph, Instruction
+from kvc.schema.model import Blob
 from kvc.schema.ops import COND, DELEGATE, SCAN, WHILE
+from kvc.schema.provenance import Provenance
 from kvc.schema.trees import describe_call, flatten
 
 SQUARE = (3, 3)

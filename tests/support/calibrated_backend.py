@@ -35,7 +35,8 @@ from kvc.schema.backends.grids import (
     write_grids,
 )
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Delegate, Graph, Ref
+from kvc.schema.graph import Graph, Ref
+from kvc.schema.model import Delegate
 from kvc.schema.types import Symbol
 
 NAME = "fixed_point"

@@ -11,7 +11,7 @@ from op_cases import Case
 
 from kvc.runtime.delegates.coreml.functions import functions_of
 from kvc.runtime.delegates.coreml.mil import Function
-from kvc.schema.model import Constant, Graph, Ref
+from kvc.schema.graph import Constant, Graph, Ref
 
 # Operators that read weights of the model, by the places of these.
 WEIGHTS = {

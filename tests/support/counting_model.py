@@ -17,11 +17,9 @@ from hand_built import (
     program,
 )
 
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
     Constant,
-    Cursor,
-    CursorKind,
     Graph,
     Instruction,
     Ref,
@@ -29,6 +27,7 @@ from kvc.schema.model import (
     StateSlot,
     Value,
 )
+from kvc.schema.model import Cursor, CursorKind
 from kvc.schema.types import Affine, Symbol, TensorType
 
 VOCAB = 32

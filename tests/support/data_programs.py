@@ -24,19 +24,8 @@ from kvc.schema.container import (
 )
 from kvc.schema.digests import blob_digest
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    Blob,
-    Constant,
-    Graph,
-    Instruction,
-    NamedData,
-    Ref,
-    ResetRule,
-    Scratch,
-    State,
-    StateKind,
-    Value,
-)
+from kvc.schema.graph import Constant, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.model import Blob, NamedData, ResetRule, State, StateKind
 from kvc.schema.types import TensorType
 from kvc.schema.version import FORMAT_VERSION
 

@@ -3,19 +3,17 @@
 import numpy as np
 from hand_built import F32, SEQ, Built, method, program
 
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
-    Block,
     Caller,
     Constant,
-    Delegate,
     Graph,
     Instruction,
-    MemoryKind,
     Ref,
     Scratch,
     Value,
 )
+from kvc.schema.model import Block, Delegate, MemoryKind
 from kvc.schema.types import Symbol, TensorType
 
 

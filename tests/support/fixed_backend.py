@@ -25,7 +25,8 @@ from kvc.runtime.delegates.table import DELEGATES
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.errors import BadProgram, DataFileMissing
-from kvc.schema.model import Delegate, Graph, Program
+from kvc.schema.graph import Graph
+from kvc.schema.model import Delegate, Program
 
 TARGET = "npu-1"
 MADE: list[Mapping[str, int]] = []

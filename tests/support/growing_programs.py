@@ -17,23 +17,25 @@ from sample_programs import (
     tiny_program,
 )
 
-from kvc.schema.model import (
-    Advance,
+from kvc.schema.graph import (
     Alias,
     Caller,
-    Cursor,
     CursorField,
-    CursorKind,
     CursorSlot,
     Graph,
     Instruction,
+    Ref,
+    StateSlot,
+)
+from kvc.schema.model import (
+    Advance,
+    Cursor,
+    CursorKind,
     Method,
     Program,
-    Ref,
     ResetRule,
     State,
     StateKind,
-    StateSlot,
     Update,
 )
 from kvc.schema.trees import describe_call, flatten

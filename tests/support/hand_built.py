@@ -14,31 +14,33 @@ from sample_programs import declared
 
 from kvc.schema.container import Content, save_bundle
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    Advance,
+from kvc.schema.graph import (
     Alias,
     Constant,
-    Cursor,
     CursorField,
-    CursorKind,
     CursorSlot,
-    DataFile,
-    Delegate,
     Graph,
     Instruction,
+    Ref,
+    Scratch,
+    StateSlot,
+    Value,
+)
+from kvc.schema.model import (
+    Advance,
+    Cursor,
+    CursorKind,
+    DataFile,
+    Delegate,
     Method,
     NamedData,
     Program,
-    Provenance,
-    Ref,
     ResetRule,
-    Scratch,
     State,
     StateKind,
-    StateSlot,
     Update,
-    Value,
 )
+from kvc.schema.provenance import Provenance
 from kvc.schema.types import Affine, Dim, Symbol, TensorType
 from kvc.schema.verify.effects import effects
 

@@ -1,7 +1,7 @@
 """Graphs of a few steps whose memory is laid out by hand, and what both checks say."""
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
     Caller,
     Graph,

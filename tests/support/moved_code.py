@@ -13,19 +13,16 @@ from sample_programs import in_place
 from stateful_programs import Builder
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
-    Block,
     Caller,
     CursorSlot,
-    Delegate,
     Graph,
     Instruction,
-    MemoryKind,
-    Program,
     Ref,
     StateSlot,
 )
+from kvc.schema.model import Block, Delegate, MemoryKind, Program
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import TensorType
 

@@ -2,7 +2,8 @@
 
 from kvc.schema.container import BundleFile, Content, StoredBlobs, save_bundle
 from kvc.schema.dtypes import DType
-from kvc.schema.model import DataFile, NamedData, Program, Provenance
+from kvc.schema.model import DataFile, NamedData, Program
+from kvc.schema.provenance import Provenance
 from kvc.schema.types import TensorType
 
 # Equal contents, an empty one, and one of each alignment that is quick to write.

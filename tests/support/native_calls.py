@@ -16,16 +16,8 @@ from kvc.runtime.delegates.operands import operands_of
 from kvc.runtime.native import find_library
 from kvc.schema.backends.cpu import why_not
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    Alias,
-    Block,
-    Caller,
-    Graph,
-    Instruction,
-    Ref,
-    Scratch,
-    Value,
-)
+from kvc.schema.graph import Alias, Caller, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 
 

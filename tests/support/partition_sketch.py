@@ -8,7 +8,7 @@ import numpy as np
 from kvc.schema.backends.operands import Operand
 from kvc.schema.backends.xnnpack import why_not
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
     Caller,
     Constant,

@@ -6,7 +6,7 @@ import torch
 from native_calls import native_graph
 from op_cases import Case
 
-from kvc.schema.model import Constant, Graph, Ref
+from kvc.schema.graph import Constant, Graph, Ref
 
 # Operands that are weights of the model.
 WEIGHTS = {"aten::linear": (1, 2), "aten::rms_norm": (2,), "aten::layer_norm": (2, 3)}

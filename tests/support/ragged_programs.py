@@ -17,7 +17,8 @@ from stateful_programs import (
 )
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Method, Ref, StateKind, StateSlot
+from kvc.schema.graph import Ref, StateSlot
+from kvc.schema.model import Method, StateKind
 from kvc.schema.types import Dim, TensorType
 
 

@@ -10,16 +10,8 @@ from dataclasses import replace
 from hand_built import END, F32, I64, SEQ, START, Built, adds, program
 from stateful_programs import Builder, state
 
-from kvc.schema.model import (
-    Argument,
-    Cursor,
-    CursorKind,
-    Instruction,
-    Program,
-    Ref,
-    StateKind,
-    StateSlot,
-)
+from kvc.schema.graph import Argument, Instruction, Ref, StateSlot
+from kvc.schema.model import Cursor, CursorKind, Program, StateKind
 from kvc.schema.rings import Window
 from kvc.schema.types import Symbol, TensorType
 

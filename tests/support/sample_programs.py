@@ -13,37 +13,39 @@ from kvc.schema.accesses import with_accesses
 from kvc.schema.container import Content, save_bundle
 from kvc.schema.digests import blob_digest
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    Advance,
+from kvc.schema.graph import (
     Alias,
     Argument,
-    Blob,
-    Block,
     Caller,
     Constant,
-    Cursor,
     CursorField,
-    CursorKind,
     CursorSlot,
-    DataFile,
-    Delegate,
     Graph,
     Instruction,
+    Ref,
+    Scratch,
+    StateSlot,
+    Storage,
+    Value,
+)
+from kvc.schema.model import (
+    Advance,
+    Blob,
+    Block,
+    Cursor,
+    CursorKind,
+    DataFile,
+    Delegate,
     MemoryKind,
     Method,
     NamedData,
     Program,
-    Provenance,
-    Ref,
     ResetRule,
-    Scratch,
     State,
     StateKind,
-    StateSlot,
-    Storage,
     Update,
-    Value,
 )
+from kvc.schema.provenance import Provenance
 from kvc.schema.trees import describe_call, flatten
 from kvc.schema.types import Symbol, TensorType, affine
 from kvc.schema.verify.effects import effects

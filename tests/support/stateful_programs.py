@@ -11,20 +11,8 @@ from hand_built import F32, I64, PLACES, SEQ, START, Built, adds, method, progra
 from sample_programs import GraphBuilder
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    Alias,
-    Argument,
-    Caller,
-    Cursor,
-    CursorKind,
-    Instruction,
-    Method,
-    Ref,
-    ResetRule,
-    State,
-    StateKind,
-    StateSlot,
-)
+from kvc.schema.graph import Alias, Argument, Caller, Instruction, Ref, StateSlot
+from kvc.schema.model import Cursor, CursorKind, Method, ResetRule, State, StateKind
 from kvc.schema.types import Dim, Symbol, TensorType, affine
 from kvc.schema.verify.effects import effects
 

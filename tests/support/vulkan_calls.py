@@ -15,7 +15,8 @@ from kvc.runtime.delegates.vulkan.device import Device
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
 from kvc.runtime.delegates.vulkan.steps import Steps
-from kvc.schema.model import Block, Graph
+from kvc.schema.graph import Graph
+from kvc.schema.model import Block
 
 
 def run_on_device(

@@ -21,7 +21,7 @@ from kvc.runtime.delegates.xnnpack.library import find_library
 from kvc.runtime.delegates.xnnpack.shapes import size_array
 from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, build_subgraph
 from kvc.schema.errors import MissingLibrary
-from kvc.schema.model import Ref
+from kvc.schema.graph import Ref
 
 _TAIL_NBYTES = 128
 

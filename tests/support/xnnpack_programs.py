@@ -10,16 +10,8 @@ import numpy as np
 from hand_built import Built, method, program
 from partition_sketch import SEQ, Sketch
 
-from kvc.schema.model import (
-    Block,
-    Delegate,
-    Graph,
-    Instruction,
-    MemoryKind,
-    Ref,
-    Scratch,
-    Value,
-)
+from kvc.schema.graph import Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.model import Block, Delegate, MemoryKind
 from kvc.schema.types import Symbol, TensorType
 
 Drawn = tuple[Sketch, tuple[Ref, ...]]

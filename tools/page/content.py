@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kvc.schema.control import read_control
-from kvc.schema.model import Block, Graph, Instruction, Program, Scratch
+from kvc.schema.graph import Graph, Instruction, Scratch
+from kvc.schema.model import Block, Program
 from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
 from kvc.schema.uses import FILE
 from kvc.tools.reports.footprint import Footprint, describe_footprint

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvc.schema.control import read_control
-from kvc.schema.model import Block, Graph, Instruction, Method, Program, Ref
+from kvc.schema.graph import Graph, Instruction, Ref
+from kvc.schema.model import Block, Method, Program
 from kvc.schema.ops import CONTROL_OPS
 from kvc.schema.types import Symbol
 from kvc.tools.reports.families import NUMBER, families, pattern_of

@@ -17,16 +17,8 @@ from typing import Final
 from kvc.runtime.sessions.sizes import position_limit
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, UnknownName
-from kvc.schema.model import (
-    Delegate,
-    Graph,
-    MemoryKind,
-    Program,
-    Ref,
-    Scratch,
-    State,
-    StateKind,
-)
+from kvc.schema.graph import Graph, Ref, Scratch
+from kvc.schema.model import Delegate, MemoryKind, Program, State, StateKind
 from kvc.schema.types import only_symbol
 from kvc.tools.reports.methods import left_of
 from kvc.tools.reports.weights import held_weights

@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    Access,
-    Advance,
+from kvc.schema.graph import (
     Alias,
     Argument,
     Caller,
@@ -23,14 +21,12 @@ from kvc.schema.model import (
     Graph,
     Instruction,
     Item,
-    Method,
-    Program,
     Ref,
     Scratch,
     StateSlot,
-    Update,
     Value,
 )
+from kvc.schema.model import Access, Advance, Method, Program, Update
 from kvc.schema.ops import CONTROL_OPS
 from kvc.tools.reports.folding import folded
 from kvc.tools.reports.uses import operands

@@ -7,7 +7,8 @@ are live, every size at its upper bound. Its formula says how it grows with the 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvc.schema.model import Graph, Method, Program, Scratch
+from kvc.schema.graph import Graph, Scratch
+from kvc.schema.model import Method, Program
 from kvc.schema.types import Symbol
 from kvc.tools.reports.methods import delegates_of
 from kvc.tools.reports.polynomials import formula, nbytes_of

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvc.schema.control import blocks_run
-from kvc.schema.model import Delegate, Graph, Method, Program
+from kvc.schema.graph import Graph
+from kvc.schema.model import Delegate, Method, Program
 from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
 from kvc.tools.text import escape, plural
 

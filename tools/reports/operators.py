@@ -16,7 +16,8 @@ from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.known import NO_OPTIONS, why_apart, why_left
 from kvc.schema.backends.operands import Arguments, Results
 from kvc.schema.control import blocks_run, graphs_within
-from kvc.schema.model import Graph, Instruction, Method, Program, StateSlot
+from kvc.schema.graph import Graph, Instruction, StateSlot
+from kvc.schema.model import Method, Program
 from kvc.schema.ops import APPEND, CONTROL_OPS, DELEGATE, OPS, Aliasing
 from kvc.tools.text import columns, escape
 

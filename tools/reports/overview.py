@@ -6,7 +6,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvc.schema.model import Calibration, Program
+from kvc.schema.model import Program
+from kvc.schema.provenance import Calibration
 from kvc.tools.reports.blobs import (
     BlobReport,
     SharingReport,

@@ -13,7 +13,8 @@ from typing import Final
 
 from kvc.recipes import Recipe, known_recipes, load_recipe
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Constant, Graph, Program, Ref, State, StateKind
+from kvc.schema.graph import Constant, Graph, Ref
+from kvc.schema.model import Program, State, StateKind
 from kvc.schema.ops.products import QB4_BLOCK, QB4_ROWS
 from kvc.schema.types import TensorType
 from kvc.tools.reports.footprint import TORCH_NBYTES, needs_torch, state_nbytes

@@ -7,7 +7,8 @@ the data.
 
 from collections.abc import Mapping
 
-from kvc.schema.model import Graph, Program, Ref, StateSlot
+from kvc.schema.graph import Graph, Ref, StateSlot
+from kvc.schema.model import Program
 from kvc.schema.uses import constants_of
 
 

@@ -13,7 +13,8 @@ from math import prod
 from typing import Final
 
 from kvc.schema.control import graphs_within
-from kvc.schema.model import Constant, Graph, MemoryKind, Method, Program, Ref
+from kvc.schema.graph import Constant, Graph, Ref
+from kvc.schema.model import MemoryKind, Method, Program
 from kvc.schema.uses import constants_of, is_packed
 
 _NEARBY: Final = 1 << 16  # bytes that Linux maps around a byte of a file that is read

@@ -21,7 +21,8 @@ from kvc.runtime.delegates.coreai.plan import OUTSIDE, Changed, Looked, Plan
 from kvc.runtime.delegates.host_checks import checks_of
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.schema.errors import IndexOutOfRange, KvcError
-from kvc.schema.model import Block, Constant, Graph, Ref
+from kvc.schema.graph import Constant, Graph, Ref
+from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 
 Check = tuple[int, Callable[[], None]]

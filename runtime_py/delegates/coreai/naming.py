@@ -10,15 +10,8 @@ from typing import Final
 
 from kvc.runtime.delegates.coreai.plan import OUTSIDE
 from kvc.runtime.delegates.coreai.translation import Names
-from kvc.schema.model import (
-    CursorSlot,
-    Graph,
-    Instruction,
-    Method,
-    Program,
-    Ref,
-    StateSlot,
-)
+from kvc.schema.graph import CursorSlot, Graph, Instruction, Ref, StateSlot
+from kvc.schema.model import Method, Program
 from kvc.schema.ops import DELEGATE
 
 _LONGEST: Final = 80

@@ -35,7 +35,7 @@ from kvc.schema.backends.coreai import ATTENTION
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.dtypes import DType
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Alias, Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Alias, Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 from kvc.schema.types import Affine, Symbol, TensorType
 

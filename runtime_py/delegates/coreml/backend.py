@@ -22,8 +22,9 @@ from kvc.runtime.delegates.operands import check_taken
 from kvc.schema.backends.coreml import why_not
 from kvc.schema.backends.grids import Floats
 from kvc.schema.errors import BadProgram, ExportFailed
+from kvc.schema.graph import Graph, Ref
 from kvc.schema.model import Delegate as Partition
-from kvc.schema.model import Graph, Program, Ref
+from kvc.schema.model import Program
 from kvc.schema.ops import OPS, Aliasing
 
 TARGET: Final = f"ios18-coremltools{VERSION}"

@@ -7,7 +7,7 @@ computed with such a value, it is rounded when it has been made.
 
 from kvc.schema.backends.coreml import ANCHORS, CACHE_UPDATE
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT16)

@@ -20,7 +20,7 @@ from kvc.runtime.delegates.coreml.attention import (
 )
 from kvc.runtime.delegates.coreml.mil import Data, Number, Operand, Tensor
 from kvc.runtime.delegates.coreml.step import Step
-from kvc.schema.model import Ref
+from kvc.schema.graph import Ref
 
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm
 _LEAST: Final = 6.2e-5  # above the least float16 that has all of its bits

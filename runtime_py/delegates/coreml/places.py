@@ -13,16 +13,8 @@ import numpy as np
 from kvc.runtime.delegates.coreml.mil import Emitter, Number, Tensor, Var
 from kvc.runtime.delegates.coreml.step import NotTaken
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    Cursor,
-    CursorField,
-    CursorKind,
-    CursorSlot,
-    Graph,
-    Program,
-    StateSlot,
-    Value,
-)
+from kvc.schema.graph import CursorField, CursorSlot, Graph, StateSlot, Value
+from kvc.schema.model import Cursor, CursorKind, Program
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import TensorType, evaluate
 

@@ -18,7 +18,8 @@ from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.coreml import why_not
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Argument, Constant, Graph, Instruction, Program, Ref
+from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.model import Program
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 from kvc.schema.types import Affine
 

@@ -44,7 +44,8 @@ from kvc.schema.errors import (
     OutOfMemory,
     RowLengthOutOfRange,
 )
-from kvc.schema.model import Argument, Block, Graph, Instruction
+from kvc.schema.graph import Argument, Graph, Instruction
+from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
 from kvc.schema.verify.signatures import check_at, sized_together

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
-from kvc.schema.model import Constant, Graph, Ref, Scratch
+from kvc.schema.graph import Constant, Graph, Ref, Scratch
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.verify.effects import values_in
 

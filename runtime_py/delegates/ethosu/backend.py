@@ -32,7 +32,7 @@ from kvc.schema.backends.grids import Grid, Stored, read_grids
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
-from kvc.schema.model import Graph
+from kvc.schema.graph import Graph
 
 
 class EthosU(Delegate):

@@ -23,7 +23,7 @@ from kvc.runtime.delegates.ethosu.tosa import (
 )
 from kvc.schema.backends.ethosu import ADDITIONS, MAX_BIAS
 from kvc.schema.backends.grids import Floats, Grid, Integers, channels_rounded
-from kvc.schema.model import Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine
 

@@ -27,7 +27,8 @@ from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
 from kvc.schema.backends.mlx import why_not
 from kvc.schema.errors import BadProgram, KvcError
-from kvc.schema.model import Block, Graph
+from kvc.schema.graph import Graph
+from kvc.schema.model import Block
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.ops import OPS, Aliasing
 

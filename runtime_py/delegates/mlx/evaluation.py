@@ -22,7 +22,7 @@ from kvc.runtime.delegates.mlx.functions import (
     packed,
 )
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine, evaluate
 

@@ -31,7 +31,8 @@ from kvc.runtime.delegates.qnn.plan import (
 )
 from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.schema.errors import KvcError
-from kvc.schema.model import Block, Constant, Graph, Ref
+from kvc.schema.graph import Constant, Graph, Ref
+from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 
 Check = tuple[int, Callable[[], None]]

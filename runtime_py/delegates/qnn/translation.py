@@ -36,7 +36,7 @@ from kvc.schema.backends.grids import Grid
 from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE
 from kvc.schema.backends.qnn_fixed import Grids
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine
 

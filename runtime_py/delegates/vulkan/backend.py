@@ -40,7 +40,8 @@ from kvc.runtime.delegates.vulkan.steps import Steps
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
 from kvc.schema.backends.vulkan import why_not
 from kvc.schema.errors import BadProgram, NativeCallFailed, OutOfMemory
-from kvc.schema.model import Block, Caller
+from kvc.schema.graph import Caller
+from kvc.schema.model import Block
 from kvc.schema.model import Delegate as Partition
 
 _CHUNK: Final = 1 << 30  # bytes of weights in one buffer

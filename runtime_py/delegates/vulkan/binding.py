@@ -30,7 +30,8 @@ from kvc.schema.errors import (
     KvcError,
     RowLengthOutOfRange,
 )
-from kvc.schema.model import Argument, Block, Instruction
+from kvc.schema.graph import Argument, Instruction
+from kvc.schema.model import Block
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 from kvc.schema.verify.signatures import check_at, sized_together
 

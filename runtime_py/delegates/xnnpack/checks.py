@@ -20,7 +20,8 @@ from kvc.schema.backends.xnnpack import (
     why_not_outside,
 )
 from kvc.schema.errors import BadProgram
-from kvc.schema.model import Argument, Constant, Graph, Instruction, NamedData, Ref
+from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.model import NamedData
 from kvc.schema.ops import OPS, Aliasing
 
 _SCALES = 4  # the index of the weight's scales among the arguments of a linear

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kvc.schema.backends.xnnpack import CONVOLUTIONS
-from kvc.schema.model import Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Constant, Graph, Instruction, Ref
 from kvc.schema.types import Affine, Dim
 
 # The index of the first matrix among the arguments; the second comes next.

@@ -13,7 +13,7 @@ from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace
 from kvc.runtime.native import native_library
 from kvc.runtime.states.owner import Buffer
-from kvc.schema.model import Graph
+from kvc.schema.graph import Graph
 from kvc.schema.types import Symbol
 
 

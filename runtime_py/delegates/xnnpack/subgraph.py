@@ -36,7 +36,7 @@ from kvc.runtime.delegates.xnnpack.nodes import (
 )
 from kvc.runtime.delegates.xnnpack.shapes import shape_of, size_array
 from kvc.runtime.delegates.xnnpack.translation import Translated, translate
-from kvc.schema.model import Graph
+from kvc.schema.graph import Graph
 
 # For runtimes: XNN_FLAG_NO_OPERATOR_FUSION, so that nodes run as they are given. What
 # the library would merge is merged already, and its own rewriting has faults: a maximum

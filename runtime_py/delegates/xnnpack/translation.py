@@ -23,9 +23,9 @@ from kvc.runtime.delegates.xnnpack.nodes import (
     live_nodes,
 )
 from kvc.runtime.delegates.xnnpack.shapes import unshaped
-from kvc.schema import model
+from kvc.schema import graph as code
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Graph, Instruction, Ref
+from kvc.schema.graph import Graph, Instruction, Ref
 
 DEFINITIONS: Mapping[str, Define] = {
     **elementwise.DEFINITIONS,
@@ -64,7 +64,7 @@ def translate(graph: Graph, sizes: Mapping[str, int]) -> Translated:
     builder = Builder(sizes)
     tensors: dict[int, Tensor] = {}
     for i, value in enumerate(graph.values):
-        if isinstance(value.storage, model.Constant):
+        if isinstance(value.storage, code.Constant):
             tensors[i] = Constant(value.type.dims, name=value.storage.name)
     inputs = [Tensor(graph.values[i].type.dims) for i in graph.inputs]
     tensors.update(zip(graph.inputs, inputs, strict=True))

@@ -11,7 +11,7 @@ from kvc.compiler.analysis.flat import flatten
 from kvc.compiler.ir import Method, Node, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import PassFailed
-from kvc.schema.model import CursorField
+from kvc.schema.graph import CursorField
 from kvc.schema.types import Dim, Symbol, affine
 
 SEQ, BATCH = affine(0, {"seq": 1}), affine(0, {"batch": 1})

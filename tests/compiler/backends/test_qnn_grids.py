@@ -16,7 +16,8 @@ from kvc.schema.backends.grids import Grid
 from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE
 from kvc.schema.backends.qnn_fixed import Grids, read_payload
 from kvc.schema.errors import BadOption
-from kvc.schema.model import Graph, Program, Ref
+from kvc.schema.graph import Graph, Ref
+from kvc.schema.model import Program
 
 
 def read(program: Program) -> dict[str, tuple[Graph, Grids]]:

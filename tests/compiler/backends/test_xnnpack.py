@@ -14,7 +14,7 @@ from kvc.schema.backends.operands import Operand
 from kvc.schema.backends.xnnpack import why_not
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadOption
-from kvc.schema.model import Constant, Ref
+from kvc.schema.graph import Constant, Ref
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 from kvc.schema.uses import constants_of
 

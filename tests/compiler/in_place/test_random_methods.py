@@ -9,7 +9,7 @@ from kvc.compiler.emit.graph import emit_graph
 from kvc.compiler.in_place import prove
 from kvc.compiler.ir.verify import verify
 from kvc.schema.errors import PlanFailed
-from kvc.schema.model import Graph, Ref
+from kvc.schema.graph import Graph, Ref
 from kvc.schema.verify.memory import sweep
 from kvc.schema.verify.replay import Conflict, replay
 

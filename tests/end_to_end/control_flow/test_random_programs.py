@@ -19,7 +19,7 @@ from kvc.compiler.passes import run_passes
 from kvc.compiler.pipeline import _update_in_place, passes_for
 from kvc.recipes import load_recipe
 from kvc.runtime import load
-from kvc.schema.model import Provenance
+from kvc.schema.provenance import Provenance
 from kvc.schema.trees import describe_call, flatten
 
 SOURCE = Provenance("0", "0", "fp32", "", "")

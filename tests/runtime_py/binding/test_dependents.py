@@ -5,15 +5,7 @@ from hand_built import F32, SEQ, Built
 from stateful_programs import LONGER, PAST, Builder, caller_program, rows_type
 
 from kvc.runtime.binding.dependents import Dependence
-from kvc.schema.model import (
-    Caller,
-    Graph,
-    Instruction,
-    Ref,
-    Scratch,
-    StateSlot,
-    Value,
-)
+from kvc.schema.graph import Caller, Graph, Instruction, Ref, Scratch, StateSlot, Value
 from kvc.schema.ops import DELEGATE
 from kvc.schema.types import TensorType
 

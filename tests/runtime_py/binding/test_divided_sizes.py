@@ -11,7 +11,7 @@ from stateful_programs import Builder
 from kvc.runtime import load
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import KernelFailed
-from kvc.schema.model import Argument, Ref
+from kvc.schema.graph import Argument, Ref
 from kvc.schema.types import Symbol, TensorType, add_dims, affine, floor_divide
 
 A = affine(0, {"a": 1})

@@ -11,7 +11,7 @@ from kvc.runtime import CacheOverflow, KernelFailed
 from kvc.runtime.binding.executor import Frame, Progress, Unbegun
 from kvc.runtime.native import NativeCall, NativePartition, Steps, find_library
 from kvc.schema.errors import KvcError
-from kvc.schema.model import Instruction
+from kvc.schema.graph import Instruction
 
 ForeignCall = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 HANDLE = ctypes.c_void_p()

@@ -9,7 +9,7 @@ from stateful_programs import LONGER, PAST, rows_type
 from kvc.runtime.arenas import Arena
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.binding.values import Memory, Values
-from kvc.schema.model import Alias, Graph, Scratch, StateSlot, Value
+from kvc.schema.graph import Alias, Graph, Scratch, StateSlot, Value
 from kvc.schema.types import TensorType
 
 # state, the same written over, a fresh value, a fixed one

@@ -10,7 +10,7 @@ from hand_built import write_bundle
 from kvc.runtime import KernelFailed, load
 from kvc.runtime.delegates.partition_memory import place_outputs
 from kvc.schema.errors import BadProgram
-from kvc.schema.model import Instruction, Ref
+from kvc.schema.graph import Instruction, Ref
 
 SCALE = np.array([1, 2, 3, -4], np.float32)
 

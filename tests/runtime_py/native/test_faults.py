@@ -27,7 +27,8 @@ from kvc.schema.errors import (
     KernelFailed,
     RowLengthOutOfRange,
 )
-from kvc.schema.model import Block, Caller, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.graph import Caller, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.model import Block
 from kvc.schema.types import TensorType, affine
 
 

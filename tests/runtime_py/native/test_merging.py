@@ -11,7 +11,7 @@ from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
 from kvc.runtime.delegates.cpu.merging import products_of_rows
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
     Caller,
     Constant,

@@ -35,20 +35,18 @@ from kvc.runtime import (
 )
 from kvc.runtime.binding.executor import fill_cursors
 from kvc.runtime.sessions.sizes import takes_one_position
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
-    Cursor,
     CursorField,
-    CursorKind,
     CursorSlot,
     Graph,
     Instruction,
     Ref,
     Scratch,
-    StateKind,
     StateSlot,
     Value,
 )
+from kvc.schema.model import Cursor, CursorKind, StateKind
 from kvc.schema.types import TensorType
 
 

@@ -17,17 +17,8 @@ from stateful_programs import (
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import FormatError
-from kvc.schema.model import (
-    CursorKind,
-    CursorSlot,
-    Instruction,
-    Program,
-    Ref,
-    Scratch,
-    StateKind,
-    StateSlot,
-    Value,
-)
+from kvc.schema.graph import CursorSlot, Instruction, Ref, Scratch, StateSlot, Value
+from kvc.schema.model import CursorKind, Program, StateKind
 from kvc.schema.types import Dim, TensorType
 from kvc.schema.verify import verify_program
 

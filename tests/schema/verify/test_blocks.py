@@ -16,7 +16,7 @@ from block_programs import (
 from kvc.schema.codec import PROGRAM, decode, encode
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, LimitExceeded
-from kvc.schema.model import Alias, Caller, Scratch
+from kvc.schema.graph import Alias, Caller, Scratch
 from kvc.schema.ops import COND, SCAN, WHILE
 from kvc.schema.types import TensorType
 from kvc.schema.verify import blocks, verify_program

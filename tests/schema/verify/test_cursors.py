@@ -30,18 +30,8 @@ from stateful_programs import BATCH, Builder, rows_type, state
 from kvc.schema.codec import decode, encode
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import FormatError
-from kvc.schema.model import (
-    Advance,
-    Alias,
-    Cursor,
-    CursorKind,
-    CursorSlot,
-    Program,
-    Ref,
-    StateKind,
-    StateSlot,
-    Value,
-)
+from kvc.schema.graph import Alias, CursorSlot, Ref, StateSlot, Value
+from kvc.schema.model import Advance, Cursor, CursorKind, Program, StateKind
 from kvc.schema.rings import Window
 from kvc.schema.types import Affine, Dim, TensorType, affine
 from kvc.schema.verify import verify_program

@@ -15,18 +15,8 @@ from block_programs import (
 from sample_programs import declared, sample_program
 
 from kvc.schema.errors import FormatError
-from kvc.schema.model import (
-    Access,
-    AccessMode,
-    Alias,
-    Block,
-    Caller,
-    Constant,
-    Ref,
-    Scratch,
-    StateSlot,
-    Update,
-)
+from kvc.schema.graph import Alias, Caller, Constant, Ref, Scratch, StateSlot
+from kvc.schema.model import Access, AccessMode, Block, Update
 from kvc.schema.ops import DELEGATE
 from kvc.schema.verify import verify_program
 

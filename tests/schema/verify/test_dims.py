@@ -9,7 +9,8 @@ from hand_built import F32, program
 from stateful_programs import Builder
 
 from kvc.schema.errors import BadProgram, LimitExceeded
-from kvc.schema.model import Program, Ref
+from kvc.schema.graph import Ref
+from kvc.schema.model import Program
 from kvc.schema.types import (
     MAX_MULTIPLIED,
     Dim,

@@ -5,7 +5,7 @@ from sample_programs import sample_program, with_graph
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import FormatError, LimitExceeded
-from kvc.schema.model import (
+from kvc.schema.graph import (
     Alias,
     Constant,
     Instruction,

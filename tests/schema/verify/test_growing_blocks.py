@@ -9,7 +9,8 @@ from branching_caches import Merged, merged_method
 from kvc.compiler import compile_program
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import BadProgram
-from kvc.schema.model import Alias, Graph, Program, Ref, Scratch, StateKind
+from kvc.schema.graph import Alias, Graph, Ref, Scratch
+from kvc.schema.model import Program, StateKind
 from kvc.schema.ops import COND
 from kvc.schema.types import affine
 from kvc.schema.verify import verify_program

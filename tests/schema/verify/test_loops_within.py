@@ -10,7 +10,8 @@ from torch._higher_order_ops.while_loop import while_loop
 
 from kvc.compiler import Method, compile_program
 from kvc.schema.errors import FormatError
-from kvc.schema.model import Advance, Graph, Program, Ref
+from kvc.schema.graph import Graph, Ref
+from kvc.schema.model import Advance, Program
 from kvc.schema.verify import verify_program
 
 ROW, COUNT = torch.ones(1, 1, 1, 4), torch.tensor(2)

@@ -23,7 +23,7 @@ from memory_graphs import (
     verdicts,
 )
 
-from kvc.schema.model import Alias
+from kvc.schema.graph import Alias
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.verify.memory import sweep
 from kvc.schema.verify.replay import Conflict, replay

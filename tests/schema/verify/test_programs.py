@@ -4,7 +4,7 @@ from growing_programs import growing_program
 from sample_programs import sample_program
 
 from kvc.schema.codec import decode, encode
-from kvc.schema.model import Alias, Instruction, Ref, Scratch, Value
+from kvc.schema.graph import Alias, Instruction, Ref, Scratch, Value
 from kvc.schema.verify import verify_program
 from kvc.schema.verify.effects import effects
 

@@ -9,19 +9,8 @@ from hand_built import F32, method, program
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
-from kvc.schema.model import (
-    Blob,
-    Block,
-    Caller,
-    Constant,
-    Delegate,
-    Graph,
-    Instruction,
-    MemoryKind,
-    Ref,
-    Scratch,
-    Value,
-)
+from kvc.schema.graph import Caller, Constant, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.model import Blob, Block, Delegate, MemoryKind
 from kvc.schema.types import TensorType
 from kvc.schema.verify import verify_program
 

@@ -16,16 +16,8 @@ from sample_programs import SEQ, in_place, sample_program, with_graph
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import FormatError
-from kvc.schema.model import (
-    Alias,
-    Caller,
-    Instruction,
-    Ref,
-    Scratch,
-    StateKind,
-    StateSlot,
-    Value,
-)
+from kvc.schema.graph import Alias, Caller, Instruction, Ref, Scratch, StateSlot, Value
+from kvc.schema.model import StateKind
 from kvc.schema.types import Symbol, TensorType, affine
 from kvc.schema.verify import verify_program
 

@@ -10,7 +10,8 @@ from torch._higher_order_ops.while_loop import while_loop
 
 from kvc.compiler import Method, compile_program
 from kvc.schema.errors import FormatError
-from kvc.schema.model import Graph, Instruction, Program, Ref, StateKind
+from kvc.schema.graph import Graph, Instruction, Ref
+from kvc.schema.model import Program, StateKind
 from kvc.schema.rings import Window
 from kvc.schema.verify import verify_program
 

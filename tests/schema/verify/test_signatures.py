@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Instruction, Ref
+from kvc.schema.graph import Instruction, Ref
 from kvc.schema.ops import OPS
 from kvc.schema.types import Affine, Symbol, TensorType
 from kvc.schema.verify.dims import Sizes

@@ -10,15 +10,8 @@ from torch._higher_order_ops.scan import scan
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.schema.errors import FormatError
-from kvc.schema.model import (
-    Advance,
-    CursorField,
-    CursorSlot,
-    Graph,
-    Instruction,
-    Program,
-    StateKind,
-)
+from kvc.schema.graph import CursorField, CursorSlot, Graph, Instruction
+from kvc.schema.model import Advance, Program, StateKind
 from kvc.schema.types import affine
 from kvc.schema.verify import verify_program
 

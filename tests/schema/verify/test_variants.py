@@ -10,7 +10,8 @@ from kvc.schema.codec import decode, encode
 from kvc.schema.container import BundleFile, join_bundle, split_bundle, verify_bundle
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, LimitExceeded
-from kvc.schema.model import Blob, Caller, Constant, Value, Variant
+from kvc.schema.graph import Caller, Constant, Value
+from kvc.schema.model import Blob, Variant
 from kvc.schema.types import Symbol, TensorType, affine
 from kvc.schema.verify import verify_program
 from kvc.schema.verify.dims import Sizes

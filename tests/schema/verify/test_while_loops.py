@@ -11,19 +11,16 @@ from torch._higher_order_ops.while_loop import while_loop
 
 from kvc.compiler import Method, compile_program
 from kvc.schema.errors import FormatError
-from kvc.schema.model import (
-    Advance,
+from kvc.schema.graph import (
     Alias,
     CursorField,
-    CursorKind,
     CursorSlot,
     Graph,
     Instruction,
-    Program,
     Ref,
-    StateKind,
     Value,
 )
+from kvc.schema.model import Advance, CursorKind, Program, StateKind
 from kvc.schema.verify import verify_program
 
 Loop = tuple[Tensor, Tensor, Tensor]

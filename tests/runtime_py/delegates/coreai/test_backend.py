@@ -29,7 +29,8 @@ from kvc.schema.errors import (
     NativeCallFailed,
     WorkerLost,
 )
-from kvc.schema.model import Graph, Program, Ref
+from kvc.schema.graph import Graph, Ref
+from kvc.schema.model import Program
 
 TOKENS = np.arange(3, 20)[None]
 

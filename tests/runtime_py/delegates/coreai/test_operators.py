@@ -23,7 +23,7 @@ from kvc.runtime.delegates.coreai.plan import OUTSIDE
 from kvc.runtime.delegates.coreai.translation import Names, translate
 from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.coreai import ATTENTION, RULES, why_not
-from kvc.schema.model import Constant, Graph, Ref
+from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
 PRODUCT = "aten::scaled_dot_product_attention"

@@ -10,7 +10,7 @@ from hand_built import F32, write_bundle
 from kvc.runtime import load
 from kvc.runtime.delegates.coreml.halves import computed_halves, stored_halves
 from kvc.schema.errors import BadProgram
-from kvc.schema.model import Caller, Constant, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.graph import Caller, Constant, Graph, Instruction, Ref, Scratch, Value
 from kvc.schema.types import TensorType
 
 

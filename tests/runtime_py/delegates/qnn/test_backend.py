@@ -26,7 +26,8 @@ from kvc.schema.errors import (
     NativeCallFailed,
     WorkerLost,
 )
-from kvc.schema.model import Graph, Program, Ref
+from kvc.schema.graph import Graph, Ref
+from kvc.schema.model import Program
 from kvc.tools.packing import pack_bundle
 
 pytestmark = pytest.mark.filterwarnings("ignore::kvc.runtime.SoftwareDevice")

@@ -14,7 +14,7 @@ from kvc.runtime.delegates.vulkan.indexing import FRESH, UPDATES
 from kvc.runtime.delegates.vulkan.steps import Steps
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import KernelFailed
-from kvc.schema.model import Alias, Caller, Graph, Instruction, Ref, Value
+from kvc.schema.graph import Alias, Caller, Graph, Instruction, Ref, Value
 from kvc.schema.types import TensorType
 
 INDEX = np.zeros(3, np.int64)

@@ -19,7 +19,7 @@ from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.xnnpack import Xnnpack, backend
 from kvc.runtime.delegates.xnnpack.handles import XnnpackHandle
 from kvc.schema.errors import BadProgram, MissingLibrary, NativeCallFailed
-from kvc.schema.model import Instruction, Ref
+from kvc.schema.graph import Instruction, Ref
 
 WEIGHT = numbers((8, 16))
 SCALES = np.linspace(0.01, 0.02, 8, dtype=np.float32)

@@ -12,7 +12,7 @@ from kvc.runtime import load
 from kvc.runtime.delegates.xnnpack.checks import check_ops
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
-from kvc.schema.model import Alias, Ref
+from kvc.schema.graph import Alias, Ref
 from kvc.schema.ops import OPS
 from kvc.schema.types import TensorType
 

@@ -1,0 +1,42 @@
+"""Where a bundle comes from, and what its scales were found with."""
+
+from kvc.schema.frozen import frozen
+
+
+@frozen
+class Calibration:
+    """What the ranges of values were found with, for a backend of fixed point.
+
+    Attributes:
+        kind: of the samples: "text", "arrays", or "generated" by the model itself.
+        digest: SHA-256 of their file, or of the tokens that were generated, in
+            hexadecimal.
+        samples: how many: sequences of tokens, or calls of each method.
+        tokens: of these sequences together, 0 where there are none.
+        method: how a range is found from what is seen.
+    """
+
+    kind: str
+    digest: str
+    samples: int
+    tokens: int
+    method: str
+
+
+@frozen
+class Provenance:
+    """Where a bundle comes from; nothing in it changes between equal builds.
+
+    Attributes:
+        kvc_version, torch_version: that made it.
+        recipe, recipe_text: by which, and its TOML.
+        source_digest: of the model's code as it was imported.
+        calibration: what a backend of fixed point was told of; None where none was.
+    """
+
+    kvc_version: str
+    torch_version: str
+    recipe: str
+    recipe_text: str
+    source_digest: str
+    calibration: Calibration | None = None
