@@ -4,12 +4,13 @@ In: a program with symbols, a recipe, the partitions of a backend. Out: the prog
 whose symbols say their only sizes; or an error that names the size.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from kvc.compiler.ir import Method, Program, Value
 from kvc.recipes import Recipe
+from kvc.schema.buckets import fixed_sizes
 from kvc.schema.errors import BadBuckets, listing, meant
 from kvc.schema.types import Symbol, symbols_in
 
@@ -49,9 +50,11 @@ def check_fixed(
     """Check that partitions of a backend with fixed shapes have no other sizes.
 
     Raises:
-        BadBuckets: a size of one may be any within its bounds.
+        BadBuckets: a size of one may be any within its bounds, or leaves a tensor
+            without elements, which such backends do not have.
     """
-    used = symbols_in(value.type for graph in graphs for value in values_of(graph))
+    types = {value.type for graph in graphs for value in values_of(graph)}
+    used = symbols_in(types)
     for symbol in symbols:
         if symbol.name in used and not symbol.sizes:
             what = (
@@ -59,6 +62,20 @@ def check_fixed(
                 f"{symbol.lower}..{symbol.upper} that it is to be made for"
             )
             raise BadBuckets(recipe=recipe.name, size=symbol.name, what=what)
+    for kind in sorted(types, key=str):
+        for sizes in fixed_sizes(symbols, [kind]) or ():
+            shape = kind.shape(sizes)
+            if sizes and 0 in shape:
+                what = (
+                    f"the backend {backend} has no tensors without elements, and at "
+                    f"{_listed(sizes)} {kind} has the shape {list(shape)}; leave out "
+                    "what is too small"
+                )
+                raise BadBuckets(recipe=recipe.name, size=", ".join(sizes), what=what)
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
 def values_of(graph: Method) -> tuple[Value, ...]:

@@ -6,8 +6,11 @@ of fixed shape. Out: sizes of the symbols in these types.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from math import prod
 
+from kvc.schema.errors import LimitExceeded
 from kvc.schema.types import Symbol, TensorType, symbols_in
+from kvc.schema.verify.limits import MAX_COMBINATIONS
 
 
 def fixed_sizes(
@@ -17,11 +20,20 @@ def fixed_sizes(
 
     Returns:
         None where a symbol may have any size within its bounds.
+
+    Raises:
+        LimitExceeded: they are more than a target could be made for.
     """
     used = symbols_in(types)
     found = [symbol for symbol in symbols if symbol.name in used]
     if any(not symbol.sizes for symbol in found):
         return None
+    count = prod(len(symbol.sizes) for symbol in found)
+    if count > MAX_COMBINATIONS:
+        what = "the number of combinations of buckets in one partition"
+        raise LimitExceeded(
+            path="the program", what=what, found=count, limit=MAX_COMBINATIONS
+        )
     names = [symbol.name for symbol in found]
     chosen = product(*(symbol.sizes for symbol in found))
     return tuple(dict(zip(names, sizes, strict=True)) for sizes in chosen)

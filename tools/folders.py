@@ -1,6 +1,7 @@
 """Write a folder of files, all of it or nothing."""
 
 import io
+import os
 import shutil
 import tempfile
 import zipfile
@@ -15,16 +16,17 @@ def write_folder(path: Path, archive: bytes) -> None:
     Raises:
         CannotWrite: something is there, or the system refuses.
     """
-    if path.exists():
+    if os.path.lexists(path):
         raise CannotWrite(path=str(path), reason="it exists; give another name")
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        own = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
+            folder = own / path.name
+            folder.mkdir()  # with the permissions that this process gives
             with zipfile.ZipFile(io.BytesIO(archive)) as files:
                 files.extractall(folder)
-            folder.chmod(0o755)
             folder.rename(path)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(own, ignore_errors=True)
     except OSError as error:
         raise CannotWrite(path=str(path), reason=reason_of(error)) from error

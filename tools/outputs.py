@@ -32,6 +32,21 @@ def check_plain_output(name: str) -> Path:
     return _checked(name, lambda path: reason if _is_bundle(path) else "")
 
 
+def check_new_folder(name: str) -> Path:
+    """Return the path of a folder that can be made.
+
+    Args:
+        name: as the user gave it.
+
+    Raises:
+        CannotWrite: something is there, or the folder that it is to lie in is missing
+            or refuses.
+    """
+    if name and os.path.lexists(name.rstrip(os.sep)):
+        raise CannotWrite(path=name, reason="it exists; give another name")
+    return check_output(name.rstrip(os.sep))
+
+
 def check_bundle_output(name: str, source: Path | None = None) -> Path:
     """Return the path of a bundle that can be written, where nothing else is lost.
 

@@ -235,9 +235,11 @@ class Delegate(Protocol):
 
     Attributes:
         runs_on: what it computes on, in words, by which `kvc recipes` groups recipes.
+        exports_folder: whether what `export` makes is a folder (`Packing.folder`).
     """
 
     runs_on: ClassVar[str] = ""
+    exports_folder: ClassVar[bool] = False
 
     def __init__(self, options: Options) -> None:
         """Make it for the resources of a program."""

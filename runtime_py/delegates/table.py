@@ -165,6 +165,12 @@ def runs_on(backend: str) -> str:
     return backend if isinstance(factory, str) else factory.runs_on or backend
 
 
+def exports_folder(backend: str) -> bool:
+    """Tell whether the targets of a backend take a folder."""
+    factory = _look_up(backend)
+    return not isinstance(factory, str) and factory.exports_folder
+
+
 def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | KvcError]]:
     """Yield the devices of each backend that has some, or why they cannot be found."""
     for name in (*DELEGATES,):

@@ -37,6 +37,8 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     for kind in types:
         if not 1 <= len(kind.dims) <= MAX_RANK:
             return f"it takes tensors of 1 to {MAX_RANK} dims, and no {kind}"
+        if 0 in kind.dims:
+            return f"{kind} has no elements"
     is_view = OPS[op].aliasing is Aliasing.VIEW
     holds_caches = is_view or op in (CACHE_UPDATE, ATTENTION)
     known = _KNOWN | _HALF if holds_caches else _KNOWN
@@ -179,8 +181,6 @@ def _of_table(arguments: Arguments, results: Results) -> str:
 def _rows(table: Operand, index: Operand) -> str:
     if table.type.dtype not in _FLOATS or not isinstance(table.type.dims[0], int):
         return f"rows of {table.type}"
-    if table.type.dims[0] == 0:
-        return "rows of an empty table"
     if index.type.dtype not in _INTEGERS:
         return f"an index {index.type}"
     rank = len(table.type.dims) - 1 + len(index.type.dims)

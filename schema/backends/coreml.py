@@ -34,9 +34,9 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     for kind in types:
         if len(kind.dims) > MAX_RANK or 0 in kind.dims:
             return f"it takes tensors of up to {MAX_RANK} dims, and no {kind}"
-    if OPS[op].aliasing is Aliasing.VIEW or op in CHECKS:
+    if op in CHECKS:
         return ""
-    rule = RULES.get(op)
+    rule = _any if OPS[op].aliasing is Aliasing.VIEW else RULES.get(op)
     if rule is None:
         return f"it does not run {op}"
     known = _DTYPES | ({DType.INT8} if op in INT8_WEIGHTS else set())
@@ -84,6 +84,14 @@ def _compared(arguments: Arguments, results: Results) -> str:
     return ""
 
 
+def _over_int8(arguments: Arguments, results: Results) -> str:
+    """Take int8 weights whose scales are of the model as well."""
+    (_, _, scale, _) = arguments
+    if not operand(scale).constant:
+        return "scales that are not of the model"
+    return _linear(arguments, results)
+
+
 def _linear(arguments: Arguments, results: Results) -> str:
     weight, bias = operand(arguments[1]), arguments[-1]
     if not weight.constant or len(weight.type.dims) != 2:
@@ -116,7 +124,8 @@ def _normed(arguments: Arguments, results: Results) -> str:
 
 
 def _table_lookup(arguments: Arguments, results: Results) -> str:
-    constant = operand(arguments[0]).constant
+    *tables, _ = arguments
+    constant = all(operand(each).constant for each in tables)
     return "" if constant else "a table that is not of the model"
 
 
@@ -221,7 +230,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten::gather": _gathered,
     "aten::copy": _copied,
     "aten::scaled_dot_product_attention": _attention_product,
-    "kvc::linear_w8": _linear,
+    "kvc::linear_w8": _over_int8,
     "kvc::embedding_q8": _table_lookup,
     "kvc::rotary_embedding": _float_results,
     "kvc::glu": _float_results,

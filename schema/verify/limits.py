@@ -20,6 +20,7 @@ MAX_VARIANTS: Final = 7  # beside the first recipe
 MAX_BLOCKS: Final = 10_000  # of a method
 MAX_BUCKETS: Final = 64  # of a symbol
 MAX_BUCKETS_TOGETHER: Final = MAX_BUCKETS**2  # of all symbols in a dim
+MAX_COMBINATIONS: Final = 1 << 16  # of sizes of a partition of fixed shapes
 MAX_FILES: Final = 256  # each is an open descriptor
 MAX_BLOBS: Final = 100_000  # of a program, and of an index
 MAX_STATES: Final = 10_000

@@ -18,13 +18,12 @@ from click.testing import CliRunner
 from coreml_programs import compiled, functions, interpreter, near, recipe
 
 from kvc.runtime import Program, generate, load
-from kvc.runtime.delegates.coreml import package
+from kvc.runtime.delegates.coreml import backend, package
 from kvc.runtime.delegates.coreml.mil import Data
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import (
     BadSetting,
     CacheOverflow,
-    CannotWrite,
     ExportFailed,
     MissingLibrary,
 )
@@ -213,15 +212,23 @@ def test_equal_bundles_are_equal_packages(paths: dict[str, Path], tmp_path: Path
     assert manifest["rootModelIdentifier"] in manifest["itemInfoEntries"]
 
 
-def test_a_package_takes_no_place_of_another_file(bundle: Path, tmp_path: Path):
-    coreml_here.check()
-    path = exported(bundle, tmp_path / "m.mlpackage")
-    before = sorted(path.rglob("*"))
-    told = ("export", str(bundle), "--target", "coreml", "-o", str(path))
+@pytest.mark.parametrize("kind", ["a folder", "a file", "a link"])
+def test_a_package_takes_no_place_of_another_file(
+    kind: str, paths: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "m.mlpackage"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a file":
+        path.write_text("mine")
+    else:
+        path.symlink_to("nowhere")
+    monkeypatch.setattr(backend, "package_of", None)  # nothing is made first
+    told = ("export", str(paths["coreml_q8"]), "--target", "coreml", "-o", str(path))
     result = CliRunner().invoke(main, told)
-    assert isinstance(result.exception, CannotWrite | SystemExit)
-    assert "cannot write" in result.output or "cannot write" in str(result.exception)
-    assert sorted(path.rglob("*")) == before
+    assert result.exit_code == 1
+    assert "it exists; give another name" in result.output
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_another_version_of_coremltools_is_refused(
@@ -248,6 +255,16 @@ def test_what_coremltools_refuses_is_told_in_its_words(
     monkeypatch.setattr(package, "check_coremltools", lambda: None)
     monkeypatch.setattr(package.worker, "__file__", str(worker))
     with load(bundle) as program, pytest.raises(ExportFailed, match="no such operator"):
+        program.pack("coreml")
+
+
+def test_coremltools_is_found_where_this_process_finds_it(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "coremltools.py").write_text("raise SystemExit('found by its path')")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(package, "check_coremltools", lambda: None)
+    with load(bundle) as program, pytest.raises(ExportFailed, match="found by its"):
         program.pack("coreml")
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_decoder
+import torch
 from cached_models import Append, append_methods
 from fixed_backend import MADE, TARGET, Fixed, recipe, register_fixed
 from hf_models import build
+from torch import nn
 
-from kvc.compiler import CacheConfig, compile_program, export_hf
+from kvc.compiler import CacheConfig, Dim, Method, compile_program, export_hf
 from kvc.runtime import generate, load
 from kvc.schema.errors import (
     BadBuckets,
@@ -101,6 +103,21 @@ def test_a_size_without_buckets_is_refused_ahead_of_time(tmp_path: Path):
     grown = recipe(tmp_path, "fixed")
     with pytest.raises(BadBuckets, match="takes fixed shapes"):
         compile_program(Append(), append_methods(), grown)
+
+
+class Neighbours(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[1:] - x[:-1]
+
+
+def test_a_size_that_leaves_a_tensor_without_elements_is_refused_ahead_of_time(
+    tmp_path: Path,
+):
+    rows = {"x": {0: Dim("rows", 1, 8)}}
+    method = Method("forward", (torch.zeros(4, 2),), dynamic=rows)
+    with pytest.raises(BadBuckets, match=r"rows: .* at rows = 1 .* shape \[0, 2\]"):
+        compile_program(Neighbours(), [method], recipe(tmp_path, rows=(1, 4)))
+    compile_program(Neighbours(), [method], recipe(tmp_path, rows=(2, 4)))
 
 
 def test_one_bundle_has_buckets_for_one_backend_and_any_size_for_another(

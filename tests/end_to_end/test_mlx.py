@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import mlx_here
@@ -283,7 +284,7 @@ def missing() -> None:
 
 
 def test_without_mlx_the_reference_runs(bundle: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mlx_backend, "check_installed", missing)
+    monkeypatch.setattr(mlx_backend, "import_mlx", missing)
     monkeypatch.setattr(base, "_warned", set())
     with (
         pytest.warns(base.ReferenceUsed, match=r"mlx 0\.32\.4"),
@@ -307,6 +308,65 @@ def test_another_version_of_mlx_is_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(library, "find_spec", lambda name: None)
     with pytest.raises(MissingLibrary, match="without a backend"):
         library.check_installed()
+
+
+def without_its_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let `mlx.core` be a module that needs what is not there, as Python's own part."""
+    from kvc.runtime.delegates.mlx import library
+
+    core = folder / "mlx" / "core.py"
+    core.parent.mkdir()
+    core.write_text("raise ImportError('libmlx.so: cannot open shared object file')")
+    for name in [n for n in sys.modules if n.partition(".")[0] == "mlx"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    monkeypatch.setattr(library, "version", lambda name: library.VERSION)
+    spec = spec_from_file_location("mlx.core", core)
+    monkeypatch.setattr(library, "find_spec", lambda name: spec)
+    return core.parent
+
+
+def test_mlx_without_the_package_that_computes_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from kvc.runtime.delegates.mlx import library
+
+    folder = without_its_library(tmp_path, monkeypatch)
+    with pytest.raises(MissingLibrary, match="without a backend"):
+        library.check_installed()
+    (folder / "lib").mkdir()
+    (folder / "lib" / "libmlx.so").touch()
+    library.check_installed()
+
+
+def test_mlx_that_cannot_be_loaded_is_none(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = without_its_library(tmp_path, monkeypatch)
+    (folder / "lib").mkdir()
+    (folder / "lib" / "libmlx.so").touch()
+    monkeypatch.setattr(base, "_warned", set())
+    with (
+        pytest.warns(base.ReferenceUsed, match="cannot be loaded: libmlx"),
+        load(bundle) as program,
+        program.session() as session,
+    ):
+        session.decode(TOKENS[:, :1])
+    with pytest.raises(MissingLibrary, match="cannot be loaded: libmlx"):
+        load(bundle, reference=False)
+
+
+def test_a_fork_makes_no_memory(both: tuple[Program, Program]):
+    from kvc.runtime.delegates.mlx.states import MlxStore
+
+    mine, _ = both
+    with mine.session() as session, pytest.MonkeyPatch.context() as patch:
+        session.prefill(TOKENS[:, :4])
+        made = []
+        patch.setattr(MlxStore, "first", lambda self, state: made.append(state))
+        with session.fork() as other:
+            assert other.position.tolist() == [4]
+        assert not made
 
 
 def test_nothing_of_mlx_is_imported_unless_a_bundle_needs_it(

@@ -1,6 +1,7 @@
 """A folder is written whole or not at all."""
 
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -31,6 +32,22 @@ def test_what_is_there_stays(tmp_path: Path):
     with pytest.raises(CannotWrite, match="it exists"):
         write_folder(tmp_path / "made", archive(one="1"))
     assert [*tmp_path.rglob("*")] == [tmp_path / "made", tmp_path / "made" / "mine"]
+
+
+def test_permissions_are_those_that_the_process_gives(tmp_path: Path):
+    before = os.umask(0o077)
+    try:
+        write_folder(tmp_path / "made", archive(inner__two="2"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_to_nothing_stays(tmp_path: Path):
+    (tmp_path / "made").symlink_to("nowhere")
+    with pytest.raises(CannotWrite, match="it exists"):
+        write_folder(tmp_path / "made", archive(one="1"))
+    assert [*tmp_path.iterdir()] == [tmp_path / "made"]
 
 
 def test_nothing_is_left_where_it_fails(tmp_path: Path):

@@ -37,13 +37,15 @@ def export(
     Example: kvc export model.kvc --target npu:v2 -o model.npu
     """
     from kvc.runtime import load
+    from kvc.runtime.delegates.table import exports_folder
     from kvc.schema.container import AtomicFile
     from kvc.tools.folders import write_folder
-    from kvc.tools.outputs import check_plain_output
+    from kvc.tools.outputs import check_new_folder, check_plain_output
     from kvc.tools.text import escape, size
 
-    path = check_plain_output(output)
     backend = target.partition(":")[0]
+    is_new = exports_folder(backend)
+    path = check_new_folder(output) if is_new else check_plain_output(output)
     with load(bundle, data_folders=data_folders, backend=backend) as program:
         (made,) = program.pack(target)
         if made.folder:

@@ -12,7 +12,8 @@ from kvc.runtime.delegates.coreai.emitting import BOOL, FLOAT, HALF, INT, LEAST,
 from kvc.runtime.delegates.coreai.function import Shape
 from kvc.schema.frozen import frozen
 
-_LARGEST_BIAS = 30000.0  # of what a mask adds in float16
+# Of what a mask adds: what is shown stays far above what is hidden (`LEAST`).
+_LARGEST_BIAS = {FLOAT: 1e38, HALF: 30000.0}
 
 
 @frozen
@@ -295,9 +296,8 @@ def mixed(
     """
     dtype = emitter.dtype(scores)
     if bias is not None:
-        if dtype == HALF:
-            bias = emitter.with_number("maximum", bias, -_LARGEST_BIAS)
-            bias = emitter.with_number("minimum", bias, _LARGEST_BIAS)
+        bias = emitter.with_number("maximum", bias, -_LARGEST_BIAS[dtype])
+        bias = emitter.with_number("minimum", bias, _LARGEST_BIAS[dtype])
         scores = emitter.binary("add", scores, bias)
     if allowed is not None:
         least = emitter.number(LEAST[dtype], dtype)

@@ -26,7 +26,7 @@ from kvc.runtime.delegates.coreai.calls import bind_call, convert_into
 from kvc.runtime.delegates.coreai.context import Context
 from kvc.runtime.delegates.coreai.function import Weight
 from kvc.runtime.delegates.coreai.library import TARGET, check_installed
-from kvc.runtime.delegates.coreai.naming import function_name, name_partition
+from kvc.runtime.delegates.coreai.naming import name_functions, name_partition
 from kvc.runtime.delegates.coreai.plan import Plan
 from kvc.runtime.delegates.coreai.translation import (
     Names,
@@ -51,6 +51,7 @@ class CoreAI(Delegate):
     """Runs partitions by Core AI."""
 
     runs_on = "Core AI of Apple"
+    exports_folder = True
 
     def __init__(self, options: Options) -> None:
         """Check all partitions, and find the library, unless it is not to be used.
@@ -92,6 +93,9 @@ class CoreAI(Delegate):
                 self._handles[number] = CoreAIHandle(
                     self._options, partition, data, context, self._handles
                 )
+        sizes = {number: handle.sizes for number, handle in self._handles.items()}
+        for number, names in name_functions(self._options.program, sizes).items():
+            self._handles[number].call_functions(names)
 
     @staticmethod
     def targets() -> Sequence[str]:
@@ -157,6 +161,11 @@ class CoreAIHandle(Handle):
         self._data, self._buffers = data, dict[int, FreeableBuffer]()
         self._plans: dict[tuple[tuple[str, int], ...], Plan] = {}
         self.sizes = sizes_of(self._block.graph, program.symbols) or ()
+        self._functions: Sequence[str] = ()
+
+    def call_functions(self, names: Sequence[str]) -> None:
+        """Take the names of its functions, in the order of its sizes."""
+        self._functions = names
 
     def prepare(
         self,
@@ -189,7 +198,7 @@ class CoreAIHandle(Handle):
         """
         key = tuple(sizes.items())
         if key not in self._plans:
-            name = function_name(self._called.function, sizes, len(self.sizes))
+            name = self._functions[self.sizes.index(sizes)]
             called = Names(name, self._called.inputs, self._called.outputs)
             try:
                 found = translate(self._block.graph, sizes, called, self._half)
@@ -219,11 +228,20 @@ class CoreAIHandle(Handle):
         return _weight_of([*self._all.values()], weight)
 
     def weight(self, weight: Weight) -> Array:
-        """Return a weight's elements, in its dtype."""
-        with self._data[self._program.names[weight.data].name] as buffer:
+        """Return a weight's elements, in its dtype.
+
+        Raises:
+            BadProgram: that dtype has no such numbers.
+        """
+        name = self._program.names[weight.data].name
+        with self._data[name] as buffer:
             found = buffer.array()
             made = np.empty(found.shape, weight.dtype)
-            convert_into(made, found)
+            try:
+                convert_into(made, found)
+            except ValueError as error:
+                where = f"the constant {name!r}"
+                raise _not_taken(self._path, where, error) from error
             return made
 
     def close(self) -> None:
@@ -278,7 +296,7 @@ def _check(options: Options, partition: Partition) -> None:
         raise _not_taken(options.path, where, error) from error
 
 
-def _not_taken(path: str, where: str, error: NotTaken) -> BadProgram:
+def _not_taken(path: str, where: str, error: Exception) -> BadProgram:
     what = f"the backend coreai does not take it: {error}"
     return BadProgram(path=path, where=where, what=what)
 

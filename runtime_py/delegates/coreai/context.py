@@ -63,7 +63,11 @@ class Context:
         """
         with self._lock:
             call = Call(self, plan, together, read, next(self._numbers))
-            self._ready(call)
+            try:
+                self._ready(call)
+            except BaseException:
+                os.close(call.descriptor)
+                raise
             return call
 
     def run(self, call: "Call") -> None:
@@ -124,7 +128,7 @@ class Context:
             found = [each.as_json(places) for each in functions]
             file = f"functions{next(self._numbers)}.json"
             (process.folder / file).write_text(json.dumps(found))
-        except OSError:  # nobody knows what is in the file of weights
+        except BaseException:  # nobody knows what is in the file of weights
             process.end()
             raise
         return file

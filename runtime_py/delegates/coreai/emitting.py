@@ -1,6 +1,7 @@
 """Collect the steps of a function; what is computed twice is computed once.
 
 Floats are float32 or float16. Where both meet, float32 is rounded: `Emitter.alike`.
+Names of all but inputs begin with a sign that none of an input has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +54,7 @@ class Emitter:
 
     def weight(self, data: int, dtype: str, shape: Shape) -> str:
         """Add a constant of the program, once for each dtype."""
-        name = f"w{data}_{dtype}"
+        name = f"%w{data}_{dtype}"
         self._weights[name] = Weight(name, data, dtype)
         self.tensors[name] = Tensor(dtype, shape)
         return name
@@ -62,7 +63,7 @@ class Emitter:
         """Add a small constant: its dtype is one of Core AI's."""
         shape = "x".join(map(str, array.shape))
         numbers = array.reshape(-1).tolist()
-        name = f"c_{array.dtype}_{shape}_{numbers}"
+        name = f"%c_{array.dtype}_{shape}_{numbers}"
         if name not in self._constants:
             self._constants[name] = array
             self.tensors[name] = Tensor(str(array.dtype), array.shape)
@@ -83,7 +84,7 @@ class Emitter:
         """Add a step, unless the same is there."""
         key = (op, tuple(inputs), dtype, shape, tuple(sorted(facts.items())))
         if key not in self._steps:
-            name = f"t{len(self._steps)}"
+            name = f"%t{len(self._steps)}"
             self._steps[key] = Step(op, tuple(inputs), name, facts)
             self.tensors[name] = Tensor(dtype, shape)
         return self._steps[key].output
@@ -193,7 +194,7 @@ class Emitter:
             after: by name of an input that is a state, its new content.
             outputs: see `Function`.
         """
-        short = {long: f"c{i}" for i, long in enumerate(self._constants)}
+        short = {long: f"%c{i}" for i, long in enumerate(self._constants)}
 
         def named(tensor: str) -> str:
             return short.get(tensor, tensor)

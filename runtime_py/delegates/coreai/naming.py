@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from kvc.runtime.delegates.coreai.plan import OUTSIDE
 from kvc.runtime.delegates.coreai.translation import Names
 from kvc.schema.model import (
     CursorSlot,
@@ -29,7 +30,7 @@ def name_partition(program: Program, number: int) -> Names:
     method = program.methods[partition.method]
     graph = method.blocks[partition.block].graph
     call = _call_of(method, partition.block)
-    taken: set[str] = set()
+    taken = {OUTSIDE}
     inputs = [f"input_{i}" for i in range(len(graph.inputs))]
     outputs = [f"output_{i}" for i in range(len(graph.outputs))]
     if call is not None:
@@ -42,20 +43,45 @@ def name_partition(program: Program, number: int) -> Names:
         outputs = _output_names(method.graph, call, outputs)
     return Names(
         _function(program, number),
-        [_unique(name, taken) for name in inputs],
+        [_unique(_argument(name), taken) for name in inputs],
         [_unique(name, taken) for name in outputs],
     )
 
 
-def function_name(name: str, sizes: Mapping[str, int], count: int) -> str:
-    """Return a function's name for some sizes, which it says if there are others."""
+def name_functions(
+    program: Program, sizes: Mapping[int, Sequence[Mapping[str, int]]]
+) -> Mapping[int, Sequence[str]]:
+    """Return names of functions, each once in the program.
+
+    Args:
+        program: whose functions they are.
+        sizes: by the number of a partition, all that it can have; one function each.
+    """
+    taken: set[str] = set()
+    found = {}
+    for number, some in sorted(sizes.items()):
+        base = _function(program, number)
+        names = [_with_sizes(base, each) if len(some) > 1 else base for each in some]
+        found[number] = [_unique(name, taken) for name in names]
+    return found
+
+
+def _with_sizes(name: str, sizes: Mapping[str, int]) -> str:
     parts = [f"{symbol}{size}" for symbol, size in sizes.items()]
-    return plain("_".join([name, *parts])) if count > 1 else name
+    return plain("_".join([name, *parts]))
 
 
 def plain(name: str) -> str:
     """Return a name of letters, digits and underscores."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
+def _argument(name: str) -> str:
+    """Return a name of letters, digits, dots and underscores.
+
+    Those of tensors within a function have another sign: none is an argument's.
+    """
+    return re.sub(r"[^A-Za-z0-9_.]", "_", name) or "_"
 
 
 def _function(program: Program, number: int) -> str:

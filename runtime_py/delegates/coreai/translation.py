@@ -323,7 +323,10 @@ class _Translator:
         operands = [
             self._emitter.cast(self._read(each, wanted), wanted) for each in (q, k, v)
         ]
-        self._made[instruction.results[0]] = attend_to_tokens(
+        (result,) = instruction.results
+        wide = (*self._shape(result)[:2], *self._shape(q.value)[2:])
+        operands[0] = self._emitter.broadcast(operands[0], wide)
+        self._made[result] = attend_to_tokens(
             self._emitter,
             operands,
             self._optional(mask),

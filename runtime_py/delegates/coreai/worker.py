@@ -245,7 +245,8 @@ class _Builder:
         from coreai._compiler.ir import DenseResourceElementsAttr
 
         is_weight = name in self._function["weights"]
-        own = name if is_weight else f"{self._function['name']}_{name}"
+        plain = name.removeprefix("%")
+        own = plain if is_weight else f"{self._function['name']}_{plain}"
         if own not in self._resources:
             self._resources[own] = DenseResourceElementsAttr.get_from_buffer(
                 array, own, self._type(name)

@@ -133,7 +133,10 @@ def attend(step: Step, *arguments: object) -> Tensor:
         else:
             added.append(given)
     if slopes is not None:
-        added.append(_slope(emitter, step.read(slopes, "fp32"), at, own))
+        # What lies after the end is hidden, and is not to be raised by how far it is.
+        last = emitter.pair("sub", end, Number(1, "int32"))
+        near = emitter.pair("minimum", at, last)
+        added.append(_slope(emitter, step.read(slopes, "fp32"), near, own))
     operands = queries, keys, values
     factor = _factor(scale, queries)
     return _mixed(step, operands, seen, added, factor, softcap)
@@ -239,12 +242,13 @@ def _mixed(
     emitter, dtype = step.emitter, step.dtype
     queries, keys, values = operands
     batch, heads, count, width = queries.shape
-    _, kv_heads, slots, _ = keys.shape
-    group = heads // kv_heads
+    kv_batch, kv_heads, slots, _ = keys.shape
+    group = max(1, heads // kv_heads)
     scaled: Tensor = emitter.pair("mul", queries, Number(factor, dtype))
     if group > 1:
         scaled = emitter.reshape(scaled, (batch, kv_heads, group * count, width))
-    shape = (batch, kv_heads, group * count, slots)
+    rows = max(batch, kv_batch)
+    shape = (rows, kv_heads, group * count, slots)
     scores = emitter.call("matmul", dtype, shape, x=scaled, y=keys, transpose_y=True)
     if isinstance(softcap, float):
         small = emitter.pair("mul", scores, Number(1 / softcap, dtype))
@@ -256,7 +260,7 @@ def _mixed(
         own = emitter.cast(bias, dtype)
         scores = emitter.pair("add", scores, _of_groups(emitter, own, shape, group))
     weights = emitter.same("softmax", scores, axis=3)
-    shape = (batch, kv_heads, group * count, values.shape[3])
+    shape = (rows, kv_heads, group * count, values.shape[3])
     mixed = emitter.call("matmul", dtype, shape, x=weights, y=values)
     made = emitter.reshape(mixed, step.shape)
     if seen is None:
@@ -283,8 +287,13 @@ def _of_groups(
 ) -> Tensor:
     """Return numbers [batch, heads or 1, count, ...] for scores of groups of heads."""
     batch, heads, count, last = x.shape
-    if group == 1:
+    if group == 1 or (heads == 1 and count == 1):
         return x
+    if count == 1:  # one row of a mask for all queries
+        times = (1, 1, scores[2] // group, 1)
+        shape = (batch, heads, scores[2] // group, last)
+        x = emitter.call("tile", x.dtype, shape, x=x, reps=times)
+        count = shape[2]
     if heads == 1:
         times = (1, 1, group, 1)
         return emitter.call(

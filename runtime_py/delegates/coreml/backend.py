@@ -37,6 +37,7 @@ class CoreMl(Delegate):
     """The run-time half."""
 
     runs_on = "Apple's Core ML, its float16 computed on the host"
+    exports_folder = True
 
     def __init__(self, options: Options) -> None:
         self._program, self._path = options.program, options.path

@@ -20,6 +20,7 @@ DTYPES: Final = {
     "int8": "i1",
     "bool": "?",
 }
+_FLOATS: Final = ("fp16", "fp32")
 Shape = tuple[int, ...]
 
 
@@ -160,7 +161,7 @@ class Emitter:
         """Return a tensor in another dtype."""
         if x.dtype == dtype:
             return x
-        if isinstance(x, Data):
+        if isinstance(x, Data) and x.dtype in _FLOATS and dtype in _FLOATS:
             return Data(_renamed(x, dtype), x.data, dtype, x.shape)
         return self.call("cast", dtype, x.shape, x=x, dtype=dtype)
 

@@ -6,8 +6,9 @@ are copies here, which Core ML makes cheap or not as it likes.
 
 import numpy as np
 
+from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.coreml.mil import Tensor
-from kvc.runtime.delegates.coreml.step import Step
+from kvc.runtime.delegates.coreml.step import NotTaken, Step
 
 
 def fit(step: Step, x: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ def stack(step: Step, tensors: object, axis: object) -> Tensor:
 def full(step: Step, _: object, value: object, *__: object) -> Tensor:
     """Return one number everywhere."""
     assert isinstance(value, int | float)
-    return step.emitter.numbers(np.full(step.shape, value), step.dtype)
+    return _numbers(step, np.full(step.shape, value))
 
 
 def arange(step: Step, *numbers: object) -> Tensor:
@@ -116,4 +117,17 @@ def arange(step: Step, *numbers: object) -> Tensor:
     start, _, by, _ = numbers
     assert isinstance(start, int | float)
     assert isinstance(by, int | float)
-    return step.emitter.numbers(start + by * np.arange(*step.shape), step.dtype)
+    return _numbers(step, start + by * np.arange(*step.shape))
+
+
+def _numbers(step: Step, array: Array) -> Tensor:
+    """Return a constant.
+
+    Raises:
+        NotTaken: an integer has more than 32 bits.
+    """
+    if step.dtype == "int32" and array.size:
+        for found in (int(array.min()), int(array.max())):
+            if not -(2**31) <= found < 2**31:
+                raise NotTaken(f"{found} has more than 32 bits")
+    return step.emitter.numbers(array, step.dtype)

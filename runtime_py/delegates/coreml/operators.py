@@ -24,6 +24,7 @@ from kvc.schema.model import Ref
 
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm
 _LEAST: Final = 6.2e-5  # above the least float16 that has all of its bits
+_TINY: Final = 2.0**-24  # the least float16 above 0
 
 Emit = Callable[..., Tensor | list[Tensor]]
 
@@ -105,6 +106,8 @@ def _clamp(step: Step, x: object, least: object, most: object) -> Tensor:
 
 def _compare(kind: str, step: Step, x: object, y: object) -> Tensor:
     dtype = step.common((x, y))
+    if dtype == "int32" and any(isinstance(e, float) and e % 1 for e in (x, y)):
+        dtype = "fp32"  # an integer is compared with a number between two
     one, other = (_operand(step, each, dtype) for each in (x, y))
     return moves.fit(step, step.emitter.pair(kind, one, other, "bool"))
 
@@ -229,7 +232,7 @@ def _layer_norm(
         "layer_norm",
         step.read(x, step.dtype),
         axes=(len(step.shape) - 1,),
-        epsilon=Number(epsilon, step.dtype),
+        epsilon=Number(max(epsilon, _TINY), step.dtype),
     )
     for kind, given in (("mul", weight), ("add", bias)):
         if given is not None:

@@ -7,6 +7,7 @@ what is in them, so that equal functions give equal bytes.
 
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -93,13 +94,16 @@ def write_job(
         ExportFailed: an integer does not fit into 32 bits.
     """
     constants = {n: c for f in functions for n, c in f.constants.items()}
+    # A name may be longer than that of a file.
+    files = {name: f"{number}.bin" for number, name in enumerate(constants)}
     job = {
+        "paths": [path for path in sys.path if path],  # coremltools was found by them
         "functions": [_function(function) for function in functions],
-        "constants": {name: (c.dtype, c.shape) for name, c in constants.items()},
+        "constants": {n: (c.dtype, c.shape, files[n]) for n, c in constants.items()},
     }
     (folder / "job.json").write_text(json.dumps(job))
     for name, constant in constants.items():
-        stored(constant, data, target).tofile(folder / f"{name}.bin")
+        stored(constant, data, target).tofile(folder / files[name])
 
 
 def stored(
@@ -160,6 +164,7 @@ def _input(given: Input) -> Mapping[str, object]:
 def _run(folder: Path, target: str) -> None:
     """Have coremltools build the package of a job."""
     command = [sys.executable, "-I", worker.__file__, str(folder)]
+    ours, held = os.pipe()  # its end tells the worker that this process has ended
     try:
         done = subprocess.run(
             command,
@@ -169,11 +174,14 @@ def _run(folder: Path, target: str) -> None:
             timeout=SECONDS,
             check=False,
             cwd=folder,
-            stdin=subprocess.DEVNULL,
+            stdin=ours,
         )
     except subprocess.TimeoutExpired as error:
         reason = f"coremltools took more than {SECONDS} seconds"
         raise ExportFailed(target=target, what="the package", reason=reason) from error
+    finally:
+        os.close(ours)
+        os.close(held)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         said = (

@@ -6,7 +6,7 @@ input of int32; ends and places follow from it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -55,7 +55,6 @@ class Places:
     ) -> None:
         self._program, self._method = program, program.methods[method]
         self._sizes, self._kept, self._emitter = sizes, kept, emitter
-        self._names: set[str] = set()
         self.inputs: list[Var] = []
         self.states: list[Var] = []
         self.exact: set[int] = set()
@@ -71,12 +70,15 @@ class Places:
         slots = [
             n for n, v in enumerate(graph.values) if isinstance(v.storage, CursorSlot)
         ]
+        used = sorted({*self.roots.values(), *self._states_of_cursors(slots)})
+        words = _words_of_states(program)
+        self._names = {words[state] for state in used}
         self._inputs = {
-            value: self._input(name, graph.values[value].type)
+            value: self._input(self._name(name), graph.values[value].type)
             for value, name in zip(graph.inputs, self._method.input_names, strict=True)
         }
-        for state in sorted({*self.roots.values(), *self._states_of_cursors(slots)}):
-            self._add_state(state)
+        for state in used:
+            self._add_state(state, words[state])
         self.given = [*graph.inputs, *self.roots, *slots]
 
     def value(self, value: int) -> Tensor:
@@ -132,25 +134,25 @@ class Places:
             return self._emitter.act("identity", dtype, made.shape, own, x=made)
         return self._emitter.act("cast", dtype, made.shape, own, x=made, dtype=dtype)
 
-    def _input(self, name: str, kind: TensorType) -> Var:
+    def _input(self, word: str, kind: TensorType) -> Var:
         if kind.dtype not in _INPUTS:
             raise NotTaken(f"an input {kind}")
         shape = kind.shape(self._sizes) or (1,)
         if 0 in shape:
             raise NotTaken(f"an input of {list(shape)} has no elements")
-        var = Var(self._name(name), _INPUTS[kind.dtype], shape)
+        var = Var(word, _INPUTS[kind.dtype], shape)
         self.inputs.append(var)
         return var
 
     def _as_value(self, var: Var, kind: TensorType) -> Tensor:
         return self._emitter.cast(var, "bool") if kind.dtype is DType.BOOL else var
 
-    def _add_state(self, state: int) -> None:
+    def _add_state(self, state: int, word: str) -> None:
         told = self._program.states[state]
         if state not in self._kept:
-            self._of_states[state] = self._input(told.name, told.type)
+            self._of_states[state] = self._input(word, told.type)
             return
-        var = Var(self._name(told.name), "fp16", told.type.shape(self._sizes))
+        var = Var(word, "fp16", told.type.shape(self._sizes) or (1,))
         self.states.append(var)
         self._of_states[state] = var
 
@@ -229,11 +231,26 @@ class Places:
 
     def _name(self, name: str) -> str:
         """Return a word of its own for something that the caller sees."""
-        word = re.sub(r"\W", "_", name, flags=re.ASCII) or "x"
-        if word[0].isdigit() or re.fullmatch(r"[ctw][0-9a-f]+\w*", word):
-            word = f"{word}_" if not word[0].isdigit() else f"x{word}"
-            word = f"x_{word}" if re.fullmatch(r"[ctw][0-9a-f]+\w*", word) else word
-        while word in self._names:
-            word += "_"
+        word = _new_word(name, self._names)
         self._names.add(word)
         return word
+
+
+def _words_of_states(program: Program) -> Mapping[int, str]:
+    """Return a word for each state, the same in all functions."""
+    taken, words = set[str](), dict[int, str]()
+    for number, state in enumerate(program.states):
+        words[number] = _new_word(state.name, taken)
+        taken.add(words[number])
+    return words
+
+
+def _new_word(name: str, taken: Collection[str]) -> str:
+    """Return a word that is none of those taken, nor like a name of `mil.py`."""
+    word = re.sub(r"\W", "_", name, flags=re.ASCII) or "x"
+    if word[0].isdigit() or re.fullmatch(r"[ctw][0-9a-f]+\w*", word):
+        word = f"{word}_" if not word[0].isdigit() else f"x{word}"
+        word = f"x_{word}" if re.fullmatch(r"[ctw][0-9a-f]+\w*", word) else word
+    while word in taken:
+        word += "_"
+    return word

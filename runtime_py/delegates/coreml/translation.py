@@ -192,7 +192,7 @@ class _Code:
         kind = graph.values[ref.value]
         if isinstance(kind.storage, Constant):
             exact = "fp32" if kind.type.dtype in _FLOATS else _DTYPES[kind.type.dtype]
-            return self._constant(graph, ref, dtype or exact)
+            return self._emitter.cast(self._constant(graph, ref, exact), dtype or exact)
         found = values.get(ref.value)
         if found is None:
             raise NotTaken("an instruction of others makes what it reads")

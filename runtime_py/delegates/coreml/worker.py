@@ -8,7 +8,9 @@ Nothing of these is needed here, so they are kept from being imported.
 """
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -37,13 +39,24 @@ def hide_converters() -> None:
         sys.modules[name] = None  # type: ignore[assignment]
 
 
+def end_with_starter() -> None:
+    """End this process as soon as the one that started it has ended."""
+
+    def wait() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def build(folder: Path) -> None:
     """Build the package of a job."""
+    job = json.loads((folder / "job.json").read_text())
+    sys.path[:] = job["paths"]
     import coremltools as ct
     from coremltools.converters.mil.converter import mil_convert
     from coremltools.converters.mil.mil import Program
 
-    job = json.loads((folder / "job.json").read_text())
     program = Program()
     for function in job["functions"]:
         program.add_function(function["name"], _function(function, job, folder))
@@ -134,8 +147,8 @@ def _tensor(
     from coremltools.converters.mil.mil import Builder as mb  # noqa: N813  # its own way
 
     if name not in names:
-        dtype, shape = job["constants"][name]
-        held = np.fromfile(folder / f"{name}.bin", _TYPES[dtype]).reshape(shape)
+        dtype, shape, file = job["constants"][name]
+        held = np.fromfile(folder / file, _TYPES[dtype]).reshape(shape)
         made = mb.const(val=held, name=name)
         if held.size >= _LEAST and dtype != "bool":
             made.op.weight_id = name  # functions with the same one share the bytes
@@ -144,5 +157,6 @@ def _tensor(
 
 
 if __name__ == "__main__":
+    end_with_starter()
     hide_converters()
     build(Path(sys.argv[1]))

@@ -140,8 +140,8 @@ def mixed(
         softcap: what they are kept within.
     """
     keys, values = k.astype(q.dtype), v.astype(q.dtype)
-    if q.ndim > 2 and keys.shape[-3] != q.shape[-3]:
-        group = q.shape[-3] // keys.shape[-3]
+    group = q.shape[-3] // keys.shape[-3] if q.ndim > 2 else 1
+    if group > 1:
         keys, values = (mx.repeat(each, group, axis=-3) for each in (keys, values))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     scores = (q * factor) @ keys.swapaxes(-1, -2)

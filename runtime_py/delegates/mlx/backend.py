@@ -21,7 +21,7 @@ from kvc.runtime.delegates.base import (
     Workspace,
     library_unless,
 )
-from kvc.runtime.delegates.mlx.library import check_installed
+from kvc.runtime.delegates.mlx.library import import_mlx
 from kvc.runtime.delegates.operands import check_taken
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
@@ -44,7 +44,7 @@ class Mlx(Delegate):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        found = library_unless(options.reference, _found, "mlx")
+        found = library_unless(options.reference, import_mlx, "mlx")
         self._here = found is not None
         self._held: dict[int, FreeableBuffer] = {}
         self._weights = self._new_weights() if self._here else None
@@ -56,12 +56,12 @@ class Mlx(Delegate):
 
     @staticmethod
     def check_library() -> None:
-        """Check that MLX is here.
+        """Check that MLX is here, by loading it.
 
         Raises:
             MissingLibrary: it is not.
         """
-        check_installed()
+        import_mlx()
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Check the code.
@@ -111,11 +111,6 @@ class Mlx(Delegate):
         for buffer in self._held.values():
             buffer.free()
         self._held.clear()
-
-
-def _found() -> bool:
-    check_installed()
-    return True
 
 
 def written_inputs(graph: Graph) -> dict[int, int]:

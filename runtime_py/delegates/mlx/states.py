@@ -41,7 +41,15 @@ class MlxState(StateBuffer):
 
 
 class MlxStore:
-    """States that are alike; see `Store`."""
+    """States that are alike; see `Store`.
+
+    Args:
+        owner: of them.
+        group: which.
+        sizes: of the program's symbols.
+        initial: returns what a state begins as.
+        held: what they hold, of a clone; None for their initial content.
+    """
 
     def __init__(
         self,
@@ -49,6 +57,7 @@ class MlxStore:
         group: Group,
         sizes: Mapping[str, int],
         initial: InitialValue,
+        held: Sequence[mx.array] | None = None,
     ) -> None:
         declared = group.first
         self.group, self.shape = group, declared.type.shape(sizes)
@@ -56,7 +65,9 @@ class MlxStore:
         self.shared = False
         self._initial, self._dtype = initial, declared.type.dtype.numpy
         self.states = [
-            MlxState(owner, mx.array(self.first(state)))
+            MlxState(
+                owner, mx.array(self.first(state)) if held is None else held[state]
+            )
             for state in range(len(group.states))
         ]
         self.buffers: Sequence[Buffer] = self.states
@@ -128,22 +139,30 @@ class MlxOwner:
     """Who owns the states; see `Owner`. All work is done when a function returns."""
 
     def __init__(
-        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
+        self,
+        groups: Sequence[Group],
+        sizes: Mapping[str, int],
+        initial: InitialValue,
+        twin: "MlxOwner | None" = None,
     ) -> None:
         self._again = groups, sizes, initial
         self.arenas: Mapping[ResetRule, Arena] = {}
+        held = [None] * len(groups) if twin is None else twin.values()
         self.stores: Sequence[MlxStore] = [
-            MlxStore(self, group, sizes, initial) for group in groups
+            MlxStore(self, group, sizes, initial, own)
+            for group, own in zip(groups, held, strict=True)
         ]
 
     def clone(self, held: Sequence[int]) -> "MlxOwner":
         """Return an owner of the same values."""
-        twin = MlxOwner(*self._again)
-        for store, made in zip(self.stores, twin.stores, strict=True):
-            for state, own in zip(made.states, store.states, strict=True):
-                state.value = own.value
-            store.shared = made.shared = True
+        twin = MlxOwner(*self._again, self)
+        for store in (*self.stores, *twin.stores):
+            store.shared = True
         return twin
+
+    def values(self) -> Sequence[Sequence[mx.array]]:
+        """Return what the states hold, by store."""
+        return [[state.value for state in store.states] for store in self.stores]
 
     def discard(self, rule: ResetRule) -> None:
         """Let states with a reset rule begin anew."""

@@ -31,7 +31,7 @@ from kvc.runtime.delegates.qnn.model_file import (
     encode_model,
 )
 from kvc.runtime.delegates.qnn.plan import Plan, Stored
-from kvc.schema.errors import NativeCallFailed, WorkerLost
+from kvc.schema.errors import WorkerLost
 
 WEIGHTS: Final = "weights.bin"
 _WORK: Final = Path(worker.__file__)
@@ -68,7 +68,11 @@ class Context:
         """
         with self._lock:
             call = Call(self, plan, read, found, next(self._numbers))
-            self._ready(call)
+            try:
+                self._ready(call)
+            except BaseException:
+                os.close(call.descriptor)
+                raise
             return call
 
     def run(self, call: "Call") -> None:
@@ -118,7 +122,7 @@ class Context:
             process.ask(
                 do, BUILDING_S, name=model.name, model=file, arch=self._architecture
             )
-        except (NativeCallFailed, OSError):
+        except BaseException:
             # A graph that is begun and not finished stays in the context of all, and
             # the library then makes no other one there. Of a file that could not be
             # written, nobody knows what is in it.
@@ -170,7 +174,7 @@ class Context:
         model = plan.model
         try:
             self._write(process, plan, read)
-        except OSError:  # nobody knows what is in the file of weights
+        except BaseException:  # nobody knows what is in the file of weights
             process.end()
             raise
         name = process.ask(

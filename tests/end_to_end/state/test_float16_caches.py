@@ -18,12 +18,13 @@ from int8_models import (
     HalfRows,
     HalfSwapped,
 )
+from plain_recipes import PLAIN_RECIPES
 from ragged_models import VOCAB as RAGGED_VOCAB
 from ragged_models import Ragged, ragged_methods, ragged_specs
 from state_runs import opened
 
 from kvc.compiler import Dim, Method, StateSpec, compile_program
-from kvc.recipes import known_recipes, load_recipe
+from kvc.recipes import load_recipe
 from kvc.runtime import load
 from kvc.schema.dtypes import DType
 from kvc.schema.model import StateKind
@@ -37,8 +38,6 @@ KINDS = {
     "ring": HalfRing,
     "ring that keeps": HalfKeptRing,
 }
-
-OF_ANY_SIZE = [n for n in known_recipes() if load_recipe(n).sizes == "any"]
 
 
 def methods_of(kind: str) -> list[Method]:
@@ -128,7 +127,7 @@ def test_rows_of_different_lengths_are_as_if_alone(
 
 
 @every(2, "name")
-@pytest.mark.parametrize("name", OF_ANY_SIZE)
+@pytest.mark.parametrize("name", PLAIN_RECIPES)
 def test_it_goes_with_every_recipe(tmp_path: Path, name: str) -> None:
     results, keys = [], []
     for dtype in ("float32", "float16"):

@@ -15,18 +15,17 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
+from plain_recipes import PLAIN_RECIPES
 from session_behaviour import behaviour
 from session_kinds import KINDS, RINGS
 from session_machine import SETTINGS, Conversations
 
 from kvc.compiler import compile_program
-from kvc.recipes import known_recipes, load_recipe
+from kvc.recipes import load_recipe
 from kvc.runtime import Program, load
 from kvc.runtime.binding.executor import Frame
 
-# Those of fixed sizes have tests of their own.
-OF_ANY_SIZE = [name for name in known_recipes() if load_recipe(name).sizes == "any"]
-RECIPES = [name for name in OF_ANY_SIZE if load_recipe(name).backend]
+RECIPES = [name for name in PLAIN_RECIPES if load_recipe(name).backend]
 QUANTIZING = [name for name in RECIPES if load_recipe(name).linear != "float32"]
 _KINDS = KINDS | RINGS
 _RUN = Frame._run

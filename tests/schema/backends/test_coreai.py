@@ -63,6 +63,7 @@ def test_it_takes(op: str, arguments: tuple[object, ...], result: Operand):
     [
         ("aten::sinh", (X,), X, "it does not run aten::sinh"),
         ("aten::relu", (tensor(*(1,) * 6),), X, "1 to 5 dims"),
+        ("aten::view", (tensor(2, 0), (0,)), tensor(0), "has no elements"),
         ("aten::relu", (tensor(2, dtype=DType.BFLOAT16),), X, "bfloat16"),
         ("aten::relu", (HALF,), HALF, "no tensors of float16"),
         ("aten::relu", (N,), N, "no tensors of int64"),
@@ -86,7 +87,7 @@ def test_it_takes(op: str, arguments: tuple[object, ...], result: Operand):
         ("aten::index.Tensor", (W, (N, N)), W, "indices of several axes"),
         ("aten::embedding", (N, N), N, "rows of int64"),
         ("aten::embedding", (W, B), W, "an index bool"),
-        ("aten::embedding", (tensor(0, 4), N), W, "an empty table"),
+        ("aten::embedding", (tensor(0, 4), N), W, "has no elements"),
         ("aten::embedding", (tensor(*(2,) * 5), N), W, "a result of 6 dims"),
         ("aten::_to_copy", (X, DType.INT64), N, "float32 as int64"),
         (

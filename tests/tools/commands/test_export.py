@@ -115,4 +115,4 @@ def test_a_target_whose_file_is_a_folder_has_a_folder_written(
     assert "for coreai" in told.stderr
     assert {each.suffix for each in out.iterdir()} == {".json", ".bin"}
     again = kvc("export", path, "--target", "coreai:v27", "-o", out)
-    assert "it is a folder" in again.stderr
+    assert "it exists; give another name" in again.stderr

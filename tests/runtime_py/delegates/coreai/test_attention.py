@@ -162,6 +162,34 @@ def test_a_function_writes_and_sees_what_the_operators_do(call: dict[str, object
         )
 
 
+@pytest.mark.parametrize("least", [torch.finfo(torch.float32).min, -1e9, -torch.inf])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_mask_of_the_least_number_hides_no_more_than_the_operator(
+    least: float, causal: bool
+):
+    """Slots that hold nothing get no share of a query whose mask is that number."""
+    call = {
+        "ring": Ring(False, 8, 0),
+        "rows": 3,
+        "starts": [1, 2],
+        "counts": None,
+        "groups": 1,
+        "causal": causal,
+        "left": None,
+        "right": None,
+        "softcap": None,
+        "mask": "float",
+        "width": 8,
+        "slopes": False,
+        "seed": 1,
+    }
+    found = numbers_of(call)
+    found["mask"] = torch.full_like(found["mask"], least)
+    found["mask"][:, :, 0, :2] = 0
+    mine, wanted = by_a_function(call, found), by_the_operators(call, found)
+    np.testing.assert_allclose(mine[0], wanted[0], atol=1e-5)
+
+
 def test_layers_share_what_says_who_sees_what():
     emitter, ring = Emitter(), Ring(False, 8, 0)
     emitter.input("total", "int32", (1,))

@@ -1,10 +1,13 @@
 """What a partition of a stranger must be before Core AI hears of it; lost processes."""
 
+import gc
+import io
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
@@ -198,6 +201,58 @@ def test_weights_that_were_not_written_whole_are_written_again(
         assert made[1].is_lost
         np.testing.assert_array_equal(session.decode(TOKENS[:, :1]), wanted)
         assert len(made) == 3
+
+
+def test_a_weight_of_which_a_part_was_written_is_written_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    stopping = [True]
+
+    class Partly(io.BufferedWriter):
+        def write(self, content: bytes) -> int:
+            if len(content) > 1000 and stopping:
+                stopping.clear()
+                super().write(content[:64])
+                raise KeyboardInterrupt
+            return super().write(content)
+
+    class Folder(type(Path())):
+        def open(self, mode: str, *rest: object, **facts: object) -> IO:
+            if mode == "ab":
+                return Partly(io.FileIO(str(self), mode))
+            return super().open(mode, *rest, **facts)
+
+    class Stopped(NumpyCoreAI):
+        def __init__(self, *_: object) -> None:
+            super().__init__()
+            self.folder = Folder(self.folder)
+
+    with load(path) as program, program.session() as session:
+        wanted = session.decode(TOKENS[:, :1])
+    monkeypatch.setattr(context, "Process", Stopped)
+    with load(path) as program, program.session() as session:
+        with pytest.raises(KeyboardInterrupt):
+            session.decode(TOKENS[:, :1])
+        np.testing.assert_array_equal(session.decode(TOKENS[:, :1]), wanted)
+
+
+@pytest.mark.linux
+def test_a_call_that_cannot_be_bound_keeps_no_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refused(self: NumpyCoreAI, *_: object, **facts: object) -> None:
+        raise NativeCallFailed(library="Core AI", what="bind", reason="no")
+
+    monkeypatch.setattr(NumpyCoreAI, "_bind", refused)
+    descriptors = Path("/proc/self/fd")
+    with load(path) as program, program.session() as session:
+        counts = []
+        for _ in range(3):
+            with pytest.raises(NativeCallFailed):
+                session.decode(TOKENS[:, :1])
+            gc.collect()
+            counts.append(len([*descriptors.iterdir()]))
+    assert counts[1:] == counts[:2]
 
 
 def test_all_functions_share_one_process_and_weights_are_written_once(

@@ -4,51 +4,24 @@ Each is a function of its own: computed by numpy, and all of them in one package
 coremltools knows of its operators, where it is installed.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import coreml_here
-import hand_built
 import numpy as np
 import pytest
-import torch
+from coreml_operators import WEIGHTS, check, function_of, given, graph_of
 from daily import some_of_each
 from mil_numpy import Interpreter
-from native_calls import _graph
 from op_cases import CASES, Case, kind_of
 from op_cases.case import index, rand
 
-from kvc.runtime.delegates.coreml.functions import functions_of
-from kvc.runtime.delegates.coreml.mil import DTYPES, Function
+from kvc.runtime.delegates.coreml.mil import DTYPES
 from kvc.runtime.delegates.coreml.operators import EMITTERS
 from kvc.runtime.delegates.coreml.package import package_of
 from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.coreml import RULES, why_not
-from kvc.schema.model import Constant, Graph, Ref
 from kvc.schema.ops import OPS, Aliasing
 from kvc.tools.folders import write_folder
-
-# Operators that read weights of the model, by the places of these.
-WEIGHTS = {
-    "aten::linear": (1, 2),
-    "aten::embedding": (0,),
-}
-
-
-def graph_of(case: Case) -> tuple[Graph, dict[int, torch.Tensor]]:
-    """Return a graph of one call; weights are constants."""
-    with torch.inference_mode():
-        graph, tensors = _graph(case, case.eager())
-    (step,) = graph.instructions
-    places = [step.arguments[n] for n in WEIGHTS.get(case.op, ())]
-    weights = {one.value for one in places if isinstance(one, Ref)}
-    values = tuple(
-        replace(value, storage=Constant(number)) if number in weights else value
-        for number, value in enumerate(graph.values)
-    )
-    inputs = tuple(value for value in graph.inputs if value not in weights)
-    return replace(graph, values=values, inputs=inputs), tensors
 
 
 def is_taken(case: Case) -> bool:
@@ -71,35 +44,6 @@ MORE = (
     Case("kvc::rotary_embedding", (rand(1, 2, 3, 8), rand(3, 4), rand(3, 4))),
 )
 HERE = [case for case in (*CASES, *MORE) if is_taken(case)]
-
-
-def function_of(case: Case, name: str = "call") -> Function:
-    graph, _ = graph_of(case)
-    names = [f"x{value}" for value in graph.inputs]
-    methods = [hand_built.method(name, graph, names)]
-    data = {f"w{n}": np.zeros(1, np.float32) for n in range(len(graph.values))}
-    program, _ = hand_built.program(methods, data)
-    (made,) = functions_of(program)
-    return made
-
-
-def given(case: Case) -> dict[str, np.ndarray]:
-    graph, tensors = graph_of(case)
-    arrays = {f"x{value}": tensors[value].numpy() for value in graph.inputs}
-    return {name: np.atleast_1d(array) for name, array in arrays.items()}
-
-
-def check(found: Sequence[np.ndarray], case: Case) -> None:
-    with torch.inference_mode():
-        expected = case.eager()
-    for one, other in zip(found, expected, strict=True):
-        wanted = np.atleast_1d(other.float().numpy())
-        assert one.shape == wanted.shape
-        # Products and norms are of float16; what becomes infinite is the device's.
-        there = np.isfinite(wanted)
-        largest = np.abs(wanted[there]).max(initial=1e-30)
-        far = 4e-3 * largest
-        np.testing.assert_allclose(one[there], wanted[there], rtol=4e-3, atol=far)
 
 
 def case_id(case: Case) -> str:

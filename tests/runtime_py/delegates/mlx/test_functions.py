@@ -25,6 +25,17 @@ def _here() -> None:
 MORE = (
     Case("aten::gather", (rand(2, 5), -1, index([4, 0, 0], [2, 1, 3]))),
     Case("kvc::rotary_embedding", (rand(1, 2, 3, 8), rand(3, 4), rand(3, 4))),
+    Case(
+        "aten::scaled_dot_product_attention",
+        (*(rand(1, n, 3, 8) for n in (1, 4, 4)), None, False, None, False),
+    ),
+)
+# Those that run in any case.
+DAILY = (
+    Case("aten::addmm", (rand(3), rand(2, 4), rand(4, 3), 0.5, 2)),
+    Case("aten::addmm", (torch.full((3,), torch.nan), rand(2, 4), rand(4, 3), 0, 1)),
+    Case("aten::sum.dim_IntList", (rand(), (-1,), True)),
+    Case("aten::amax", (rand(), (0,), False)),
 )
 
 
@@ -61,7 +72,10 @@ def case_id(case: Case) -> str:
     return case.op.partition("::")[2]
 
 
-@pytest.mark.parametrize("case", some_of_each(4, HERE, kind_of), ids=case_id)
+CHOSEN = [*some_of_each(4, HERE, kind_of), *DAILY]
+
+
+@pytest.mark.parametrize("case", CHOSEN, ids=case_id)
 def test_an_operator_is_eager(case: Case) -> None:
     with torch.inference_mode():
         expected = case.eager()

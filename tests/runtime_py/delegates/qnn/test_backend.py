@@ -1,5 +1,6 @@
 """What a partition of a stranger must be before the device hears of it."""
 
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -274,8 +275,19 @@ def test_a_session_is_closed_where_its_process_is_gone(
     assert "forget" in ASKED
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(ENOSPC, "no space"), KernelFailed),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+    ids=["full", "interrupted"],
+)
 def test_weights_that_were_not_written_whole_are_written_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    told: type[BaseException],
 ):
     monkeypatch.setattr(NumpyDevice, "end", NumpyDevice.close, raising=False)
     encode, failing = context.encode_model, [True]
@@ -283,7 +295,7 @@ def test_weights_that_were_not_written_whole_are_written_again(
     def full(*arguments: object) -> bytes:
         if failing:
             failing.clear()
-            raise OSError(ENOSPC, "no space")
+            raise error
         return encode(*arguments)
 
     with load(path) as program:
@@ -297,10 +309,29 @@ def test_weights_that_were_not_written_whole_are_written_again(
         NumpyDevice, "__init__", lambda self, *_: (made.append(self), begin(self))[1]
     )
     with load(path) as program, program.session() as session:
-        with pytest.raises(KernelFailed, match="no space"):
+        with pytest.raises(told):
             session.decode(TOKENS[:, :1])
         assert [each.is_lost for each in made] == [True]
         np.testing.assert_array_equal(session.decode(TOKENS[:, :1]), wanted)
+
+
+@pytest.mark.linux
+def test_a_call_that_cannot_be_bound_keeps_no_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refused(self: NumpyDevice, *_: object, **facts: object) -> None:
+        raise NativeCallFailed(library="the device", what="bind", reason="no")
+
+    monkeypatch.setattr(NumpyDevice, "_bind", refused)
+    descriptors = Path("/proc/self/fd")
+    with load(path) as program, program.session() as session:
+        counts = []
+        for _ in range(3):
+            with pytest.raises(NativeCallFailed):
+                session.decode(TOKENS[:, :1])
+            gc.collect()
+            counts.append(len([*descriptors.iterdir()]))
+    assert counts[1:] == counts[:2]
 
 
 def test_a_fork_writes_to_memory_of_its_own(path: Path):
