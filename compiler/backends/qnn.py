@@ -70,7 +70,7 @@ class Qnn(BlockBackend):
         """Return the grids of each partition, if it computes on any.
 
         Raises:
-            RangeUnbounded: a value becomes infinite.
+            RangeUnbounded: a value becomes infinite, or too large for the device.
         """
         if not self.calibrated:
             return super().lower(partitions, constants, symbols)

@@ -10,13 +10,15 @@ from typing import Final
 
 from kvc.compiler.backends.base import Partition
 from kvc.compiler.emit.graph import value_numbers
-from kvc.compiler.ir import Method
+from kvc.compiler.ir import Method, Node
 from kvc.schema.backends import qnn_fixed
 from kvc.schema.backends.grids import Grid, Stored, asymmetric
 from kvc.schema.calibration import Range
+from kvc.schema.errors import RangeUnbounded
 from kvc.schema.ops import OPS, Aliasing
 
 _SAME: Final = ("aten::reshape", "aten::clone")  # what they make has equal numbers
+_LEAST_WIDTH: Final = qnn_fixed.LEAST * (Stored.UINT16.most - Stored.UINT16.least)
 Ranges = Mapping[int, Range]
 
 
@@ -26,13 +28,13 @@ def payloads(
     """Return the payload of each partition, in order.
 
     Raises:
-        RangeUnbounded: a value becomes infinite.
+        RangeUnbounded: a value becomes infinite, or too large for the device.
     """
     numbers: dict[object, int] = {}
     keys = {
-        id(one): _keys(one.graph, numbers)
+        id(one): _keys(one.graph, place, numbers)
         for some in partitions.values()
-        for one in some
+        for place, one in enumerate(some)
     }
     every = [one for some in partitions.values() for one in some]
     ranges = _joined((one.ranges, keys[id(one)]) for one in every)
@@ -43,32 +45,48 @@ def payloads(
     }
 
 
-def _keys(graph: Method, numbers: dict[object, int]) -> dict[int, int]:
+def _keys(graph: Method, place: int, numbers: dict[object, int]) -> dict[int, int]:
     """Return, for each value, a number that is that of all that are made like it.
+
+    Inputs are alike where the first weight that is read is the same.
 
     Args:
         graph: a partition.
+        place: which it is of its method; tells those without weights apart.
         numbers: what has had a number so far; added to.
     """
     keys: dict[int, int] = {}
+    names = {value.id: name for value, name in graph.constants}
+    read = (value.id for node in graph.nodes for value in node.inputs)
+    first = next((names[value] for value in read if value in names), place)
 
     def number(what: object) -> int:
         return numbers.setdefault(what, len(numbers))
 
-    for place, value in enumerate(graph.inputs):
-        keys[value.id] = number(("input", place))
+    for position, value in enumerate(graph.inputs):
+        keys[value.id] = number(("input", first, position))
     for value, name in graph.constants:
         keys[value.id] = number(("constant", name))
     for node in graph.nodes:
-        first = node.inputs[0].id if node.inputs else None
+        source = node.inputs[0].id if node.inputs else None
         same = node.op in _SAME or OPS[node.op].aliasing is Aliasing.VIEW
-        for place, value in enumerate(node.outputs):
-            if same and first in keys:
-                keys[value.id] = keys[first]
+        for position, value in enumerate(node.outputs):
+            if same and source in keys:
+                keys[value.id] = keys[source]
                 continue
-            read = tuple(keys.get(each.id) for each in node.inputs)
-            keys[value.id] = number((node.op, place, read))
+            operands = tuple(keys.get(each.id) for each in node.inputs)
+            made = (node.op, position, operands, _settings(node))
+            keys[value.id] = number(made)
     return keys
+
+
+def _settings(node: Node) -> tuple[object, ...]:
+    """Return the numbers that a node computes with, each with its parameter."""
+    return tuple(
+        (parameter, each)
+        for parameter, each in enumerate(node.arguments)
+        if isinstance(each, int | float) and not isinstance(each, bool)
+    )
 
 
 def _joined(some: Iterable[tuple[Ranges, Mapping[int, int]]]) -> dict[int, Range]:
@@ -102,7 +120,15 @@ def _payload(
 
 
 def _grid(found: Range) -> Grid:
-    """Return a grid; of zeros alone, one that reaches no further than it has to."""
-    if found.low == found.high == 0:
-        return Grid(Stored.UINT16, qnn_fixed.LEAST)
-    return asymmetric(found, Stored.UINT16)
+    """Return the finest grid that covers a range and that the device can have.
+
+    Raises:
+        RangeUnbounded: there is none so wide.
+    """
+    low, high = min(found.low, 0.0), max(found.high, 0.0)
+    if high - low < _LEAST_WIDTH:
+        return Grid(Stored.UINT16, qnn_fixed.LEAST, round(-low / qnn_fixed.LEAST))
+    grid = asymmetric(found, Stored.UINT16)
+    if grid.scale > qnn_fixed.LARGEST:
+        raise RangeUnbounded(low=found.low, high=found.high)
+    return grid

@@ -35,24 +35,30 @@ def _attention_product(
 
 
 def _products(q: Array, k: Array, scale: float | None) -> Array:
-    """Multiply queries with keys.
+    """Multiply queries with keys; their other axes are broadcast.
 
     Args:
-        q: [..., heads, queries, width].
+        q: [..., heads, queries, width], or fewer axes.
         k: [..., groups, keys, width]; neighbouring heads share a group.
         scale: factor, None for one over the root of the width.
     """
     import torch  # whose threads the reference has; numpy's own would wait for them
 
-    *batch, heads, queries, width = q.shape
-    groups = k.shape[-3]
-    rows = q.reshape(*batch, groups, heads // groups * queries, width)
-    factor = 1 / np.sqrt(width) if scale is None else scale
+    factor = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
     made = torch.matmul(
-        torch.from_numpy(rows.astype(np.float32) * np.float32(factor)),
+        torch.from_numpy(_grouped(q, k).astype(np.float32) * np.float32(factor)),
         torch.from_numpy(np.swapaxes(k, -1, -2).astype(np.float32)),
     )
     return made.numpy()
+
+
+def _grouped(q: Array, k: Array) -> Array:
+    """Return queries with the heads of a group as rows, where groups are shared."""
+    if min(q.ndim, k.ndim) < 3 or not 1 < k.shape[-3] < q.shape[-3]:
+        return q
+    *batch, heads, queries, width = q.shape
+    groups = k.shape[-3]
+    return q.reshape(*batch, groups, heads // groups * queries, width)
 
 
 SCORES: Final[Mapping[str, Callable[..., Array]]] = {

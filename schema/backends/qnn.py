@@ -162,11 +162,21 @@ def _attention_product(arguments: Arguments, results: Results) -> str:
     q, k, v, mask, causal, scale, _ = arguments
     if any(len(operand(each).type.dims) != 4 for each in (q, k, v)):
         return f"attention of {operand(q).type}"
+    heads, groups, others = (operand(each).type.dims[1] for each in (q, k, v))
+    if groups != others or not _shared(heads, groups):
+        return f"attention of {operand(q).type} to {operand(k).type}"
     if causal:
         return "causal attention without a cache"
     if isinstance(mask, Operand) and mask.type.dtype is not DType.FLOAT32:
         return f"a mask {mask.type}"
     return _moved(arguments[:4], results) or _scale(scale)
+
+
+def _shared(heads: object, groups: object) -> bool:
+    """Tell whether each head has a group of keys, the same number of heads each."""
+    if not (isinstance(heads, int) and isinstance(groups, int) and groups):
+        return heads == groups
+    return heads >= groups and heads % groups == 0
 
 
 def _table(rule: Rule, names: str) -> dict[str, Rule]:

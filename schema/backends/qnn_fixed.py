@@ -73,6 +73,12 @@ def _linear(arguments: Arguments, results: Results) -> str:
     return ""
 
 
+def _over_number(arguments: Arguments, results: Results) -> str:
+    if arguments[1] == 0:
+        return "division by 0"
+    return qnn.RULES["aten::div.Scalar"](arguments, results)
+
+
 def _written(arguments: Arguments, results: Results) -> str:
     held = operand(arguments[0]).type
     if held.dtype is not DType.FLOAT32:
@@ -99,7 +105,7 @@ def _attention_product(arguments: Arguments, results: Results) -> str:
 
 _AS_FLOATS: Final = (
     "aten::add.Tensor aten::sub.Tensor aten::add.Scalar aten::sub.Scalar "
-    "aten::mul.Tensor aten::mul.Scalar aten::div.Scalar aten::maximum aten::minimum "
+    "aten::mul.Tensor aten::mul.Scalar aten::maximum aten::minimum "
     "aten::neg aten::abs aten::relu aten::sigmoid aten::silu aten::tanh aten::gelu "
     "aten::clone aten::reshape aten::cat aten::matmul aten::mm aten::bmm "
     "aten::rms_norm aten::layer_norm aten::pow.Tensor_Scalar aten::softmax.int "
@@ -107,6 +113,7 @@ _AS_FLOATS: Final = (
 )
 RULES: Final[Mapping[str, Rule]] = {
     **{op: qnn.RULES[op] for op in _AS_FLOATS.split()},
+    "aten::div.Scalar": _over_number,
     LINEAR: _linear,
     "aten::scaled_dot_product_attention": _attention_product,
     qnn.CACHE_UPDATE: _written,

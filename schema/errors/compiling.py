@@ -397,8 +397,8 @@ class SamplesNotFinite(CompileError):
 
 
 class RangeUnbounded(CompileError):
-    """A value that is to be stored as an integer becomes infinite."""
+    """A value that is to be stored as an integer becomes infinite, or too large."""
 
     low: float
     high: float
-    template = "a value that is to be stored as an integer becomes infinite (from {low} to {high}); a mask of infinities can be one of large finite numbers, such as -1e4"
+    template = "a value that is to be stored as an integer becomes too large (from {low} to {high}); a mask of infinities, or of the least float, can be one of large finite numbers, such as -1e4"

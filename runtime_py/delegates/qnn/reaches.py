@@ -32,7 +32,10 @@ def gated(kind: str, x: Reach) -> Reach:
 def _opened(kind: str, x: float) -> float:
     if kind == "silu":
         return x / (1 + math.exp(-x)) if x > -700 else 0.0
-    return x * (1 + math.erf(x / math.sqrt(2))) / 2
+    if kind == "gelu":
+        return x * (1 + math.erf(x / math.sqrt(2))) / 2
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    return x * (1 + math.tanh(inner)) / 2
 
 
 def _sum(x: Reach, y: Reach) -> Reach:

@@ -7,11 +7,12 @@ it is given the old content, attends to that and to the new rows side by side, a
 the new rows back. So a cache's new content may be read by attention alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from kvc.runtime.delegates.cache_writes import Writes
+from kvc.runtime.delegates.qnn.attended import Update, hiding, same_place
 from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken
 from kvc.runtime.delegates.qnn.fixed_emitting import FixedEmitter, grid_of
 from kvc.runtime.delegates.qnn.fixed_operators import FIXED
@@ -29,33 +30,15 @@ from kvc.runtime.delegates.qnn.plan import (
     Stored,
     Whole,
 )
-from kvc.runtime.delegates.qnn.reaches import HIDING, reach_of
+from kvc.runtime.delegates.qnn.reaches import reach_of
 from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.runtime.delegates.qnn.steps import Step
 from kvc.schema.backends.grids import Grid
 from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE
 from kvc.schema.backends.qnn_fixed import Grids
-from kvc.schema.frozen import frozen
 from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine
-
-
-@frozen
-class Update:
-    """A `kvc::cache_update` that has been met.
-
-    Attributes:
-        cache: value of the old content.
-        rows: the device's name of the new rows.
-        place: operands that say where the rows go.
-        writes: where they go.
-    """
-
-    cache: int
-    rows: str
-    place: tuple[object, ...]
-    writes: Writes
 
 
 def translate(
@@ -294,7 +277,7 @@ class _Translator:
         assert isinstance(v, Ref)
         batch, heads, queries, width = self._shape(q.value)
         written = [self._updates.get(each.value) for each in (k, v)]
-        writes = self._same_place(written, layout, keep)
+        writes = same_place(written, layout, keep)
         valid = self._host_value(instruction.arguments[3])
         assert valid is not None, "its signature says that it is there"
         apart = slopes is not None or (
@@ -325,7 +308,7 @@ class _Translator:
             ("bias", sight),
             Bias(f"bias{number}", sight),
             sight.bias_shape,
-            self._hiding(),
+            None if self._grids is None else hiding(self._grids),
         )
         seeing = self._feed(
             ("seeing", sight),
@@ -348,26 +331,6 @@ class _Translator:
             seeing,
         )
         self._names[instruction.results[0]] = made
-
-    def _hiding(self) -> Grid | None:
-        """Return the grid of what hides scores, of any attention."""
-        if self._grids is None:
-            return None
-        ends = [reach_of(grid) for grid in self._grids.scores.values()]
-        return grid_of((-max(high - low for low, high in ends) - HIDING, 0.0))
-
-    def _same_place(
-        self, written: Sequence[Update | None], layout: object, keep: object
-    ) -> Writes | None:
-        """Return where keys and values are written, which must be the same place."""
-        one, other = written
-        if one is None and other is None:
-            return None
-        if one is None or other is None or one.place != other.place:
-            raise NotTaken("keys and values are not written at the same place")
-        if one.place[2:] != (layout, keep):
-            raise NotTaken("a cache is read in another layout than it is written")
-        return one.writes
 
     def _content(self, ref: Ref, update: Update | None, sight: Sight) -> str:
         """Return the device's name of keys or values [batch, heads, columns, width]."""

@@ -29,6 +29,23 @@ def test_scores_are_of_the_positions_that_a_cache_holds(
     np.testing.assert_allclose(every.reshape(wanted.shape), wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("q", "k"),
+    [
+        (Q[0, 0], K[0, 0]),
+        (Q[0], K[0, :1]),
+        (Q[:, :1], K),
+        (Q[:, :2], K[:1]),
+        (Q[0, 0], K),
+    ],
+    ids=["matrices", "one group", "one head", "one batch", "one matrix"],
+)
+def test_operands_that_broadcast_have_scores(q: np.ndarray, k: np.ndarray):
+    found = SCORES["aten::scaled_dot_product_attention"](q, k, k, None, False, 0.5)
+    wanted = np.matmul(q.astype(np.float64), np.swapaxes(k, -1, -2)) * 0.5
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
 def test_an_empty_cache_and_int8_keys_have_no_scores():
     attention = SCORES["kvc::attention"]
     assert attention(Q, K, K, np.array([0, 0]), None, True).size == 0

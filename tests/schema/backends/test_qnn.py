@@ -47,6 +47,10 @@ def test_what_it_takes_is_in_the_table_of_operators():
         ("aten::linear", (X, W, None)),
         ("aten::add.Tensor", (X, X, 1)),
         ("aten::mul.Scalar", (X, 0.5)),
+        (
+            "aten::scaled_dot_product_attention",
+            (tensor(1, 4, 1, 4), CACHE, CACHE, None, False, None, True),
+        ),
         ("aten::rms_norm", (X, (4,), G, 1e-12)),
         ("kvc::cache_update", (CACHE, ROWS, PLACE, -2, "linear", None, 0)),
         (
@@ -111,6 +115,18 @@ def test_it_takes(op: str, arguments: tuple[object, ...]):
             "aten::scaled_dot_product_attention",
             (ROWS, CACHE, CACHE, None, True, None, False),
             "causal attention without a cache",
+        ),
+        *(
+            (
+                "aten::scaled_dot_product_attention",
+                (tensor(1, heads, 1, 4), keys, values, None, False, None, False),
+                "attention of",
+            )
+            for heads, keys, values in (
+                (1, CACHE, CACHE),
+                (3, CACHE, CACHE),
+                (2, CACHE, tensor(1, 1, 8, 4)),
+            )
         ),
     ],
 )

@@ -1,5 +1,6 @@
 """What `qnn` takes on integers, and the grids that a partition says."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -82,6 +83,8 @@ def test_it_takes(op: str, arguments: tuple[object, ...]):
     ("op", "arguments", "reason"),
     [
         ("aten::linear", (X, S, None), "does not run aten::linear on integers"),
+        ("aten::div.Scalar", (X, 0.0), "division by 0"),
+        ("aten::div.Scalar", (X, 1e9), "no number of float16"),
         ("aten::exp", (X,), "does not run aten::exp on integers"),
         ("aten::silu", (tensor(),), "tensors of 1 to 5 dims"),
         ("kvc::linear_w8", (X, tensor(4, 4, dtype=DType.INT8), S, None), "computed"),
@@ -133,6 +136,12 @@ def of(grid: Grid) -> bytes:
         (of(Grid(Stored.INT16, 0.5)), "integers of the kind int16"),
         (of(Grid(Stored.UINT16, LEAST / 2)), "a scale of"),
         (of(Grid(Stored.UINT16, LARGEST * 2)), "a scale of"),
+        (of(Grid(Stored.UINT16, 0.0)), "a scale of 0.0"),
+        (of(Grid(Stored.UINT16, -0.5)), "a scale of -0.5"),
+        (of(Grid(Stored.UINT16, math.nan)), "a scale of nan"),
+        (of(Grid(Stored.UINT16, math.inf)), "a scale of inf"),
+        (of(Grid(Stored.UINT16, 0.5, -1)), "a zero at -1"),
+        (of(Grid(Stored.UINT16, 0.5, 65536)), "a zero at 65536"),
         (
             b"\0\0\0\0" + write_grids({FLOAT: Grid(Stored.UINT16, 0.5)}),
             r"scores of values \[\d+\]; those of attention are \[\]",

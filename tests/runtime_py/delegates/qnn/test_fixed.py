@@ -5,6 +5,7 @@ where it is here. They agree to some steps of 65536: how many is what the page o
 folder says of the emulator.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -22,7 +23,9 @@ from kvc.runtime.arrays import tensor_as_array
 from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.qnn import Qnn
 from kvc.runtime.delegates.qnn.context import Context
+from kvc.runtime.delegates.qnn.emitting import NotTaken
 from kvc.runtime.delegates.qnn.evaluate import HostContext
+from kvc.runtime.delegates.qnn.fixed_emitting import grid_of
 from kvc.runtime.delegates.qnn.plan import Stored as Weight
 from kvc.runtime.delegates.qnn.plan import Whole
 from kvc.runtime.delegates.qnn.translation import translate
@@ -94,8 +97,8 @@ def test_grids_that_are_missing_are_refused_before_the_library_is_called(
     assert ASKED == []
 
 
-def test_each_grid_is_needed_or_never_asked_for(program: Program):
-    """With any one left out a bundle is refused, or computes what it did."""
+def test_a_grid_that_is_left_out_is_needed_or_follows_from_others(program: Program):
+    """With one left out a bundle is refused, or it is that of what operands reach."""
     one = next(each for each in program.delegates if each.payload)
     graph = program.methods[one.method].blocks[one.block].graph
     count = len(read_payload(one.payload, graph, "m", "here").values)
@@ -108,10 +111,9 @@ def test_each_grid_is_needed_or_never_asked_for(program: Program):
     assert count / 3 < refused < count
 
 
-def test_wide_grids_are_refused_rather_than_infinite(
+def test_the_widest_grids_are_merely_large(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ):
-    """Products of what they reach have no float32, or the numbers are merely large."""
     use_numpy_device(monkeypatch)
 
     def widest(grids: Grids) -> Grids:
@@ -121,6 +123,16 @@ def test_wide_grids_are_refused_rather_than_infinite(
 
     Qnn(Options("m.kvc", with_grids(program, widest))).close()
     assert ASKED == []
+
+
+@pytest.mark.parametrize(
+    "reach", [(0.0, 2e36), (-2e36, 0.0), (-math.inf, 0.0), (0.0, math.nan)]
+)
+def test_a_reach_whose_numbers_float32_may_lack_is_refused(
+    reach: tuple[float, float],
+):
+    with pytest.raises(NotTaken, match="numbers from"):
+        grid_of(reach)
 
 
 def test_a_payload_taken_away_is_refused(program: Program):
