@@ -192,6 +192,9 @@ def multiply_int8(left: Tensor, right: Tensor) -> Tensor:
     Returns:
         int32 [rows, columns].
     """
+    if left.shape[1] == 1:
+        # torch._int_mm of 2.13 leaves such results as they were where right is turned.
+        return left.to(torch.int32) * right.to(torch.int32)
     if _multiplies_int8():
         return torch._int_mm(left, right)
     product = left.new_zeros((left.shape[0], right.shape[1]), dtype=torch.int32)
@@ -217,7 +220,7 @@ def _takes_digits(rows: Tensor, part: Int8Rows) -> bool:
         keys >= DIGITS_KEYS
         and 0 < rows.shape[1] <= DIGITS_ROWS
         and rows.dtype == torch.float32
-        and width > 0
+        and width > 1  # see multiply_int8
         and _multiplies_int8()
     )
 

@@ -11,26 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import vulkan_here
+from plain_recipes import PLAIN_RECIPES, runs_here
 from random_layers import MOST, RandomLayers, inputs, layers_method
 from torch import Tensor
 
 from kvc.compiler import compile_program
-from kvc.recipes import known_recipes, load_recipe
+from kvc.recipes import load_recipe
 from kvc.runtime import load
 
 QUICK = 3
 MANY = int(os.environ.get("KVC_RANDOM_LAYERS", "400"))
 # How far from eager, of the greatest number of a result and 1 more: what rounding
 # weights does to layers after layers. A wrong matrix is farther.
-FAR = {"float32": 2e-5, "bfloat16": 0.1, "qd8": 0.2, "qb4": 1.0}
+FAR = {"float32": 2e-5, "bfloat16": 0.1, "w8": 0.2, "qd8": 0.2, "qb4": 1.0}
 # From the reference: a number that is rounded may be on the other side of a half.
-NEAR = {"float32": 2e-5, "bfloat16": 0.02, "qd8": 0.02, "qb4": 0.02}
-RECIPES = [  # at any size, and of numbers that no sample has to tell
-    one
-    for one in map(load_recipe, known_recipes())
-    if one.sizes == "any" and one.backend != "ethosu"
-]
+NEAR = {"float32": 2e-5, "bfloat16": 0.02, "w8": 1e-4, "qd8": 0.02, "qb4": 0.02}
+RECIPES = list(map(load_recipe, PLAIN_RECIPES))
 
 
 @pytest.mark.parametrize("seed", range(QUICK))
@@ -59,8 +55,7 @@ def check(seed: int, folder: Path) -> None:
         by_reference = results(path, calls, reference=True)
         here = f"{recipe.name}, {model.said}"
         close(by_reference, expected, FAR[scheme], here)
-        usable = recipe.backend != "vulkan" or vulkan_here.is_here()
-        if recipe.backend and usable:
+        if recipe.backend and runs_here(recipe):
             found = results(path, calls, reference=False)
             close(found, by_reference, NEAR[scheme], here)
 

@@ -6,6 +6,15 @@ from kvc.runtime.delegates.mlx.library import check_installed
 from kvc.schema.errors import MissingLibrary
 
 
+def is_here() -> bool:
+    """Tell whether it is."""
+    try:
+        check_installed()
+    except MissingLibrary:
+        return False
+    return True
+
+
 def check() -> None:
     """Skip a test where MLX is missing."""
     try:

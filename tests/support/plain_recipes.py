@@ -3,8 +3,13 @@
 Those of fixed sizes, and those that need samples, have tests of their own.
 """
 
+import mlx_here
+import vulkan_here
+
 from kvc.compiler.backends import BACKENDS
-from kvc.recipes import known_recipes, load_recipe
+from kvc.recipes import Recipe, known_recipes, load_recipe
+
+_IS_HERE = {"mlx": mlx_here.is_here, "vulkan": vulkan_here.is_here}
 
 
 def _is_plain(name: str) -> bool:
@@ -14,3 +19,9 @@ def _is_plain(name: str) -> bool:
 
 
 PLAIN_RECIPES = [name for name in known_recipes() if _is_plain(name)]
+
+
+def runs_here(recipe: Recipe) -> bool:
+    """Tell whether what runs its backend is here, which only some machines have."""
+    is_here = _IS_HERE.get(recipe.backend)
+    return is_here is None or is_here()

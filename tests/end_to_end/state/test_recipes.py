@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
-from plain_recipes import PLAIN_RECIPES
+from plain_recipes import PLAIN_RECIPES, runs_here
 from session_behaviour import behaviour
 from session_kinds import KINDS, RINGS
 from session_machine import SETTINGS, Conversations
@@ -40,6 +40,8 @@ def path_of() -> Iterator[object]:
         def made(name: str, recipe: str) -> Path:
             kind = _KINDS[name]
             chosen = load_recipe(recipe, load_recipe(kind.recipe).cache)
+            if not runs_here(chosen):
+                pytest.skip(f"what runs {recipe} is not here")
             path = Path(folder) / f"{recipe} {name}.kvc"
             bundle = compile_program(
                 kind.model(), kind.methods, chosen, states=kind.states

@@ -26,7 +26,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("rows", [0, 1, 5, 18])
-@pytest.mark.parametrize(("inner", "columns"), [(1, 1), (33, 7), (576, 300), (2050, 3)])
+@pytest.mark.parametrize(
+    ("inner", "columns"), [(1, 1), (1, 9), (33, 7), (576, 300), (2050, 3)]
+)
 def test_a_product_is_exact(rows: int, inner: int, columns: int) -> None:
     left, right = random_matrix(rows, inner), random_matrix(columns, inner).t()
     product = multiply_int8(left, right)
