@@ -7,15 +7,11 @@ call first needs it. Where the process has been lost, the next call builds again
 
 import contextlib
 import json
-import mmap
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from kvc.runtime.arenas import align_up
 from kvc.runtime.arrays import Array
@@ -24,6 +20,7 @@ from kvc.runtime.delegates.coreai import worker
 from kvc.runtime.delegates.coreai.function import Function, Weight
 from kvc.runtime.delegates.coreai.library import LIBRARY
 from kvc.runtime.delegates.coreai.plan import Plan
+from kvc.runtime.delegates.shared_arrays import SharedArrays
 from kvc.schema.errors import NativeCallFailed, WorkerLost
 
 WEIGHTS: Final = "weights.bin"
@@ -66,7 +63,7 @@ class Context:
             try:
                 self._ready(call)
             except BaseException:
-                os.close(call.descriptor)
+                call.memory.close()
                 raise
             return call
 
@@ -93,10 +90,10 @@ class Context:
         process.ask(
             "bind",
             RUNNING_S,
-            call.descriptor,
+            call.memory.descriptor,
             name=function.name,
             number=call.number,
-            nbytes=call.nbytes,
+            nbytes=call.memory.nbytes,
             inputs=call.placed(function.inputs),
             states=call.placed([state.name for state in function.states]),
             outputs=call.placed([*function.outputs]),
@@ -180,7 +177,7 @@ class Call:
         plan: what it runs.
         together: returns what to build with it.
         read: returns weights.
-        nbytes, descriptor: of the memory.
+        memory: of its arrays, which the process sees too.
         process: in which it is bound, None before.
     """
 
@@ -195,41 +192,26 @@ class Call:
         """Lay inputs, states and outputs out, and make their memory."""
         self._context = context
         self.number, self.plan, self.together, self.read = number, plan, together, read
-        self._offsets: dict[str, int] = {}
-        end = 0
-        for name, tensor in plan.function.passed.items():
-            self._offsets[name] = end
-            end = align_up(end + tensor.nbytes)
-        self.nbytes = end
-        self._allocate()
-
-    def _allocate(self) -> None:
-        """Make the memory, of zeros, in which no process is bound yet."""
-        self._owner = os.getpid()
-        self.descriptor = os.memfd_create("kvc-coreai")
-        os.ftruncate(self.descriptor, self.nbytes)
-        memory = mmap.mmap(self.descriptor, self.nbytes)
-        self._arrays = {
-            name: np.ndarray(tensor.shape, tensor.dtype, memory, self._offsets[name])
-            for name, tensor in self.plan.function.passed.items()
+        kinds = {
+            name: (tensor.dtype, tensor.shape)
+            for name, tensor in plan.function.passed.items()
         }
+        self.memory = SharedArrays("kvc-coreai", kinds)
         self.process: Process | None = None
 
     @property
     def arrays(self) -> Mapping[str, Array]:
-        """Return arrays over the memory, by name of inputs, states and outputs.
-
-        A fork makes memory of its own: that of its parent is the same for both.
-        """
-        if self._owner != os.getpid():
-            os.close(self.descriptor)
-            self._allocate()
-        return self._arrays
+        """Return arrays over the memory, by name of inputs, states and outputs."""
+        if self.memory.renew():
+            self.process = None
+        return self.memory.arrays
 
     def placed(self, names: Sequence[str]) -> list[Placed]:
         """Return where arrays lie."""
         known = self.plan.function.passed
-        return [(n, known[n].dtype, self._offsets[n], known[n].shape) for n in names]
+        return [
+            (n, known[n].dtype, self.memory.places[n], known[n].shape) for n in names
+        ]
 
     def run(self) -> None:
         """Run it; raises as `Context.run`."""
@@ -240,4 +222,4 @@ class Call:
         try:
             self._context.forget(self)
         finally:
-            os.close(self.descriptor)
+            self.memory.close()

@@ -14,11 +14,9 @@ import numpy as np
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array, copy_into, lies_over
-from kvc.runtime.binding.array_views import bind_view
 from kvc.runtime.binding.executor import Unbegun, fail
 from kvc.runtime.binding.values import Values
-from kvc.runtime.delegates.host_checks import checks_of
-from kvc.runtime.delegates.partition_memory import partition_memory
+from kvc.runtime.delegates.host_values import Check, host_values
 from kvc.runtime.delegates.qnn.plan import (
     Bias,
     Feed,
@@ -31,11 +29,8 @@ from kvc.runtime.delegates.qnn.plan import (
 )
 from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.schema.errors import KvcError
-from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.model import Block
-from kvc.schema.ops import OPS, Aliasing
 
-Check = tuple[int, Callable[[], None]]
 Measured = tuple[Array, Array, Array]
 
 
@@ -79,24 +74,8 @@ def bind_call(
         constant: returns named data.
         call: of the plan of these sizes.
     """
-    graph = block.graph
-    memory = partition_memory(graph, sizes, inputs, outputs, arena, constant)
-    values = Values(graph, sizes, memory)
-    _place_views(graph, values)
-    checks = checks_of(graph, values, sizes)
+    values, checks = host_values(block.graph, sizes, inputs, outputs, arena, constant)
     return _Bound(method, block, values, outputs, call, checks).run
-
-
-def _place_views(graph: Graph, values: Values) -> None:
-    """Place the views of what the host has."""
-    constants = (isinstance(each.storage, Constant) for each in graph.values)
-    known = {*graph.inputs, *(i for i, constant in enumerate(constants) if constant)}
-    for instruction in graph.instructions:
-        first = instruction.arguments[0] if instruction.arguments else None
-        view = OPS[instruction.op].aliasing is Aliasing.VIEW
-        if view and isinstance(first, Ref) and first.value in known:
-            bind_view(instruction, values)
-            known |= {*instruction.results}
 
 
 class _Bound:

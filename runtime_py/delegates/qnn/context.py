@@ -6,16 +6,12 @@ needs it. Where the process has been lost, the next call builds again what it ne
 """
 
 import contextlib
-import mmap
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from kvc.runtime.arenas import align_up
 from kvc.runtime.arrays import Array
@@ -31,6 +27,7 @@ from kvc.runtime.delegates.qnn.model_file import (
     encode_model,
 )
 from kvc.runtime.delegates.qnn.plan import Plan, Stored
+from kvc.runtime.delegates.shared_arrays import SharedArrays
 from kvc.schema.errors import WorkerLost
 
 WEIGHTS: Final = "weights.bin"
@@ -71,7 +68,7 @@ class Context:
             try:
                 self._ready(call)
             except BaseException:
-                os.close(call.descriptor)
+                call.memory.close()
                 raise
             return call
 
@@ -98,10 +95,10 @@ class Context:
         process.ask(
             "bind",
             RUNNING_S,
-            call.descriptor,
+            call.memory.descriptor,
             name=name,
             number=call.number,
-            nbytes=call.nbytes,
+            nbytes=call.memory.nbytes,
             inputs=call.placed(call.plan.model.inputs),
             outputs=call.placed(call.plan.model.outputs),
         )
@@ -233,7 +230,7 @@ class Call:
         plan: what it runs.
         read: returns weights.
         found: the graph where it is there already.
-        nbytes, descriptor: of the memory.
+        memory: of its arrays, which the process sees too.
         process: in which it is bound, None before.
     """
 
@@ -248,46 +245,25 @@ class Call:
         """Lay inputs and outputs out, and make their memory."""
         self._context, self.found = context, found
         self.number, self.plan, self.read = number, plan, read
-        self._offsets: dict[str, int] = {}
-        end = 0
-        for value in (*plan.model.inputs, *plan.model.outputs):
-            self._offsets[value.name] = end
-            size = np.dtype(value.dtype).itemsize
-            end = align_up(end + size * int(np.prod(value.shape)))
-        self.nbytes = end
-        self._allocate()
-
-    def _allocate(self) -> None:
-        """Make the memory, of zeros, in which no process is bound yet."""
-        self._owner = os.getpid()
-        self.descriptor = os.memfd_create("kvc-qnn")
-        os.ftruncate(self.descriptor, self.nbytes)
-        memory = mmap.mmap(self.descriptor, self.nbytes)
-        self._arrays = {
-            value.name: np.ndarray(
-                value.shape, value.dtype, memory, self._offsets[value.name]
-            )
-            for value in (*self.plan.model.inputs, *self.plan.model.outputs)
-        }
+        passed = (*plan.model.inputs, *plan.model.outputs)
+        kinds = {value.name: (value.dtype, value.shape) for value in passed}
+        self.memory = SharedArrays("kvc-qnn", kinds)
         self.process: Process | None = None
 
     @property
     def arrays(self) -> Mapping[str, Array]:
-        """Return arrays over the memory, by name of inputs and outputs.
-
-        A fork makes memory of its own: that of its parent is the same for both.
-        """
-        if self._owner != os.getpid():
-            os.close(self.descriptor)
-            self._allocate()
-        return self._arrays
+        """Return arrays over the memory, by name of inputs and outputs."""
+        if self.memory.renew():
+            self.process = None
+        return self.memory.arrays
 
     def placed(
         self, values: Sequence[Value]
     ) -> list[tuple[str, int, int, tuple[int, ...]]]:
         """Return where values lie: name, number of the dtype, offset, shape."""
         return [
-            (v.name, KINDS[v.dtype], self._offsets[v.name], v.shape) for v in values
+            (v.name, KINDS[v.dtype], self.memory.places[v.name], v.shape)
+            for v in values
         ]
 
     def run(self) -> None:
@@ -299,4 +275,4 @@ class Call:
         try:
             self._context.forget(self)
         finally:
-            os.close(self.descriptor)
+            self.memory.close()
