@@ -66,6 +66,7 @@ from kvc.compiler.passes.narrow_caches import NarrowCaches
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
+from kvc.compiler.passes.select_early import SelectEarly
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.sink_indices import SinkIndices
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
@@ -231,7 +232,7 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     """Return the passes of a recipe before lowering, in order."""
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
     passes += [LendWholeMemory(), DropIdleWrites(), WriteThroughViews(), SinkIndices()]
-    passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
+    passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms(), SelectEarly()]
     if recipe.cache == "int8":
         passes += [DropDeadCode(), QuantizeCaches()]
     elif recipe.cache == "float16":
