@@ -5,6 +5,7 @@
 #include "elements.h"
 #include "kernels.h"
 #include "products.h"
+#include "rows.h"
 
 namespace kvc {
 namespace {
@@ -59,38 +60,47 @@ void gelu(const float* x, int64_t n, float* y) {
   }
 }
 
-// The activation of `gate` times `up`; the result may lie in the memory of either.
+// The result may lie in the memory of either operand.
 bool glu(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &gate = step.tensors[1], &up = step.tensors[2];
   if (out.count() == 0) return true;
-  const ProductKernels& kernels = product_kernels();
-  const auto activation =
-      step.integers[0] == 0 ? kernels.silu : (step.integers[0] == 1 ? gelu : kernels.gelu_tanh);
   const Loop<3> loop({&out, &gate, &up});
+  const bool together = loop.step(0) == 1 && loop.step(1) == 1 && loop.step(2) == 1;
   for_runs(loop, kGrain / 4, context.threads, [&](const int64_t(&at)[3], int64_t n) {
+    float* to = out.as<float>() + at[0];
+    const float *x = gate.as<const float>() + at[1], *y = up.as<const float>() + at[2];
+    if (together) {
+      gate_row(step.integers[0], x, y, n, to);
+      return;
+    }
     constexpr int64_t kPiece = 512;
-    float read[kPiece], active[kPiece];
+    float gates[kPiece], ups[kPiece];
     for (int64_t begin = 0; begin < n; begin += kPiece) {
       const int64_t count = std::min(kPiece, n - begin);
-      float* to = out.as<float>() + at[0] + begin * loop.step(0);
-      const float* x = gate.as<const float>() + at[1] + begin * loop.step(1);
-      const float* y = up.as<const float>() + at[2] + begin * loop.step(2);
-      if (loop.step(1) != 1) {
-        for (int64_t i = 0; i < count; ++i) read[i] = x[i * loop.step(1)];
-        x = read;
+      for (int64_t i = 0; i < count; ++i) {
+        gates[i] = x[(begin + i) * loop.step(1)];
+        ups[i] = y[(begin + i) * loop.step(2)];
       }
-      activation(x, count, active);
-      if (loop.step(0) == 1 && loop.step(2) == 1) {
-        for (int64_t i = 0; i < count; ++i) to[i] = active[i] * y[i];
-      } else {
-        for (int64_t i = 0; i < count; ++i) to[i * loop.step(0)] = active[i] * y[i * loop.step(2)];
-      }
+      gate_row(step.integers[0], gates, ups, count, gates);
+      for (int64_t i = 0; i < count; ++i) to[(begin + i) * loop.step(0)] = gates[i];
     }
   });
   return true;
 }
 
 }  // namespace
+
+void gate_row(int64_t activation, const float* gate, const float* up, int64_t n, float* y) {
+  const ProductKernels& kernels = product_kernels();
+  const auto activate = activation == 0 ? kernels.silu : (activation == 1 ? gelu : kernels.gelu_tanh);
+  constexpr int64_t kPiece = 512;
+  float active[kPiece];
+  for (int64_t begin = 0; begin < n; begin += kPiece) {
+    const int64_t count = std::min(kPiece, n - begin);
+    activate(gate + begin, count, active);
+    for (int64_t i = 0; i < count; ++i) y[begin + i] = active[i] * up[begin + i];
+  }
+}
 
 const Entry kFused[] = {
     {"kvc::rotary_embedding", rotary_embedding},
