@@ -232,7 +232,9 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     """Return the passes of a recipe before lowering, in order."""
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
     passes += [LendWholeMemory(), DropIdleWrites(), WriteThroughViews(), SinkIndices()]
-    passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms(), SelectEarly()]
+    passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
+    if _selects_early(recipe):
+        passes.append(SelectEarly())
     if recipe.cache == "int8":
         passes += [DropDeadCode(), QuantizeCaches()]
     elif recipe.cache == "float16":
@@ -254,6 +256,16 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
         passes += [FuseGlus(), GatherProducts()]
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
+
+
+def _selects_early(recipe: Recipe) -> bool:
+    """Tell whether places that nothing reads are left out.
+
+    Without a backend results have the bits of eager, whose products of one row are
+    rounded otherwise; and ranges are found over all places.
+    """
+    backends = _backends_of(recipe)
+    return bool(backends) and not any(each.calibrated for each in backends)
 
 
 def _backends_of(recipe: Recipe) -> tuple[Backend, ...]:

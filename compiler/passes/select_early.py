@@ -30,7 +30,7 @@ from kvc.compiler.passes.rewrite import (
 )
 from kvc.compiler.passes.same_index import counted_from_front
 from kvc.schema.ops import OPS, Aliasing
-from kvc.schema.types import Dim, TensorType, add_dims
+from kvc.schema.types import Affine, Dim, TensorType, add_dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +197,19 @@ def _selection(node: Node) -> _Places | None:
     axis = dim % len(whole.type.dims)
     size = whole.type.dims[axis]
     start = counted_from_front(place, size)
-    if start is None or count in (size, 0):
+    if start is None or count in (size, 0) or not _is_place(place):
         return None
     return _Places(axis, start, count)
+
+
+def _is_place(start: Argument) -> bool:
+    """Tell whether a start is a number, or sizes that only add to it.
+
+    What could be negative for some sizes would count from the end for those.
+    """
+    if not isinstance(start, Affine):
+        return True
+    return start.constant >= 0 and all(factor > 0 for _, factor in start.parts)
 
 
 def _way(node: Node, places: _Places) -> _Way | None:

@@ -18,13 +18,6 @@ from kvc.runtime.binding.executor import Unbegun, fail
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.delegates.base import first_write
-from kvc.runtime.delegates.cpu.merging import (
-    GLU,
-    NORM,
-    QUANTIZE,
-    ROWS,
-    products_of_rows,
-)
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.native import (
     ABSENT,
@@ -54,10 +47,17 @@ from kvc.schema.graph import Argument, Graph, Instruction
 from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
+from kvc.schema.row_products import (
+    GLU,
+    NORM,
+    QUANTIZE,
+    ROWS,
+    products_of_rows,
+)
 from kvc.schema.verify.signatures import check_at, sized_together
 
 _COPY = "aten::copy"
-_PRODUCTS = "linears_of_rows"  # of quantized rows, see merging.py
+_PRODUCTS = "linears_of_rows"  # of quantized rows, see row_products.py
 _CAST = "aten::_to_copy"
 _CHECK_INDEX = "kvc::check_index"
 _CHECK_SIZE = "kvc::check_size"

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
-from kvc.runtime.delegates.cpu import merging
-from kvc.runtime.delegates.cpu.merging import products_of_rows
+from kvc.schema import row_products
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import (
     Alias,
@@ -23,6 +22,7 @@ from kvc.schema.graph import (
     Storage,
     Value,
 )
+from kvc.schema.row_products import products_of_rows, unwritten
 from kvc.schema.types import TensorType
 
 WIDTH, ROWS = 40, 50
@@ -68,7 +68,7 @@ def test_rows_made_with_products_have_the_bits_of_those_made_before(path, monkey
     x = np.random.default_rng(0).normal(size=(WIDTH, ROWS)).astype(np.float32)
     with load(path) as together:
         found = [together.session().forward(x[:, :n]) for n in (1, 3, 9, ROWS)]
-    monkeypatch.setattr(merging, "_source", lambda *_: ())
+    monkeypatch.setattr(row_products, "_source", lambda *_: ())
     with load(path) as apart:
         expected = [apart.session().forward(x[:, :n]) for n in (1, 3, 9, ROWS)]
     for one, other in zip(found, expected, strict=True):
@@ -137,6 +137,7 @@ def test_what_makes_the_rows_alone_goes_with_them(source: Instruction):
     rows = {"value0": Scratch(0, 64)}
     made = graph(source, QUANTIZE, product(6), product(8), **rows)
     assert products_of_rows(made) == {3: (0, 1, 2, 3)}
+    assert unwritten(made) == {0, 1, 2, 3}
     parted = (source, view(7, 9), QUANTIZE, product(6))
     assert products_of_rows(graph(*parted, **rows)) == {3: (0, 2, 3)}
 

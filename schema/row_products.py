@@ -55,6 +55,17 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     return groups
 
 
+def unwritten(graph: Graph) -> frozenset[int]:
+    """Return the values that no step writes: rows that their products read alone."""
+    return frozenset(
+        value
+        for group in products_of_rows(graph).values()
+        for index in group
+        if graph.instructions[index].op not in LINEARS
+        for value in graph.instructions[index].results
+    )
+
+
 def _source(
     graph: Graph, quantizing: int, readers: Mapping[int, set[int]]
 ) -> tuple[int, ...]:
