@@ -140,7 +140,8 @@ class Normed(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "written"), [("cpu_q8", False), ("xnnpack_q8", True), ("vulkan_q8", True)]
+    ("recipe", "written"),
+    [("cpu_q8", False), ("xnnpack_q8", True), ("vulkan_q8", True)],
 )
 def test_only_what_a_backend_makes_on_the_way_is_not_foretold(
     tmp_path, recipe, written
