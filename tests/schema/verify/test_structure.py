@@ -176,6 +176,13 @@ def test_a_string_of_many_that_lies_nowhere_is_refused(change):
     refuse(patched(first, other), "a string is misplaced")
 
 
+def test_a_string_of_many_without_an_end_is_refused():
+    first, *_ = POOL._targets("ops")
+    (count,) = struct.unpack_from("<I", RAW, first)
+    for other in (count - 1, 2**31 - 1):
+        refuse(patched(first, struct.pack("<I", other)), "a string has no end")
+
+
 @pytest.mark.parametrize(
     ("at", "change", "text"),
     [
