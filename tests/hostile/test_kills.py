@@ -3,9 +3,11 @@
 import os
 import shutil
 import signal
+import sys
 from functools import partial
 
 import pytest
+from forked_commands import Forked, Spawned
 from hand_built import affine_program, write_bundle
 from killed_runs import Judge, apart
 from resident_memory import LINUX
@@ -132,6 +134,44 @@ def after(prepare, run, bundle, tmp_path):
     prepare(bundle, at)
     run(at)
     return apart(at)[0]
+
+
+@LINUX
+def test_a_command_in_a_fork_does_what_it_does_and_says_how_it_ended(tmp_path):
+    (tmp_path / LEFT_OVER).write_bytes(b"half")
+
+    assert Forked(["gc", str(tmp_path)]).wait() == 0
+    assert list(tmp_path.iterdir()) == []
+    assert Forked(["verify", str(tmp_path / "none.kvc")]).wait() != 0
+
+
+@LINUX
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_command_is_killed_at_a_system_call(forked, tmp_path):
+    kept = tmp_path / "files" / LEFT_OVER
+    kept.parent.mkdir()
+    kept.write_bytes(b"half")
+    command = ["gc", str(kept.parent)]
+    traced = ["-f", "-qq", "-o", str(tmp_path / "calls"), "--trace=unlink,unlinkat"]
+    tracing = ["--inject=unlink,unlinkat:signal=KILL:when=1", *traced]
+    if forked:
+        process = Forked(command, tracing)
+    else:
+        process = Spawned([sys.executable, "-m", "kvc.tools", *command], tracing)
+
+    assert process.wait() == -signal.SIGKILL
+    assert kept.exists()
+    assert LEFT_OVER in (tmp_path / "calls").read_text()
+
+
+@LINUX
+def test_a_fork_that_runs_on_can_be_killed(tmp_path):
+    os.mkfifo(tmp_path / "waits")
+    process = Forked(["run", str(tmp_path / "waits"), "decode"])
+    process.kill()
+
+    assert process.wait() == -signal.SIGKILL
 
 
 @pytest.fixture
