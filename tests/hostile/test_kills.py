@@ -4,15 +4,18 @@ import os
 import shutil
 import signal
 import sys
-from functools import partial
+from functools import cache, partial
 
 import pytest
+import tiny_decoder
 from forked_commands import Forked, Spawned
 from hand_built import affine_program, write_bundle
 from killed_runs import Judge, apart
 from resident_memory import LINUX
 from stateful_programs import linear_program
 
+from kvc.compiler import compile_program
+from kvc.recipes import load_recipe
 from kvc.runtime import load
 from kvc.schema.container import collect_garbage, join_bundle, split_bundle
 
@@ -51,6 +54,11 @@ def bundle(tmp_path):
     return write_bundle(tmp_path / "whole.kvc", affine_program())
 
 
+def prepare_compile(bundle, at):
+    shutil.copyfile(bundle, at / "model.kvc")
+    tiny_bundle()  # once, not in each process
+
+
 def prepare_join(bundle, at):
     split_bundle(bundle, at / "model.kvc")
     write_bundle(at / "joined.kvc", linear_program())
@@ -81,6 +89,17 @@ def old_session(bundle):
     return old
 
 
+def compiled(at):
+    """Write what was compiled, with a data file."""
+    tiny_bundle().save(at / "model.kvc", data="external")
+
+
+@cache
+def tiny_bundle():
+    spec = tiny_decoder.factory()
+    return compile_program(spec.model, spec.methods, load_recipe("fp32"))
+
+
 def join(at):
     join_bundle(at / "model.kvc", at / "joined.kvc")
 
@@ -99,6 +118,7 @@ def save(at):
 
 
 RUNS = {
+    "compile": (prepare_compile, compiled),
     "join": (prepare_join, join),
     "split": (prepare_split, split),
     "gc": (prepare_gc, collect_garbage),
