@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Protocol
@@ -84,21 +84,26 @@ class Forked:
     def _attach(self, tracing: Sequence[str]) -> None:
         pid = self._process.pid
         assert pid is not None
+        self._until(lambda: _status(pid)["State"].startswith("T"))
         command = ["strace", *tracing, "-p", str(pid)]
         self._tracer = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        self._until(lambda: _status(pid)["TracerPid"] != "0")
+        os.kill(pid, signal.SIGCONT)
+
+    def _until(self, holds: Callable[[], bool]) -> None:
+        """Wait for something. It must not go on before it is traced, or stop after."""
         last = time.monotonic() + ATTACH_SECONDS
-        while not _stopped_and_traced(pid):
-            if self._tracer.poll() is not None or time.monotonic() > last:
+        while not holds():
+            if time.monotonic() > last:
                 self.kill()
                 raise RuntimeError("strace did not attach")
             time.sleep(0.005)
-        os.kill(pid, signal.SIGCONT)
 
 
-def _stopped_and_traced(pid: int) -> bool:
+def _status(pid: int) -> dict[str, str]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    status = dict(line.split(":", 1) for line in lines)
-    return status["TracerPid"].strip() != "0" and status["State"].split()[0] in "tT"
+    fields = (line.partition(":") for line in lines)
+    return {name: value.strip() for name, _, value in fields}
 
 
 def _run(arguments: Sequence[str], stops: bool) -> None:
