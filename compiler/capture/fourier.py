@@ -159,8 +159,8 @@ def _several(
     last_first: bool,
     axes: Sequence[int] | None,
     x: Tensor,
-    s: Sequence[int] | None = None,
-    dim: Sequence[int] | None = None,
+    s: int | Sequence[int] | None = None,
+    dim: int | Sequence[int] | None = None,
     norm: str | None = None,
     *,
     out: object = None,
@@ -178,6 +178,7 @@ def _several(
         norm: as torch has it.
         out: refused.
     """
+    s, dim = ((each,) if isinstance(each, int) else each for each in (s, dim))
     chosen = axes if dim is None else dim
     if chosen is None:
         chosen = range(-len(s), 0) if s is not None else range(-x.dim(), 0)

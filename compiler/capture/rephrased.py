@@ -2,10 +2,10 @@
 
 torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
 (`recurrent`) in code that turns a dynamic size into a number; Fourier transforms
-are products with matrices here (`fourier`), windows of signals are constants
-(`signal_windows`), rows that `embedding` shortens stay as they are in their table
-(`renormed`). In: a call of such a function. Out: its result, computed by
-functions that torch traces for all sizes.
+are products with matrices here (`fourier`), linear interpolation is a sum by constant
+weights (`resampled`), windows of signals are constants (`signal_windows`), rows that
+`embedding` shortens stay as they are in their table (`renormed`). In: a call of such a
+function. Out: its result, computed by functions that torch traces for all sizes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ from kvc.compiler.capture.fourier import FOURIER
 from kvc.compiler.capture.questions import claim
 from kvc.compiler.capture.recurrent import RECURRENT
 from kvc.compiler.capture.renormed import bounded_embedding
+from kvc.compiler.capture.resampled import interpolate
 from kvc.compiler.capture.signal_windows import WINDOWS
 
 Size = int | SymInt
@@ -90,6 +91,17 @@ def _max_pool1d(
     return (pooled, places.squeeze(-2)) if return_indices else pooled
 
 
+def _narrow(x: Tensor, dim: int, start: object, length: Size) -> Tensor | None:
+    """Take nothing of an axis, from wherever a tensor says."""
+    empty = isinstance(start, Tensor) and isinstance(length, int) and length == 0
+    return x.narrow(dim, 0, 0) if empty else None
+
+
+def _polygamma_(x: Tensor, n: int) -> Tensor:
+    """Write over x, which torch does not trace."""
+    return x.copy_(torch.polygamma(n, x))
+
+
 def _one(setting: int | Sequence[int]) -> int:
     return setting if isinstance(setting, int) else setting[0]
 
@@ -114,7 +126,11 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     Tensor.tensor_split: _tensor_split,
     torch.max_pool1d: _max_pool1d,
     functional.max_pool1d: _max_pool1d,
+    torch.narrow: _narrow,
+    Tensor.narrow: _narrow,
+    Tensor.polygamma_: _polygamma_,
     functional.embedding: bounded_embedding,
+    functional.interpolate: interpolate,
     **RECURRENT,
     **FOURIER,
     **WINDOWS,

@@ -115,8 +115,12 @@ def index_fill(named: Named, _: TensorType | None) -> Call:
     dtype, rank = tensor.type.dtype, max(1, len(tensor.type.dims))
     filled = cast(value, dtype) if isinstance(value, Value) else full((), value, dtype)
     indices = (*(None,) * (dim % rank), index)
-    values = {"self": tensor, "indices": indices, "values": filled}
-    return Call("aten::index_put", {**values, "accumulate": False})
+    row = tensor if tensor.type.dims else viewed(tensor, 1)
+    values = {"self": row, "indices": indices, "values": filled}
+    call = Call("aten::index_put", {**values, "accumulate": False})
+    if row is tensor:
+        return call
+    return Call("aten::view", {"self": Made(call, row.type), "size": ()})
 
 
 def scatter_reduce(named: Named, _: TensorType | None) -> Call:

@@ -5,6 +5,7 @@ inputs, buffers, what earlier steps made, and what else the sample takes. `Toget
 the module of several programs, which share nothing.
 """
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -187,6 +188,18 @@ class Together(nn.Module):
             results += code.results_of(tensors[at : at + code.takes], held)
             at += code.takes
         return tuple(results)
+
+
+def place_of(error: BaseException) -> int | None:
+    """Return the place of the program that a `Together` was in when it failed."""
+    found = None
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
+            if frame.f_code is Together.forward.__code__:
+                found = frame.f_locals.get("number")
+        cause = cause.__cause__ or cause.__context__
+    return found
 
 
 def method_of(programs: Sequence[OperatorProgram]) -> Method:

@@ -153,8 +153,11 @@ class _Author:
                 return
 
     def _take(self, program: OperatorProgram) -> bool:
-        """Take a longer program if eager can do it, and all is small and real."""
-        held = copies(program.held)
+        """Take a longer program if eager can do it, and all is small and real.
+
+        Not taken is what draws random numbers.
+        """
+        held, random_state = copies(program.held), torch.get_rng_state()
         with torch.no_grad():
             try:
                 made = [
@@ -163,6 +166,8 @@ class _Author:
                 ]
             except Exception:
                 return False
+        if not torch.equal(torch.get_rng_state(), random_state):
+            return False
         first, second = made
         added = len(first) - len(self.made[0])
         if added < 1 or len(first) != len(second):

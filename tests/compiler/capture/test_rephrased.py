@@ -1,0 +1,36 @@
+"""Functions that capture replaces by others, against eager."""
+
+import torch
+from module_outcomes import Applied, outcome
+
+X = torch.arange(12.0).reshape(3, 4).sin()
+
+
+def _polygamma_in_place(x):
+    held = x * 2 + 3
+    held.t().polygamma_(1)
+    return held
+
+
+def test_polygamma_writes_over_what_it_is_given(tmp_path):
+    given = (X,)
+    found = outcome(Applied(_polygamma_in_place), given, {}, tmp_path / "a.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_nothing_is_taken_of_an_axis_from_where_a_tensor_says(tmp_path):
+    def nothing(x):
+        return x.narrow(1, (x > 0).sum() // 12, 0), torch.narrow(
+            x, 0, x[0, 0].long(), 0
+        )
+
+    found = outcome(Applied(nothing), (X,), {}, tmp_path / "b.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_a_dtype_is_converted_to_as_primitives_do(tmp_path):
+    def convert(x):
+        return torch.ops.prims.convert_element_type(x, torch.float64)
+
+    found = outcome(Applied(convert), (X,), {}, tmp_path / "c.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
