@@ -9,10 +9,12 @@ function. Out: its result, computed by functions that torch traces for all sizes
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import SymInt, Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
 from kvc.compiler.capture.fourier import FOURIER
 from kvc.compiler.capture.questions import claim
@@ -102,6 +104,32 @@ def _polygamma_(x: Tensor, n: int) -> Tensor:
     return x.copy_(torch.polygamma(n, x))
 
 
+def _unsafe_split(
+    x: Tensor, into: Size | Sequence[Size], dim: int = 0
+) -> Sequence[Tensor]:
+    """Split into views, as torch does, which writes go through."""
+    return x.split(into, dim)  # type: ignore[arg-type, no-untyped-call]  # torch takes both
+
+
+def _unsafe_chunk(x: Tensor, into: int, dim: int = 0) -> Sequence[Tensor]:
+    return x.chunk(into, dim)
+
+
+def _copied(view: Callable[..., object]) -> Callable[..., object]:
+    """Return what copies what a view shows, in the order of its elements.
+
+    torch's trace has copies in the order of the view's memory.
+    """
+
+    def copied(*args: object, **kwargs: object) -> object:
+        if kwargs:
+            return None
+        whole = partial(torch.clone, memory_format=torch.contiguous_format)
+        return tree_map_only(Tensor, whole, view(*args))
+
+    return copied
+
+
 def _one(setting: int | Sequence[int]) -> int:
     return setting if isinstance(setting, int) else setting[0]
 
@@ -112,6 +140,7 @@ _NAMES = {
     "tensor": "x",
     "split_size_or_sections": "into",
     "split_size": "into",
+    "split_sizes": "into",
     "chunks": "into",
     "indices_or_sections": "into",
     "sections": "into",
@@ -129,6 +158,15 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     torch.narrow: _narrow,
     Tensor.narrow: _narrow,
     Tensor.polygamma_: _polygamma_,
+    torch.unsafe_split: _unsafe_split,
+    Tensor.unsafe_split: _unsafe_split,
+    torch.unsafe_split_with_sizes: _unsafe_split,
+    Tensor.unsafe_split_with_sizes: _unsafe_split,
+    torch.unsafe_chunk: _unsafe_chunk,
+    Tensor.unsafe_chunk: _unsafe_chunk,
+    torch.permute_copy: _copied(torch.permute),
+    torch.t_copy: _copied(torch.t),
+    torch.transpose_copy: _copied(torch.transpose),
     functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
     **RECURRENT,

@@ -187,16 +187,20 @@ def index_put(named: Named, _: TensorType | None) -> Call:
     mask = indices[masks[0]]
     trailing = len(tensor.type.dims) - masks[0] - len(mask.type.dims)
     single = sum(index is not None for index in indices) == 1
-    if not single or mask.type.dtype is not DType.BOOL or named["accumulate"]:
-        raise Unsupported("a boolean index beside another, or one that accumulates")
+    if not single or mask.type.dtype is not DType.BOOL:
+        raise Unsupported("a boolean index beside another")
     if not _fits_trailing(values.type, trailing, len(tensor.type.dims)):
         raise Unsupported(
             "a boolean index that is given a value for each element it picks; give "
             "it one value, or write torch.where with values of the full shape"
         )
     condition = _with_trailing_ones(mask, trailing)
+    new: Tensor = values
+    if named["accumulate"]:
+        both = {"self": tensor, "other": values, "alpha": 1}
+        new = Made(Call("aten::add.Tensor", both), tensor.type)
     return Call(
-        "aten::where.self", {"condition": condition, "self": values, "other": tensor}
+        "aten::where.self", {"condition": condition, "self": new, "other": tensor}
     )
 
 

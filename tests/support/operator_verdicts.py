@@ -23,6 +23,7 @@ from operator_programs import (
     OperatorProgram,
     Tensors,
     Together,
+    bits_equal,
     copies,
     method_of,
     place_of,
@@ -187,7 +188,7 @@ def _expected(program: OperatorProgram) -> list[Tensors] | None:
     except Exception:
         return None
     pairs = zip(_flat(first), _flat(second), strict=True)
-    return first if all(_bits_equal(one, other) for one, other in pairs) else None
+    return first if all(bits_equal(one, other) for one, other in pairs) else None
 
 
 def _by(recipe: str, some: Sequence[Held], path: Path) -> list[Verdict]:
@@ -233,7 +234,7 @@ def _as_tensor(made: object) -> Tensor:
 
 def _compared(held: Held, found: Sequence[Tensors], recipe: str) -> Verdict:
     pairs = list(zip(_flat(found), _flat(held.expected), strict=True))
-    if all(_bits_equal(one, other) for one, other in pairs):
+    if all(bits_equal(one, other) for one, other in pairs):
         return Verdict("same bits")
     nothing: list[Tensor | None] = [None] * len(pairs)
     why = _differences(pairs, nothing)
@@ -249,13 +250,6 @@ def _compared(held: Held, found: Sequence[Tensors], recipe: str) -> Verdict:
 
 def _flat(calls: Sequence[Tensors]) -> list[Tensor]:
     return [each for call in calls for each in call]
-
-
-def _bits_equal(one: Tensor, other: Tensor) -> bool:
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    same = (one == other) & (one.signbit() == other.signbit())
-    return bool((same | (one.isnan() & other.isnan())).all())
 
 
 def _differences(

@@ -86,6 +86,12 @@ def test_it_equals_eager(name, tmp_path):
     assert (found.kind, found.reason) == ("equal", "")
 
 
+def test_a_quarter_turn_leaves_small_numbers_beside_great_ones(tmp_path):
+    x = torch.tensor([4.0, 4, 0, 2.0**63, 0, 1, 1])
+    found = outcome(Applied(fft.irfft), (x,), {}, tmp_path / "turn.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
 @pytest.mark.parametrize("length", [400, 2047, 2048])
 def test_long_transforms_are_as_close_as_sums_of_products(tmp_path, length):
     x = torch.randn(2, length)

@@ -68,6 +68,11 @@ CASES = {
     "searchsorted from the left": lambda x: torch.searchsorted(x.sort().values, x, side="left"),
     "searchsorted in the order of a sorter": lambda x: torch.searchsorted(x, x.flip(0), sorter=x.argsort(-1), right=True),
     "searchsorted of a number": lambda x: [torch.searchsorted(x[0].sort().values, 0.5, right=r) for r in (True, False)],
+    "a mask of where to add": lambda x: [
+        torch.index_put(x, (x > 0,), torch.tensor(2.0), accumulate=True),
+        torch.index_put(x, (x[:, 0] > 0,), x[1], accumulate=True),
+        torch.index_put(x > 0.5, (x < 0,), torch.tensor(True), accumulate=True),
+    ],
     "put": lambda x: x.put(torch.tensor([[0, -1], [3, 5]]), torch.arange(4.0)),
     "put, added up": lambda x: x.t().put(torch.tensor([1, 1, 7]), torch.ones(3), accumulate=True),
     "index_reduce": lambda x: [
