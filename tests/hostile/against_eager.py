@@ -63,13 +63,18 @@ class Record:
         self.findings: list[list[object]] = known.get("findings", [])
         self.seconds: float = known.get("seconds", 0.0)
 
-    def forget_failures(self) -> list[int]:
-        """Forget what failed or was refused; return the numbers of these programs."""
-        numbers = [int(str(one[0])) for one in (*self.findings, *self.refused)]
-        self.kinds -= Counter(str(finding[1]) for finding in self.findings)
-        self.kinds -= Counter({"refused": len(self.refused)})
-        self.findings, self.refused = [], []
-        return sorted(numbers)
+    def failures(self) -> list[int]:
+        """Return the numbers of programs that failed or were refused."""
+        return sorted(int(str(one[0])) for one in (*self.findings, *self.refused))
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Forget what came of such programs."""
+        findings = [one for one in self.findings if one[0] in numbers]
+        refused = [one for one in self.refused if one[0] in numbers]
+        self.kinds -= Counter(str(finding[1]) for finding in findings)
+        self.kinds -= Counter({"refused": len(refused)})
+        self.findings = [one for one in self.findings if one not in findings]
+        self.refused = [one for one in self.refused if one not in refused]
 
     def add(self, number: int, answer: object) -> None:
         """Note what came of a program."""
@@ -106,7 +111,11 @@ def run(record: Record, judge: Judge, numbers: range, seconds: float) -> None:
 
 def run_again(record: Record, judge: Judge) -> None:
     """Try once more what has failed, and what was refused."""
-    try_all(record, judge, record.forget_failures())
+    numbers, batch = record.failures(), TOGETHER[record.length] * 3
+    for first in range(0, len(numbers), batch):
+        some = numbers[first : first + batch]
+        record.forget(some)
+        try_all(record, judge, some)
 
 
 def try_all(record: Record, judge: Judge, numbers: Sequence[int]) -> None:

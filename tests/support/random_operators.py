@@ -167,13 +167,13 @@ class _Author:
         if not torch.equal(torch.get_rng_state(), random_state):
             return False
         first, second = made
-        pairs = zip((*first, *second), (*apart[0], *apart[1]), strict=True)
-        if not all(bits_equal(one, other) for one, other in pairs):
-            return False
         added = len(first) - len(self.made[0])
         if added < 1 or len(first) != len(second):
             return False
         if not all(map(_is_small, (*first, *second))):
+            return False
+        pairs = zip((*first, *second), (*apart[0], *apart[1]), strict=True)
+        if not all(bits_equal(one, other) for one, other in pairs):
             return False
         *before, last = program.code.steps
         steps = (*before, replace(last, count=added))
