@@ -108,7 +108,8 @@ def _unsafe_split(
     x: Tensor, into: Size | Sequence[Size], dim: int = 0
 ) -> Sequence[Tensor]:
     """Split into views, as torch does, which writes go through."""
-    return x.split(into, dim)  # type: ignore[arg-type, no-untyped-call]  # torch takes both
+    made: Sequence[Tensor] = x.split(into, dim)  # type: ignore[no-untyped-call]
+    return made
 
 
 def _unsafe_chunk(x: Tensor, into: int, dim: int = 0) -> Sequence[Tensor]:

@@ -29,19 +29,22 @@ def interpolate(
     antialias: bool = False,
 ) -> Tensor | None:
     """Resize x [batch, channels, ...] to a size, or by a factor; one is given."""
-    axes = _AXES.get(mode)
-    if x.dim() - 2 != axes or antialias or (size is None) is (scale_factor is None):
+    axes = x.dim() - 2
+    one_given = (size is None) is not (scale_factor is None)
+    if _AXES.get(mode) != axes or antialias or not one_given:
         return None
-    factors = _each(scale_factor, axes)
-    sizes = _each(size, axes)
-    if sizes is None and factors is not None:
+    factors: list[float] | None = _each(scale_factor, axes)
+    sizes: list[Size] | None = _each(size, axes)
+    if len(factors or sizes or ()) != axes:
+        return None
+    if factors is not None:
         lengths: Sequence[Size] = x.shape[2:]
-        pairs = zip(lengths, factors, strict=False)
+        pairs = zip(lengths, factors, strict=True)
         sizes = [int(n * by) if isinstance(n, int) else n for n, by in pairs]
-        factors = None if recompute_scale_factor else factors
-    if sizes is None or len(sizes) != axes:
-        return None
-    return _resized(x, sizes, bool(align_corners), factors or [None] * axes)
+    assert sizes is not None, "one of both is given"
+    nothing: list[float | None] = [None] * axes
+    scales = nothing if factors is None or recompute_scale_factor else factors
+    return _resized(x, sizes, bool(align_corners), scales)
 
 
 def _each(given: Setting | Sequence[Setting] | None, axes: int) -> list[Setting] | None:
@@ -57,17 +60,18 @@ def _resized(
     align_corners: bool,
     scales: Sequence[float | None],
 ) -> Tensor | None:
-    """Resize the last axes, the last one first; None if a size is dynamic."""
+    """Resize the last axes, the last one first; None if a size is dynamic or 0."""
     lengths: Sequence[Size] = x.shape[2:]
-    fixed = all(isinstance(size, int) for size in (*lengths, *sizes))
+    each = (*lengths, *sizes)
+    fixed = all(isinstance(size, int) and size > 0 for size in each)
     if not fixed or not x.is_floating_point():
         return None
-    kind = torch.float64 if x.dtype is torch.float64 else torch.float32
-    made = x.to(kind)
+    kind = "float64" if x.dtype is torch.float64 else "float32"
+    made = x.to(getattr(torch, kind))
     for axis in reversed(range(len(lengths))):
         length, size = int(lengths[axis]), int(sizes[axis])
         step = _step(length, size, align_corners, scales[axis], kind)
-        places, weights = _neighbours(length, size, align_corners, step)
+        places, weights = _neighbours(length, size, align_corners, step, kind)
         shape = (size, *[1] * (len(lengths) - 1 - axis))
         low, high = (
             made.index_select(axis + 2, torch.from_numpy(place))
@@ -79,32 +83,33 @@ def _resized(
 
 
 def _step(
-    length: int, size: int, align_corners: bool, scale: float | None, kind: torch.dtype
-) -> "np.floating[np.typing.NBitBase]":
+    length: int, size: int, align_corners: bool, scale: float | None, kind: str
+) -> float:
     """Return how far apart in the given axis two neighbours of the result lie."""
-    number = np.float64 if kind is torch.float64 else np.float32
     if align_corners:
-        return number(length - 1) / number(size - 1) if size > 1 else number(0)
-    return number(1 / scale) if scale else number(length) / number(size)
+        parts = (length - 1, size - 1) if size > 1 else (0, 1)
+    else:
+        parts = (length, size)
+    whole, count = np.array(parts, kind)
+    if scale and not align_corners:
+        return float(np.array(1 / scale, kind))
+    return float(whole / count)
 
 
 def _neighbours(
-    length: int,
-    size: int,
-    align_corners: bool,
-    step: "np.floating[np.typing.NBitBase]",
-) -> tuple[Sequence[NDArray[np.int64]], Sequence[NDArray[np.generic]]]:
-    """Return for each place of the result two of the given axis, and their weights."""
-    kind = step.dtype.type
+    length: int, size: int, align_corners: bool, step: float, kind: str
+) -> tuple[Sequence[NDArray[np.int64]], Sequence[NDArray[np.float64]]]:
+    """Return for each place of the result two of the given axis, and their weights.
+
+    Weights are computed and rounded in `kind`, as torch does.
+    """
     count = np.arange(size)
     if length == size:
         return (count, count), (np.ones(size, kind), np.zeros(size, kind))
-    place = count.astype(kind)
-    if not align_corners:
-        place = np.maximum(step * (place + kind(0.5)) - kind(0.5), kind(0))
-    else:
-        place = step * place
+    place: NDArray[np.float64] = count.astype(kind)
+    shift = 0 if align_corners else 0.5
+    place = np.maximum((place + shift) * step - shift, 0)
     low = np.minimum(place.astype(np.int64), length - 1)
     high = np.minimum(low + 1, length - 1)
-    part = np.clip(place - low.astype(kind), kind(0), kind(1))
-    return (low, high), (kind(1) - part, part)
+    part = np.clip(place - low.astype(kind), 0, 1)
+    return (low, high), (1 - part, part)

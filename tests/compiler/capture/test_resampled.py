@@ -2,14 +2,17 @@
 
 from math import inf, nan
 
+import pytest
 import torch
 from module_outcomes import outcome
 from torch import nn
 from torch.nn.functional import interpolate
 
 from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler.capture import resampled
 from kvc.runtime import load
 
+X = torch.arange(24.0).sin().reshape(2, 2, 6)
 WAYS = (
     {"scale_factor": 1.7},
     {"scale_factor": 1.7, "recompute_scale_factor": True},
@@ -51,9 +54,17 @@ class Doubled(nn.Module):
 
 
 def test_a_dynamic_size_is_interpolated_too(tmp_path):
-    x = torch.arange(24.0).sin().reshape(2, 2, 6)
-    method = Method("forward", (x,), dynamic={"x": {2: Dim("size", 3, 8)}})
+    method = Method("forward", (X,), dynamic={"x": {2: Dim("size", 3, 8)}})
     compile_program(Doubled(), [method]).save(tmp_path / "doubled.kvc")
     with load(tmp_path / "doubled.kvc") as program:
-        for given in (x, x[..., :4]):
+        for given in (X, X[..., :4]):
             torch.testing.assert_close(program.forward(given), Doubled()(given))
+
+
+@pytest.mark.parametrize(
+    "way", [{"size": 0}, {"scale_factor": [2.0, 3.0]}, {"size": [4, 4]}]
+)
+def test_what_eager_refuses_is_left_to_torch(way):
+    with pytest.raises((RuntimeError, ValueError)):
+        interpolate(X, mode="linear", **way)
+    assert resampled.interpolate(X, mode="linear", **way) is None
