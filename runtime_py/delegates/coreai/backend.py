@@ -22,7 +22,7 @@ from kvc.runtime.delegates.base import (
     library_unless,
     on_host,
 )
-from kvc.runtime.delegates.coreai.calls import bind_call, convert_into
+from kvc.runtime.delegates.coreai.calls import Bound, convert_into
 from kvc.runtime.delegates.coreai.context import Context
 from kvc.runtime.delegates.coreai.function import Weight
 from kvc.runtime.delegates.coreai.library import TARGET, check_installed
@@ -127,11 +127,7 @@ class CoreAI(Delegate):
         """Return the bytes of weights that were written for Core AI, by name."""
         if self._context is None:
             return {}
-        names, found = self._options.program.names, dict[str, int]()
-        for weight, nbytes in self._context.stored.items():
-            name = names[weight.data].name
-            found[name] = found.get(name, 0) + nbytes
-        return found
+        return self._context.packed(self._options.program.names)
 
     def close(self) -> None:
         """End the process that has the library."""
@@ -179,7 +175,8 @@ class CoreAIHandle(Handle):
         plan = self.plan({name: sizes[name] for name in symbols})
         make = partial(self._context.call, plan, self._together, self._weight)
         call = workspace.own((self, plan.function.name), make)
-        return bind_call(
+        return Bound(
+            call,
             self._method,
             self._block,
             sizes,
@@ -187,8 +184,7 @@ class CoreAIHandle(Handle):
             on_host(outputs),
             workspace.arena,
             self._constant,
-            call,
-        )
+        ).run
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
         """Return the plan of some sizes.

@@ -25,12 +25,12 @@ from kvc.runtime.delegates.coreai.plan import (
     OUTSIDE,
     Changed,
     Feed,
-    Handed,
     Indexed,
     Looked,
     Plan,
     Take,
 )
+from kvc.runtime.delegates.host_runs import Handed
 from kvc.schema.backends.coreai import ATTENTION
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.dtypes import DType

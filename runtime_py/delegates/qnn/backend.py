@@ -26,8 +26,9 @@ from kvc.runtime.delegates.base import (
     library_unless,
     on_host,
 )
+from kvc.runtime.delegates.host_runs import PlanCall
 from kvc.runtime.delegates.operands import check_taken
-from kvc.runtime.delegates.qnn.calls import Call, bind_call, rounded
+from kvc.runtime.delegates.qnn.calls import Bound, rounded
 from kvc.runtime.delegates.qnn.context import Context, Graph
 from kvc.runtime.delegates.qnn.context_file import (
     BadContexts,
@@ -168,11 +169,7 @@ class Qnn(Delegate):
         """Return the bytes of weights that were written for the device, by name."""
         if self._context is None:
             return {}
-        names, found = self._options.program.names, dict[str, int]()
-        for stored, nbytes in self._context.stored.items():
-            name = names[stored.data].name
-            found[name] = found.get(name, 0) + nbytes
-        return found
+        return self._context.packed(self._options.program.names)
 
     def close(self) -> None:
         """End the process that has the library."""
@@ -216,11 +213,12 @@ class QnnHandle(Handle):
         plan = self.plan({name: sizes[name] for name in self._symbols})
         found = self._graph(plan)
 
-        def make() -> Call:
+        def make() -> PlanCall[Plan]:
             return self._context.call(plan, self.weight, found)
 
         call = workspace.own((self, plan.model.name), make)
-        return bind_call(
+        return Bound(
+            call,
             self._method,
             self._block,
             sizes,
@@ -228,8 +226,7 @@ class QnnHandle(Handle):
             on_host(outputs),
             workspace.arena,
             lambda name: self._buffers[name].array(),
-            call,
-        )
+        ).run
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
         """Return the plan of some sizes.

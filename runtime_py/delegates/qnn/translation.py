@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from kvc.runtime.delegates.cache_writes import Writes
+from kvc.runtime.delegates.host_runs import Handed
 from kvc.runtime.delegates.qnn.attended import Update, hiding, same_place
 from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken
 from kvc.runtime.delegates.qnn.fixed_emitting import FixedEmitter, grid_of
@@ -21,7 +22,6 @@ from kvc.runtime.delegates.qnn.operators import EMITTERS
 from kvc.runtime.delegates.qnn.plan import (
     Bias,
     Feed,
-    Handed,
     Made,
     Past,
     Plan,
