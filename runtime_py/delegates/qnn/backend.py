@@ -27,7 +27,7 @@ from kvc.runtime.delegates.base import (
     on_host,
 )
 from kvc.runtime.delegates.host_runs import PlanCall
-from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.operands import taken_block, where_of
 from kvc.runtime.delegates.qnn.calls import Bound, rounded
 from kvc.runtime.delegates.qnn.context import Context, Graph
 from kvc.runtime.delegates.qnn.context_file import (
@@ -193,7 +193,7 @@ class QnnHandle(Handle):
         self._number = program.delegates.index(partition)
         method = program.methods[partition.method]
         self._method, self._block = method.name, method.blocks[partition.block]
-        self._where = _where(options, partition)
+        self._where = where_of(program, partition)
         self._path, self._context = options.path, context
         self._grids = _grids_of(options, partition)
         self._buffers = {i: data[program.names[i].name] for i in partition.names}
@@ -305,11 +305,10 @@ def _check(options: Options, number: int) -> None:
         BadProgram: it is not.
     """
     program, partition = options.program, options.program.delegates[number]
-    where = _where(options, partition)
+    where = where_of(program, partition)
     grids = _grids_of(options, partition)
-    graph = program.methods[partition.method].blocks[partition.block].graph
     taken = qnn.why_not if grids is None else qnn_fixed.why_not
-    check_taken(graph, "qnn", taken, where)
+    graph = taken_block(program, options.path, partition, taken).graph
     sizes = fixed_sizes(program.symbols, [value.type for value in graph.values])
     if sizes is None:
         what = "qnn runs fixed shapes, and a size has no buckets"
@@ -329,13 +328,10 @@ def _grids_of(options: Options, partition: Partition) -> qnn_fixed.Grids | None:
     """
     if not partition.payload:
         return None
-    graph = options.program.methods[partition.method].blocks[partition.block].graph
-    where = _where(options, partition)
+    program = options.program
+    graph = program.methods[partition.method].blocks[partition.block].graph
+    where = where_of(program, partition)
     return qnn_fixed.read_payload(partition.payload, graph, options.path, where)
-
-
-def _where(options: Options, partition: Partition) -> str:
-    return f"a delegate of method {options.program.methods[partition.method].name!r}"
 
 
 def _find(device: int | None) -> int:

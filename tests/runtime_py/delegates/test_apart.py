@@ -29,8 +29,6 @@ def script(tmp_path: Path) -> Path:
             import os, sys, time
             class Work:
                 folder = ""
-                def do(self, request, descriptors):
-                    return getattr(self, request.pop("do"))(*descriptors, **request)
                 def open(self, paths, folder):
                     os.chdir(folder)
                     self.folder = folder
