@@ -345,9 +345,10 @@ def _find(device: int | None) -> int:
         return tuple(ARCHITECTURES)[device]
     if not _told:
         _told.append(USUAL)
+        target = f"qnn:{target_of(USUAL)}"
         text = (
             f"{LIBRARY} is an emulator here, which is slow; "
-            f"load(..., device='qnn:{target_of(USUAL)}') asks for it"
+            f"load(..., device='{target}') or --device {target} asks for it"
         )
         warnings.warn(text, SoftwareDevice, stacklevel=2)
     return USUAL

@@ -255,9 +255,10 @@ def _open(number: int | None) -> Device:
     device = open_device(number)
     if number is None and device.found.kind is Kind.SOFTWARE and not _told:
         _told.append(device.found.name)
+        target = f"vulkan:{device.found.number}"
         text = (
             f"the only Vulkan device is {device.found.what}, which is slow; "
-            f"load(..., device='vulkan:{device.found.number}') asks for it"
+            f"load(..., device='{target}') or --device {target} asks for it"
         )
         warnings.warn(text, SoftwareDevice, stacklevel=2)
     return device
