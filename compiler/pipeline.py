@@ -66,6 +66,7 @@ from kvc.compiler.passes.narrow_caches import NarrowCaches
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
+from kvc.compiler.passes.select_early import SelectEarly
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.sink_indices import SinkIndices
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
@@ -232,6 +233,8 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
     passes += [LendWholeMemory(), DropIdleWrites(), WriteThroughViews(), SinkIndices()]
     passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
+    if _selects_early(recipe):
+        passes.append(SelectEarly())
     if recipe.cache == "int8":
         passes += [DropDeadCode(), QuantizeCaches()]
     elif recipe.cache == "float16":
@@ -253,6 +256,16 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
         passes += [FuseGlus(), GatherProducts()]
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
+
+
+def _selects_early(recipe: Recipe) -> bool:
+    """Tell whether places that nothing reads are left out.
+
+    Without a backend results have the bits of eager, whose products of one row are
+    rounded otherwise; and ranges are found over all places.
+    """
+    backends = _backends_of(recipe)
+    return bool(backends) and not any(each.calibrated for each in backends)
 
 
 def _backends_of(recipe: Recipe) -> tuple[Backend, ...]:

@@ -2,9 +2,9 @@
 
 In: methods as a cursor sees them, the states at it. Out: the window of each ring that
 has one. A ring has one if each method that advances the position fills it without a
-hole, only `kvc::attention` reads it, after a write and with the tokens of that write as
-queries, all these readers have a window, and writes and readers keep the same number of
-first positions. Any other ring works as well, but cannot be rewound.
+hole, only `kvc::attention` reads it, after a write and with the last tokens of that
+write as queries, all these readers have a window, and writes and readers keep the same
+number of first positions. Any other ring works as well, but cannot be rewound.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from kvc.compiler.passes.caches import ATTENTION
 from kvc.schema.graph import CursorField
 from kvc.schema.ops import CACHE_UPDATE, PERMUTING
 from kvc.schema.rings import Window
-from kvc.schema.types import Symbol, bounds
+from kvc.schema.types import Dim, Symbol, add_dims, bounds
 
 _CACHES = ("k", "v", "k_scale", "v_scale")
 _SLOTS = 2  # the axis of slots in what attention reads
@@ -151,7 +151,7 @@ class _Uses:
         return on and first and rows and one.held.whole
 
     def _sees_window(self, arguments: Mapping[str, Argument], one: Fill) -> bool:
-        """Tell whether an attention's queries are the tokens of the last write."""
+        """Tell whether an attention's queries are the last tokens of the last write."""
         q, end, lengths = (arguments[n] for n in ("q", "valid_length", "row_lengths"))
         assert isinstance(q, Value)
         assert end is None or isinstance(end, Value)
@@ -160,8 +160,12 @@ class _Uses:
         if self._view.field(end) is CursorField.END:
             place = self._end()
         ends = place in one.ends and self._view.counts_as(lengths)
-        return (
-            ends
-            and q.type.dims[_SLOTS] == one.count
-            and arguments["layout"] == "circular"
-        )
+        queries = q.type.dims[_SLOTS]
+        fits = queries == one.count or (lengths is None and self._covers(one, queries))
+        return ends and fits and arguments["layout"] == "circular"
+
+    def _covers(self, one: Fill, queries: Dim) -> bool:
+        """Tell whether a write is never of fewer positions than there are queries."""
+        if one.count is None:
+            return False
+        return bounds(add_dims(one.count, queries, -1), self._symbols)[0] >= 0

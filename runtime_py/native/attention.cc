@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kPiece = 256;     // positions
 constexpr int64_t kMostRows = 24;   // queries, of all heads of a group, that go together
-constexpr int64_t kStride = kPiece + 8;  // of a row of scores
+constexpr int64_t kStride = kPiece + 16;  // of a row of scores: lines of memory, whole
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 struct Arguments {
@@ -183,7 +183,6 @@ class Attention {
     float* value_scales = key_scales + kPiece;
     gather(block, queries);
     const int64_t count = end - begin;
-    for (int64_t i = 0; i < rows; ++i) std::fill_n(scores + i * kStride, count, kNone);
     const bool once = rows <= 3;  // as many as the kernels take together
     Rows v{values, a_.value_width, false};
     const bool whole = !a_.circular && a_.v.strides[3] == 1 &&
@@ -223,6 +222,9 @@ class Attention {
       const int64_t gap = std::min(from, end) - kept;
       std::fill_n(values + (kept - begin) * a_.value_width, gap * a_.value_width, 0.0f);
       std::fill_n(value_scales + kept - begin, gap, 0.0f);
+      for (int64_t i = 0; i < rows; ++i) {
+        std::fill_n(scores + i * kStride + kept - begin, gap, kNone);
+      }
       read_positions(begin, kept);
     }
     if (from < end) read_positions(from, end);

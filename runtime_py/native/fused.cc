@@ -5,6 +5,7 @@
 #include "elements.h"
 #include "kernels.h"
 #include "products.h"
+#include "rows.h"
 
 namespace kvc {
 namespace {
@@ -16,17 +17,13 @@ Tensor rows_of(const Tensor& tensor) {
   return rows;
 }
 
-// first = a cos - b sin, second = b cos + a sin, where a and b are the halves of a row. Their
-// elements lie kTogether, or at any strides: those of out, x, cos, sin.
-template <bool kTogether>
+// As `ProductKernels::turn`, with elements at any strides: those of out, x, cos, sin.
 void turn(const float* x, const float* cos, const float* sin, int64_t half, int64_t second,
           const int64_t* steps, float* out) {
-  const int64_t to = kTogether ? 1 : steps[0], from = kTogether ? 1 : steps[1];
-  const int64_t c = kTogether ? 1 : steps[2], s = kTogether ? 1 : steps[3];
   for (int64_t i = 0; i < half; ++i) {
-    const float a = x[i * from], b = x[(half + i) * from];
-    out[i * to] = a * cos[i * c] - b * sin[i * s];
-    out[(half + i) * to] = b * cos[(second + i) * c] + a * sin[(second + i) * s];
+    const float a = x[i * steps[1]], b = x[(half + i) * steps[1]];
+    out[i * steps[0]] = a * cos[i * steps[2]] - b * sin[i * steps[3]];
+    out[(half + i) * steps[0]] = b * cos[(second + i) * steps[2]] + a * sin[(second + i) * steps[3]];
   }
 }
 
@@ -38,6 +35,7 @@ bool rotary_embedding(const Step& step, const Context& context) {
   const int64_t half = x.dim(-1) / 2, second = cos.dim(-1) == x.dim(-1) ? half : 0;
   const int64_t steps[4] = {out.stride(-1), x.stride(-1), cos.stride(-1), sin.stride(-1)};
   const bool together = std::all_of(steps, steps + 4, [](int64_t each) { return each == 1; });
+  const ProductKernels& kernels = product_kernels();
   const Tensor to = rows_of(out), from = rows_of(x), cos_rows = rows_of(cos), sin_rows = rows_of(sin);
   const Loop<4> loop({&to, &from, &cos_rows, &sin_rows});
   for_runs(loop, std::max<int64_t>(1, kGrain / x.dim(-1)), context.threads, [&](const int64_t(&at)[4], int64_t rows) {
@@ -46,7 +44,11 @@ bool rotary_embedding(const Step& step, const Context& context) {
       const float* read = x.as<const float>() + at[1] + row * loop.step(1);
       const float* c = cos.as<const float>() + at[2] + row * loop.step(2);
       const float* s = sin.as<const float>() + at[3] + row * loop.step(3);
-      (together ? turn<true> : turn<false>)(read, c, s, half, second, steps, result);
+      if (together) {
+        kernels.turn(read, c, s, half, second, result);
+      } else {
+        turn(read, c, s, half, second, steps, result);
+      }
     }
   });
   return true;
@@ -58,38 +60,47 @@ void gelu(const float* x, int64_t n, float* y) {
   }
 }
 
-// The activation of `gate` times `up`; the result may lie in the memory of either.
+// The result may lie in the memory of either operand.
 bool glu(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &gate = step.tensors[1], &up = step.tensors[2];
   if (out.count() == 0) return true;
-  const ProductKernels& kernels = product_kernels();
-  const auto activation =
-      step.integers[0] == 0 ? kernels.silu : (step.integers[0] == 1 ? gelu : kernels.gelu_tanh);
   const Loop<3> loop({&out, &gate, &up});
+  const bool together = loop.step(0) == 1 && loop.step(1) == 1 && loop.step(2) == 1;
   for_runs(loop, kGrain / 4, context.threads, [&](const int64_t(&at)[3], int64_t n) {
+    float* to = out.as<float>() + at[0];
+    const float *x = gate.as<const float>() + at[1], *y = up.as<const float>() + at[2];
+    if (together) {
+      gate_row(step.integers[0], x, y, n, to);
+      return;
+    }
     constexpr int64_t kPiece = 512;
-    float read[kPiece], active[kPiece];
+    float gates[kPiece], ups[kPiece];
     for (int64_t begin = 0; begin < n; begin += kPiece) {
       const int64_t count = std::min(kPiece, n - begin);
-      float* to = out.as<float>() + at[0] + begin * loop.step(0);
-      const float* x = gate.as<const float>() + at[1] + begin * loop.step(1);
-      const float* y = up.as<const float>() + at[2] + begin * loop.step(2);
-      if (loop.step(1) != 1) {
-        for (int64_t i = 0; i < count; ++i) read[i] = x[i * loop.step(1)];
-        x = read;
+      for (int64_t i = 0; i < count; ++i) {
+        gates[i] = x[(begin + i) * loop.step(1)];
+        ups[i] = y[(begin + i) * loop.step(2)];
       }
-      activation(x, count, active);
-      if (loop.step(0) == 1 && loop.step(2) == 1) {
-        for (int64_t i = 0; i < count; ++i) to[i] = active[i] * y[i];
-      } else {
-        for (int64_t i = 0; i < count; ++i) to[i * loop.step(0)] = active[i] * y[i * loop.step(2)];
-      }
+      gate_row(step.integers[0], gates, ups, count, gates);
+      for (int64_t i = 0; i < count; ++i) to[(begin + i) * loop.step(0)] = gates[i];
     }
   });
   return true;
 }
 
 }  // namespace
+
+void gate_row(int64_t activation, const float* gate, const float* up, int64_t n, float* y) {
+  const ProductKernels& kernels = product_kernels();
+  const auto activate = activation == 0 ? kernels.silu : (activation == 1 ? gelu : kernels.gelu_tanh);
+  constexpr int64_t kPiece = 512;
+  float active[kPiece];
+  for (int64_t begin = 0; begin < n; begin += kPiece) {
+    const int64_t count = std::min(kPiece, n - begin);
+    activate(gate + begin, count, active);
+    for (int64_t i = 0; i < count; ++i) y[begin + i] = active[i] * up[begin + i];
+  }
+}
 
 const Entry kFused[] = {
     {"kvc::rotary_embedding", rotary_embedding},

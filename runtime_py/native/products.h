@@ -136,6 +136,10 @@ struct ProductKernels {
   void (*sigmoid)(const float* x, int64_t n, float* y);
   void (*silu)(const float* x, int64_t n, float* y);
   void (*gelu_tanh)(const float* x, int64_t n, float* y);
+  // Turns pairs a, b, the halves of a row: a cos - b sin, b cos + a sin; those for the second
+  // half begin at `second` of cos and sin.
+  void (*turn)(const float* x, const float* cos, const float* sin, int64_t half, int64_t second,
+               float* y);
   // To float16, rounded as `Half` does, and back; from bfloat16.
   void (*narrow)(const float* x, int64_t n, Half* y);
   void (*widen)(const Half* x, int64_t n, float* y);

@@ -11,6 +11,7 @@
 #include "kernels.h"
 #include "pool.h"
 #include "reduced.h"
+#include "rows.h"
 #include "types.h"
 #include "vector_math.h"
 
@@ -148,23 +149,13 @@ const float* row_of(const Tensor& x, int64_t row, int64_t width) {
   return x.as<const float>() + Reduced::offset(row, axis, x.dims, x.strides);
 }
 
-// y = x / sqrt(mean(x^2) + eps) * weight
 bool rms_norm(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &x = step.tensors[1], &weight = step.tensors[2];
   int64_t width = 1;
   for (int64_t i = 0; i < step.integers[0]; ++i) width *= step.integers[1 + i];
-  const double given = step.numbers[0];
-  const float eps = given != given ? std::numeric_limits<float>::epsilon() : static_cast<float>(given);
+  const float eps = norm_eps(step.numbers[0]);
   for_rows(out, width, context.threads, [&](int64_t row) {
-    const float* from = row_of(x, row, width);
-    float* to = out.as<float>() + row * width;
-    const float sum = lane_sum(from, width, [](float value) { return value * value; });
-    const float factor = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
-    const float* scale = weight.as<const float>();
-    for (int64_t i = 0; i < width; ++i) {
-      const float value = from[i] * factor;
-      to[i] = scale != nullptr ? value * scale[i] : value;
-    }
+    norm_row(row_of(x, row, width), weight.as<const float>(), eps, width, out.as<float>() + row * width);
   });
   return true;
 }
@@ -320,6 +311,19 @@ bool cumsum(const Step& step, const Context&) {
 }
 
 }  // namespace
+
+float norm_eps(double given) {
+  return given != given ? std::numeric_limits<float>::epsilon() : static_cast<float>(given);
+}
+
+void norm_row(const float* x, const float* weight, float eps, int64_t n, float* y) {
+  const float sum = lane_sum(x, n, [](float value) { return value * value; });
+  const float factor = 1.0f / std::sqrt(sum / static_cast<float>(n) + eps);
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = x[i] * factor;
+    y[i] = weight != nullptr ? value * weight[i] : value;
+  }
+}
 
 const Entry kReductions[] = {
     {"aten::sum.dim_IntList", sum<false>},

@@ -5,9 +5,9 @@ Sessions rely on this for each row: a state at a cursor is written from the curs
 along its slots, by as many tokens as the method says, so everything else stays as it
 was. A ring with a window can be rewound, and survives a call that fails, although the
 old content of its slots is gone, since nothing reads those slots again: only
-`kvc::attention` reads the ring, after a write of the call, its queries are the tokens
-of that write, before which the call leaves out none, and they see no further than the
-window.
+`kvc::attention` reads the ring, after a write of the call, its queries are the last
+tokens of that write, before which the call leaves out none, and they see no further
+than the window.
 
 How a method's code uses cursors is checked in `cursor_uses.py`.
 """

@@ -19,6 +19,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.schema.graph import Graph, Ref, Scratch
 from kvc.schema.model import Delegate, MemoryKind, Program, State, StateKind
+from kvc.schema.row_products import unwritten
 from kvc.schema.types import only_symbol
 from kvc.tools.reports.methods import left_of
 from kvc.tools.reports.weights import held_weights
@@ -276,8 +277,9 @@ def _scratch(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:
     """Return the bytes of the pages that scratch values of graphs lie in."""
     pages: set[tuple[int, int]] = set()
     for graph in graphs:
-        for value in graph.values:
-            if isinstance(value.storage, Scratch):
+        idle = unwritten(graph)
+        for number, value in enumerate(graph.values):
+            if isinstance(value.storage, Scratch) and number not in idle:
                 end = value.storage.offset + value.type.nbytes(sizes)
                 if end > value.storage.offset:
                     pages.add((value.storage.offset // _PAGE, -(-end // _PAGE)))

@@ -18,7 +18,6 @@ from kvc.runtime.binding.executor import Unbegun, fail
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.delegates.base import first_write
-from kvc.runtime.delegates.cpu.merging import ROWS, products_of_rows
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.native import (
     ABSENT,
@@ -48,10 +47,17 @@ from kvc.schema.graph import Argument, Graph, Instruction
 from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
+from kvc.schema.row_products import (
+    GLU,
+    NORM,
+    QUANTIZE,
+    ROWS,
+    products_of_rows,
+)
 from kvc.schema.verify.signatures import check_at, sized_together
 
 _COPY = "aten::copy"
-_PRODUCTS = "linears_of_rows"  # of quantized rows, see merging.py
+_PRODUCTS = "linears_of_rows"  # of quantized rows, see row_products.py
 _CAST = "aten::_to_copy"
 _CHECK_INDEX = "kvc::check_index"
 _CHECK_SIZE = "kvc::check_size"
@@ -244,19 +250,36 @@ class _Binder:
             self._add_call(instruction, made, instruction.arguments, 0)
         self._hand_over(outs, made)
 
-    def _bind_products(self, rows: Instruction, *products: Instruction) -> None:
+    def _bind_products(self, *group: Instruction) -> None:
         """Add one step for rows that are quantized, and all their products."""
+        at = [instruction.op for instruction in group].index(QUANTIZE)
+        products = group[at + 1 :]
         outs = [
             self._values.written(value)
             for product in products
             for value in product.results
         ]
         made = _side_by_side(outs)
-        (x,) = self._arguments(rows)
+        read, source, numbers = self._rows(group[at - 1] if at else group[at])
         operands = [self._arguments(product)[ROWS:] for product in products]
         arrays = [self._packed(array) for each in operands for array in each]  # type: ignore[arg-type]  # arrays or None
-        self._add(_PRODUCTS, [*made, x, *arrays])  # type: ignore[list-item]  # an array
+        self._steps.add(_PRODUCTS, [*made, *read, *arrays], source, numbers)
         self._hand_over(outs, made)
+
+    def _rows(
+        self, source: Instruction
+    ) -> tuple[list[Array | None], list[int], list[float]]:
+        """Return what a step reads that quantizes rows, and how it makes the rows."""
+        arguments = self._arguments(source)
+        match source.op, arguments:
+            case op, [gate, up, str(activation)] if op == GLU:
+                return [gate, up], [1, _TEXTS[activation]], []  # type: ignore[list-item]  # arrays
+            case op, [x, _, weight, eps] if op == NORM:
+                given = math.nan if eps is None else float(eps)  # type: ignore[arg-type]  # a number
+                return [x, self._packed(weight)], [2, 0], [given]  # type: ignore[list-item, arg-type]  # arrays
+            case _, [x]:
+                return [x], [0, 0], []  # type: ignore[list-item]  # an array
+        raise AssertionError(source.op)
 
     def _hand_over(self, outs: list[Array], made: list[Array]) -> None:
         """Add copies of results that were not made where they belong."""

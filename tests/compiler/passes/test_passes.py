@@ -21,6 +21,7 @@ from kvc.compiler.passes.gather_products import GatherProducts
 from kvc.compiler.passes.linear_products import LinearProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
+from kvc.compiler.passes.select_early import SelectEarly
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.schema.types import TensorType
@@ -48,6 +49,7 @@ CASES = {
         LinearProducts(),
         {name: torch.ones(4, 6) for name in ("w", "read", "table", "other", "turned")},
     ),
+    "select_early": (SelectEarly(), {}),
     "share_equal_nodes": (ShareEqualNodes(), {}),
     "gather_products": (
         GatherProducts(),

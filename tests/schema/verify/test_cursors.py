@@ -522,12 +522,17 @@ def test_what_advances_writes_all_rings():
 
 
 @in_each_way
-def test_queries_are_the_tokens_of_the_call(way):
+@pytest.mark.parametrize("queries", [1, 2])
+def test_queries_are_the_last_tokens_of_the_call(way, queries):
+    """A call may be of one token, which is one query at most."""
     b = Run()
-    one = TensorType(F32, (1, 2, 1, 4))
-    b.more["q"] = b.scratch(one)
-    out = b.attend(b.more["q"], *b.write_both(), kind=one)
-    wants(way(b.program(out)), "1 queries over a ring, the last write is of")
+    some = TensorType(F32, (1, 2, queries, 4))
+    b.more["q"] = b.scratch(some)
+    made = way(b.program(b.attend(b.more["q"], *b.write_both(), kind=some)))
+    if queries == 1:
+        verify_program(made, "the call")
+    else:
+        wants(made, "2 queries over a ring, the last write is of")
 
 
 @in_each_way

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
-from kvc.runtime.delegates.cpu.merging import products_of_rows
+from kvc.schema import row_products
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import (
     Alias,
@@ -22,22 +22,25 @@ from kvc.schema.graph import (
     Storage,
     Value,
 )
+from kvc.schema.row_products import products_of_rows, unwritten
 from kvc.schema.types import TensorType
 
 WIDTH, ROWS = 40, 50
 
 
 class Gated(nn.Module):
-    """Three products of the same rows, views in between, and one of other rows."""
+    """Two products of normed rows, views in between, a gated one, and a plain one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gate, self.up = nn.Linear(WIDTH, 51), nn.Linear(WIDTH, 51, bias=False)
         self.more, self.down = nn.Linear(WIDTH, 7), nn.Linear(51, 5)
+        self.norm = nn.RMSNorm(WIDTH, eps=1e-5)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.transpose(0, 1)
-        gated = torch.nn.functional.silu(self.gate(x)) * self.up(x)
+        normed = self.norm(x)
+        gated = torch.nn.functional.silu(self.gate(normed)) * self.up(normed)
         return self.down(gated), self.more(x).transpose(0, 1)
 
 
@@ -61,12 +64,25 @@ def test_products_that_run_together_have_the_bits_of_the_reference(path: Path):
             np.testing.assert_allclose(found[0], expected[0], rtol=0.02, atol=0.01)
 
 
+def test_rows_made_with_products_have_the_bits_of_those_made_before(path, monkeypatch):
+    x = np.random.default_rng(0).normal(size=(WIDTH, ROWS)).astype(np.float32)
+    with load(path) as together:
+        found = [together.session().forward(x[:, :n]) for n in (1, 3, 9, ROWS)]
+    monkeypatch.setattr(row_products, "_source", lambda *_: ())
+    with load(path) as apart:
+        expected = [apart.session().forward(x[:, :n]) for n in (1, 3, 9, ROWS)]
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one[0], other[0])
+        assert np.array_equal(one[1], other[1])
+
+
 def test_products_of_the_same_rows_are_one_group(path: Path):
     with load(path) as program:
         (method,) = program._engine.program.methods
         (block,) = method.blocks
         groups = products_of_rows(block.graph)
-    assert sorted(len(group) for group in groups.values()) == [2, 4]
+    # Rows as they are and a product, of a gated unit, and normed ones with two.
+    assert sorted(len(group) for group in groups.values()) == [2, 3, 4]
 
 
 def graph(
@@ -109,6 +125,43 @@ def test_rows_that_others_read_are_quantized_on_their_own():
     assert not products_of_rows(graph(QUANTIZE, product(6), reader))
     assert not products_of_rows(graph(QUANTIZE, product(6, zero_point=9)))
     assert not products_of_rows(graph(QUANTIZE))
+
+
+GLU = Instruction("kvc::glu", (Ref(7), Ref(9), "silu"), (0,))
+OTHER = Instruction("aten::neg", (Ref(7),), (9,))
+NORM = Instruction("aten::rms_norm", (Ref(7), (4,), None, 1e-5), (0,))
+
+
+@pytest.mark.parametrize("source", [GLU, NORM])
+def test_what_makes_the_rows_alone_goes_with_them(source: Instruction):
+    rows = {"value0": Scratch(0, 64)}
+    made = graph(source, QUANTIZE, product(6), product(8), **rows)
+    assert products_of_rows(made) == {3: (0, 1, 2, 3)}
+    assert unwritten(made) == {0, 1, 2, 3}
+    parted = (source, view(7, 9), QUANTIZE, product(6))
+    assert products_of_rows(graph(*parted, **rows)) == {3: (0, 2, 3)}
+
+
+@pytest.mark.parametrize("source", [GLU, NORM])
+def test_rows_that_others_read_are_made_on_their_own(source: Instruction):
+    rows = {"value0": Scratch(0, 64)}
+    reader = Instruction("aten::neg", (Ref(0),), (9,))
+    apart = [
+        graph(source, QUANTIZE, product(6)),  # in the memory of the caller
+        graph(source, QUANTIZE, product(6), outputs=(0, 6), **rows),
+        graph(source, QUANTIZE, product(6), reader, **rows),
+        graph(source, reader, QUANTIZE, product(6), **rows),
+        graph(source, OTHER, QUANTIZE, product(6), **rows),
+    ]  # fmt: skip
+    for one in apart:
+        assert all(0 not in group for group in products_of_rows(one).values())
+        assert products_of_rows(one)
+
+
+def test_a_norm_over_two_axes_is_made_on_its_own():
+    wide = Instruction("aten::rms_norm", (Ref(7), (1, 4), None, 1e-5), (0,))
+    one = graph(wide, QUANTIZE, product(6), value0=Scratch(0, 64))
+    assert products_of_rows(one) == {2: (1, 2)}
 
 
 def test_products_that_read_what_is_computed_run_on_their_own():

@@ -2,20 +2,24 @@
 
 In: a block. Out: for the last instruction of each group, all that are in it. Rows that
 are quantized for products alone go with these products: they are quantized once, into
-the form that products read, and threads share the columns of all products.
+the form that products read, and threads share the columns of all products. A norm or a
+gated unit that makes such rows goes with them: a thread that has made a row quantizes
+it while it is near.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
-from kvc.schema.graph import Constant, Graph, Ref, Scratch
+from kvc.schema.graph import Constant, Graph, Instruction, Ref, Scratch
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.verify.effects import values_in
 
 QUANTIZE: Final = "kvc::quantize_rows"
 LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
 ROWS: Final = 3  # arguments of a product that are results of quantize_rows
+GLU: Final = "kvc::glu"
+NORM: Final = "aten::rms_norm"
 
 
 def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
@@ -25,7 +29,9 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     them, with nothing but views in between. The products are of one op. They can
     run as one where the last is, and in any order: what a product reads beside the
     rows is constant, and what it writes lies in scratch memory until after the
-    last, so that no two of them share memory.
+    last, so that no two of them share memory. Before them there may be what makes
+    the rows and is read for that alone: all rows are made before the first product
+    is written, so that products may lie over what they were made of.
     """
     quantizing = [i for i, step in enumerate(graph.instructions) if step.op == QUANTIZE]
     if not quantizing:
@@ -44,8 +50,44 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
         if set(results) & set(graph.outputs) or not products:
             continue
         if _go_together(graph, index, products, until):
-            groups[products[-1]] = (index, *products)
+            source = _source(graph, index, readers)
+            groups[products[-1]] = (*source, index, *products)
     return groups
+
+
+def unwritten(graph: Graph) -> frozenset[int]:
+    """Return the values that no step writes: rows that their products read alone."""
+    return frozenset(
+        value
+        for group in products_of_rows(graph).values()
+        for index in group
+        if graph.instructions[index].op not in LINEARS
+        for value in graph.instructions[index].results
+    )
+
+
+def _source(
+    graph: Graph, quantizing: int, readers: Mapping[int, set[int]]
+) -> tuple[int, ...]:
+    """Return the index of what makes the rows that are quantized, if it goes along."""
+    (rows,) = values_in(graph.instructions[quantizing].arguments)
+    for index in reversed(range(quantizing)):
+        instruction = graph.instructions[index]
+        if rows in instruction.results:
+            read = readers[rows] == {quantizing} and rows not in graph.outputs
+            alone = read and isinstance(graph.values[rows].storage, Scratch)
+            return (index,) if alone and _makes_rows(instruction) else ()
+        if OPS[instruction.op].aliasing is not Aliasing.VIEW:
+            break
+    return ()
+
+
+def _makes_rows(instruction: Instruction) -> bool:
+    """Tell whether each row of the last axis is made by itself."""
+    if instruction.op == NORM:
+        shape = instruction.arguments[1]
+        return isinstance(shape, tuple) and len(shape) == 1
+    return instruction.op == GLU
 
 
 def _go_together(
