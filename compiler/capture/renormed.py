@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.nn import functional
+from torch.types import IntLikeType
 
 from kvc.compiler.capture.registered import memory
 from kvc.schema.errors import CaptureError
@@ -44,8 +45,8 @@ class Place(NamedTuple):
     """Where a tensor lies: its memory, its first byte there, and its end."""
 
     memory: object
-    start: int
-    end: int
+    start: IntLikeType
+    end: IntLikeType
 
     def meets(self, other: "Place") -> bool:
         """Tell whether tensors may have an element in common."""

@@ -131,9 +131,8 @@ def test_another_method_may_read_another_part_alone():
 
 def test_a_table_that_has_rows_of_a_bounded_one_is_refused():
     methods = [Method(name, (TOKENS,)) for name in ("alone", "across")]
-    with pytest.raises(CaptureError, match="with another bound") as caught:
+    with pytest.raises(CaptureError, match="with another bound"):
         compile_program(Across(), methods)
-    assert caught.value.method == "across"
 
 
 class Given(nn.Module):
