@@ -21,7 +21,7 @@ from kvc.schema.errors import BadSamples, KvcError
 Sequences = Sequence[Sequence[int]]
 
 MOST_SEQUENCES: Final = 8
-LENGTH: Final = 256  # of a sequence, in tokens
+LENGTH: Final = 256  # of a sequence, in tokens, where no call takes more at least
 _STEPS: Final = 16  # of a sequence, by decode
 _SEED: Final = 0
 _GENERATED: Final = 8  # sequences
@@ -144,9 +144,15 @@ def _run_prefill(session: Session, sizes: ChunkSizes, tokens: Sequence[int]) -> 
 
 
 def _length(program: Program) -> int:
+    """Return how long a sequence is: no shorter than what each method takes at least.
+
+    A method with all logits gets neither the first token nor the last.
+    """
     with program.session() as session:
         room = session.capacity
-    return LENGTH if room is None else min(LENGTH, room)
+        least = (sizes.least + 2 for sizes in _prefill_sizes(session))
+        length = max(LENGTH, *least)
+    return length if room is None else min(length, room)
 
 
 def _check_reads(source: str, program: Program) -> None:

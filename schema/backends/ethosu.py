@@ -1,7 +1,8 @@
 """The list of what the backend `ethosu` supports: ops, and the shapes they take.
 
-All of it becomes operators of TOSA on int8. The compiler chooses nodes by it, the
-runtime refuses blocks by it.
+All of it becomes operators of TOSA on int8 and int16. The compiler chooses nodes by it,
+the runtime refuses blocks by it. What only Ethos-U85 runs is left to others where a
+recipe says so.
 """
 
 from typing import Final
@@ -16,8 +17,17 @@ from kvc.schema.backends.operands import (
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import TensorType
 
 MAX_RANK: Final = 4
+MAX_SLOTS: Final = 1 << 15  # of a cache: so many products of int16 lose no bit of one
+MAX_WIDTH: Final = 1 << 14  # of heads and of rows of norms
+CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
+WRITERS: Final = ("aten::copy", CACHE_UPDATE)  # of what is their first operand
+CHECK_INDEX: Final = "kvc::check_index"  # the host makes it before the NPU runs
+ROTARY: Final = "kvc::rotary_embedding"
+# Operands that are integers in the model: a first slot, a valid length, an index.
+_POSITIONS: Final = {CACHE_UPDATE: 2, ATTENTION: 3, CHECK_INDEX: 0}
 MAX_DEPTH: Final = 32_768  # int8 products whose sum is below 2 ** 30
 MAX_BIAS: Final = 1 << 30  # with these products, an int32
 FUNCTIONS: Final = (  # of one value: a table of 256 results
@@ -42,14 +52,12 @@ ADDITIONS: Final = ("aten::add.Tensor", "aten::sub.Tensor")
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
     """Return why the backend cannot run a node, "" when it can; a `WhyNot`."""
-    types = [*(each.type for each in operands_of(arguments)), *results]
-    for kind in types:
-        if kind.dtype is not DType.FLOAT32:
-            return f"it computes what is float32 in the model alone, not {kind}"
-        if len(kind.dims) > MAX_RANK:
-            return f"{kind} has more than {MAX_RANK} dims"
-        if 0 in kind.dims:
-            return f"{kind} has no elements"
+    floats = list(arguments)
+    wrong = _position(floats.pop(_POSITIONS[op])) if op in _POSITIONS else ""
+    types = [*(each.type for each in operands_of(floats)), *results]
+    wrong = wrong or next(filter(None, map(_wrong_type, types)), "")
+    if wrong:
+        return wrong
     if op in FUNCTIONS:
         return ""
     rule = RULES.get(op)
@@ -58,6 +66,39 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     if OPS[op].aliasing is Aliasing.VIEW:
         return f"it has no such view as {op}"
     return f"it has no operator for {op}"
+
+
+def _wrong_type(kind: TensorType) -> str:
+    """Say why a tensor cannot be one of the NPU's, "" where it can."""
+    if kind.dtype is not DType.FLOAT32:
+        return f"it computes what is float32 in the model alone, not {kind}"
+    if len(kind.dims) > MAX_RANK:
+        return f"{kind} has more than {MAX_RANK} dims"
+    return f"{kind} has no elements" if 0 in kind.dims else ""
+
+
+def why_not_u55(op: str, arguments: Arguments, results: Results) -> str:
+    """Return why not all Ethos-U can run a node, U55 among them; a `WhyNot`."""
+    if op in _OF_U85:
+        return f"Ethos-U55 does not run {op}: {_OF_U85[op]}"
+    return why_not(op, arguments, results)
+
+
+_OF_U85: Final = {
+    CACHE_UPDATE: "it has no SCATTER",
+    ATTENTION: "it has no MATMUL of int16",
+    "aten::rms_norm": "it has no MATMUL of int16",
+}
+
+
+def _position(argument: object) -> str:
+    """Say why a slot or a length is no input of one int32."""
+    if not isinstance(argument, Operand) or argument.constant:
+        return "a position that is fixed"
+    kind = argument.type
+    if kind.dtype is not DType.INT64 or kind.dims != (1,):
+        return f"positions {kind}, and not one of one row"
+    return ""
 
 
 def _any(arguments: Arguments, results: Results) -> str:
@@ -105,11 +146,61 @@ def _slice(arguments: Arguments, results: Results) -> str:
     return "" if arguments[4] == 1 else f"every {arguments[4]}th element"
 
 
+def _normed(arguments: Arguments, results: Results) -> str:
+    x, axes, *_ = arguments
+    width = operand(x).type.dims[-1]
+    if axes != (width,) or not isinstance(width, int) or width > MAX_WIDTH:
+        return f"a norm over {axes}"
+    return _constant(arguments, 2)
+
+
+def _turned(arguments: Arguments, results: Results) -> str:
+    x, cos, sin = (operand(one).type.dims for one in arguments)
+    width = x[-1]
+    if not isinstance(width, int) or cos != sin or len(cos) > len(x):
+        return f"angles {operand(arguments[1]).type} of {operand(arguments[0]).type}"
+    return ""
+
+
+def _written(arguments: Arguments, results: Results) -> str:
+    cache, _, _, axis, mode, lengths, keep = arguments
+    dims = operand(cache).type.dims
+    if len(dims) != 4 or dims[0] != 1 or axis not in (2, -2):
+        return f"axis {axis} of a cache {operand(cache).type}"
+    if mode != "linear" or lengths is not None or keep:
+        return "a ring, or rows of different lengths"
+    return ""
+
+
+def _attention(arguments: Arguments, results: Results) -> str:
+    q, k, v = (operand(one).type.dims for one in arguments[:3])
+    if any(len(one) != 4 for one in (q, k, v)) or q[0] != 1:
+        return f"attention of {operand(arguments[0]).type}"
+    heads, groups, width, slots = q[1], v[1], q[3], v[2]
+    if not (isinstance(heads, int) and isinstance(groups, int) and groups):
+        return f"{heads} heads of {groups}"
+    if heads % groups or not isinstance(width, int) or width > MAX_WIDTH:
+        return f"{heads} heads of {groups}, {width} wide"
+    if isinstance(slots, int) and slots > MAX_SLOTS:
+        return f"a cache of {slots} positions, and not at most {MAX_SLOTS}"
+    causal, *others, layout = arguments[5:13]
+    if causal is not True or layout != "linear":
+        return "attention that is not causal, or over a ring"
+    if any(one is not None for one in (*others, *arguments[13:16])) or arguments[16]:
+        return "a window, a cap, a mask, slopes, sinks, scales or rows of lengths"
+    return ""
+
+
 RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(ADDITIONS, _addition),
     "aten::mul.Tensor": _any,
     "aten::linear": _linear,
     "aten::convolution": _convolution,
+    "aten::rms_norm": _normed,
+    ROTARY: _turned,
+    CACHE_UPDATE: _written,
+    ATTENTION: _attention,
+    CHECK_INDEX: _any,
     "aten::cat": _any,
     "aten::clone": _any,
     "aten::copy": _any,

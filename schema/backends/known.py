@@ -68,6 +68,8 @@ def why_left(
     why_not = _WHY_NOT.get(backend)
     if backend == "qnn" and options.get("activations") == "uint16":
         why_not = qnn_fixed.why_not
+    if backend == "ethosu" and options.get("npu") == "u55":
+        why_not = ethosu.why_not_u55
     if why_not is None:
         return "a backend of another package chooses by rules of its own"
     reason = why_not(op, arguments, results)

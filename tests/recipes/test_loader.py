@@ -39,6 +39,7 @@ RECIPES = (
     "cpu_fp32",
     "cpu_q4",
     "cpu_q8",
+    "ethosu_a16w8",
     "ethosu_a8w8",
     "fp32",
     "mlx_q8",
@@ -79,6 +80,8 @@ def test_the_settings_of_the_shipped_recipes():
     given = {name: dict(some) for name, some in options.items() if some}
     assert given == {
         "coreai_fp16": {"precision": "float16"},
+        "ethosu_a16w8": {"activations": "int16", "npu": "u85"},
+        "ethosu_a8w8": {"activations": "int8", "npu": "u85"},
         "qnn_a16w8": {"activations": "uint16"},
     }
 
@@ -135,7 +138,7 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
 
 
 def test_what_a_backend_leaves_may_be_for_another_one(tmp_path):
-    shared = ("coreai", "coreml", "mlx", "qnn", "vulkan", "xnnpack")
+    shared = ("coreai", "coreml", "ethosu", "mlx", "qnn", "vulkan", "xnnpack")
     with_rest = [name for name in RECIPES if load_recipe(name).rest]
     assert with_rest == [name for name in RECIPES if name.startswith(shared)]
     path = tmp_path / "mine.toml"

@@ -23,7 +23,8 @@ def reference(graph: TosaGraph, inputs: Sequence[Array], folder: Path) -> list[A
     """Return what the reference model computes."""
     (folder / "graph.tosa").write_bytes(tosa_bytes(graph))
     for name, given in zip(graph.inputs, inputs, strict=True):
-        np.save(folder / f"{name}.npy", given.astype(np.int8))
+        element = graph.tensors[name].element
+        np.save(folder / f"{name}.npy", given.astype(element.numpy))
     described = {
         "tosa_file": "graph.tosa",
         "ifm_name": graph.inputs,

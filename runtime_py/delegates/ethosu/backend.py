@@ -5,11 +5,7 @@ by numpy: the integers that a device gives. `export` compiles the same graphs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 
-import numpy as np
-
-from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import (
     Delegate,
@@ -19,11 +15,13 @@ from kvc.runtime.delegates.base import (
     Workspace,
     on_host,
 )
-from kvc.runtime.delegates.ethosu.evaluate import evaluate
+from kvc.runtime.delegates.ethosu.host_calls import bind_call
 from kvc.runtime.delegates.ethosu.image import TARGETS, Unit, image_of
+from kvc.runtime.delegates.ethosu.lowered_values import ELEMENTS
 from kvc.runtime.delegates.ethosu.lowering import lower, results_of, written_inputs
 from kvc.runtime.delegates.ethosu.tosa import TosaGraph
-from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.ethosu.vela import VERSION
+from kvc.runtime.delegates.operands import taken_block, where_of
 from kvc.runtime.delegates.state_memories import StateMemories
 from kvc.runtime.states.owner import Buffer
 from kvc.schema import model
@@ -45,7 +43,7 @@ class EthosU(Delegate):
 
     @staticmethod
     def targets() -> Sequence[str]:
-        """Return the NPUs that files can be made for, with Vela's version."""
+        """Return the NPUs that files can be made for."""
         return tuple(TARGETS)
 
     def init(
@@ -54,14 +52,12 @@ class EthosU(Delegate):
         """Check the code and the grids.
 
         Raises:
-            BadProgram: the backend does not take an operator, or a grid is missing,
-                wrong, or not of int8.
+            BadProgram: the backend does not take an operator, or a grid is missing, or
+                one that TOSA does not have.
         """
         program = self._program
-        method = program.methods[partition.method]
-        graph = method.blocks[partition.block].graph
-        where = f"a delegate of method {method.name!r}"
-        check_taken(graph, partition.backend, why_not, f"{self._path}: {where}")
+        graph = taken_block(program, self._path, partition, why_not).graph
+        where = where_of(program, partition)
         grids = read_grids(partition.payload, graph, self._path, where)
         self._check(graph, grids, where)
         every = fixed_sizes(program.symbols, [value.type for value in graph.values])
@@ -72,15 +68,18 @@ class EthosU(Delegate):
         """Check what the code is written over, and that all of it has grids.
 
         Raises:
-            BadProgram: a grid is missing, or not of int8, or an instruction writes a
-                part of an input.
+            BadProgram: a grid is missing, or one that TOSA does not have, or an
+                instruction writes a part of an input.
         """
         wrong = ""
         for number, value in enumerate(graph.values):
             if number not in grids and value.type.dtype is DType.FLOAT32:
                 wrong = f"value {number} has no grid"
-        if any(grid.stored is not Stored.INT8 for grid in grids.values()):
-            wrong = "a grid is not one of int8"
+        for number, grid in grids.items():
+            if grid.stored not in ELEMENTS:
+                wrong = f"value {number} is {grid.stored.name.lower()} on its grid"
+            elif grid.stored is Stored.INT16 and grid.zero:
+                wrong = f"value {number} is int16 with a zero at {grid.zero}"
         for root, new in written_inputs(graph).items():
             if graph.values[root].type != graph.values[new].type:
                 wrong = f"value {new} is a part of input {root}, which it is to become"
@@ -106,7 +105,7 @@ class EthosU(Delegate):
             }
             units += handle.units(f"partition{number}", method, states)
         raw = image_of(target, units)
-        key = f"ethosu {target}"
+        key = f"ethosu {target} vela{VERSION}"
         return Packing(key, "", tuple(sorted(handles)), len(raw), lambda: raw)
 
     def packed(self) -> Mapping[str, int]:
@@ -154,7 +153,7 @@ class EthosUHandle(Handle):
         graph = self._graph
         places = {value: f"input {i}" for i, value in enumerate(graph.inputs)}
         places |= {value: f"state {state}" for value, state in states.items()}
-        inputs = [(self._grids[value], places[value]) for value in graph.inputs]
+        inputs = [(self._grids.get(value), places[value]) for value in graph.inputs]
         outputs = [
             (self._grids[value], " and ".join(what))
             for value, what in _results(graph, places).items()
@@ -171,15 +170,14 @@ class EthosUHandle(Handle):
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Make the graph at some sizes; see `Handle.prepare`."""
-        graph, given = self._graph, on_host(inputs)
-        by_value = dict(zip(graph.inputs, given, strict=True))
-        sources = [(array, self._grids[v]) for v, array in by_value.items()]
-        kept = list(zip(graph.outputs, on_host(outputs), strict=True))
-        written = written_inputs(graph).items()
-        kept += [(value, by_value[root]) for root, value in written]
-        places = {value: place for place, value in enumerate(results_of(graph))}
-        targets = [(array, places[v], self._grids[v]) for v, array in kept]
-        return partial(_run, self.lowered(sizes), sources, targets)
+        return bind_call(
+            self._graph,
+            self.lowered(sizes),
+            self._grids,
+            sizes,
+            on_host(inputs),
+            on_host(outputs),
+        )
 
     def close(self) -> None:
         """Free the data."""
@@ -195,15 +193,3 @@ def _results(graph: Graph, places: Mapping[int, str]) -> dict[int, list[str]]:
     for root, value in written_inputs(graph).items():
         told[value].append(f"new content of {places[root]}")
     return told
-
-
-def _run(
-    graph: TosaGraph,
-    sources: Sequence[tuple[Array, Grid]],
-    targets: Sequence[tuple[Array, int, Grid]],
-) -> None:
-    """Run a graph: all inputs are read before anything is written."""
-    given = [grid.integers(array.astype(np.float32)) for array, grid in sources]
-    made = evaluate(graph, given)
-    for array, place, grid in targets:
-        array[...] = grid.numbers(made[place].astype(np.int32))

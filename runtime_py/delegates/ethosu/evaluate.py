@@ -1,6 +1,8 @@
 """Compute a TOSA graph with numpy: the integers that the specification says, exactly.
 
-In: a graph of this backend, int8 arrays for its inputs. Out: int8 arrays. The rounding
+In: a graph of this backend, arrays of integers for its inputs. Out: arrays of the types
+of its outputs. Numbers are int64; products of matrices are taken in float64, which has
+all of their 48 bits, and a fast kernel. The rounding
 of RESCALE is SINGLE_ROUND: half a step is added before the shift (TOSA 1.0, 2.13.2).
 """
 
@@ -14,7 +16,10 @@ from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.ethosu.tosa import Element, Operator, TosaGraph
 
 Wide = NDArray[np.int64]
-_BOUNDS: Final = {Element.INT8: (-128, 127), Element.INT32: (-(1 << 31), (1 << 31) - 1)}
+_BOUNDS: Final = {
+    element: (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    for element, bits in ((Element.INT8, 8), (Element.INT16, 16), (Element.INT32, 32))
+}
 
 
 def evaluate(graph: TosaGraph, inputs: Sequence[Array]) -> list[Array]:
@@ -34,7 +39,9 @@ def evaluate(graph: TosaGraph, inputs: Sequence[Array]) -> list[Array]:
             made = np.clip(made, *_BOUNDS[tensor.element])
         assert made.shape == tensor.shape, f"{operator.kind} makes {made.shape}"
         values[operator.output] = made
-    return [values[name].astype(np.int8) for name in graph.outputs]
+    return [
+        values[name].astype(graph.tensors[name].element.numpy) for name in graph.outputs
+    ]
 
 
 def _rescale(
@@ -49,7 +56,48 @@ def _convolution(
     operator: Operator, x: Wide, weight: Wide, bias: Wide, zero: Wide, other: Wide
 ) -> Wide:
     patches = _patches(operator, x - zero, weight.shape[1:3])
-    return np.tensordot(patches, weight - other, ((3, 4, 5), (1, 2, 3))) + bias
+    rows = patches.reshape(*patches.shape[:3], -1)
+    return _matmul(rows, (weight - other).reshape(len(weight), -1).T) + bias
+
+
+def _matmul(one: Wide, other: Wide) -> Wide:
+    """Multiply matrices of integers whose sums have less than 53 bits."""
+    made = np.matmul(one.astype(np.float64), other.astype(np.float64))
+    exact: Wide = made.astype(np.int64)
+    return exact
+
+
+def _multiply(_: Operator, one: Wide, other: Wide, shift: Wide) -> Wide:
+    (bits,) = shift.tolist()
+    made: Wide = one * other
+    return (made + (1 << (bits - 1))) >> bits if bits else made
+
+
+def _shifted_left(_: Operator, one: Wide, other: Wide) -> Wide:
+    """Move the bits of int32 to the left; those that leave it are lost."""
+    made: Wide = (one << other).astype(np.int32).astype(np.int64)
+    return made
+
+
+def _leading_zeros(operator: Operator, x: Wide) -> Wide:
+    """Count zeros before the first bit of int32; below 0 there are none."""
+    _, bits = np.frexp(x.astype(np.float64))  # x is below 2 ** bits
+    made: Wide = np.where(x < 0, 0, 32 - bits)
+    return made
+
+
+def _table(_: Operator, x: Wide, entries: Wide) -> Wide:
+    if len(entries) == 256:
+        return entries[x + 128]
+    place, rest = (x + (1 << 15)) >> 7, x & 127
+    made: Wide = (entries[place] << 7) + (entries[place + 1] - entries[place]) * rest
+    return made
+
+
+def _scatter(_: Operator, values: Wide, indices: Wide, rows: Wide) -> Wide:
+    made = values.copy()
+    np.put_along_axis(made, indices[:, :, None], rows, 1)
+    return made
 
 
 def _depthwise(
@@ -94,10 +142,19 @@ def _transpose(operator: Operator, x: Wide) -> Wide:
 _COMPUTE: Final[Mapping[str, Callable[..., Wide]]] = {
     "CONV2D": _convolution,
     "DEPTHWISE_CONV2D": _depthwise,
+    "MATMUL": lambda _, one, other, a, b: _matmul(one - a, other - b),
     "ADD": lambda _, one, other: one + other,
     "SUB": lambda _, one, other: one - other,
-    "MUL": lambda _, one, other, shift: one * other,
-    "TABLE": lambda _, x, entries: entries[x + 128],
+    "MAXIMUM": lambda _, one, other: np.maximum(one, other),
+    "MINIMUM": lambda _, one, other: np.minimum(one, other),
+    "LOGICAL_LEFT_SHIFT": _shifted_left,
+    "ARITHMETIC_RIGHT_SHIFT": lambda _, one, other: one >> other,
+    "CLZ": _leading_zeros,
+    "REDUCE_MAX": lambda _, x: x.max(-1, keepdims=True),
+    "REDUCE_SUM": lambda _, x: x.sum(-1, keepdims=True),
+    "MUL": _multiply,
+    "TABLE": _table,
+    "SCATTER": _scatter,
     "CONCAT": _concat,
     "RESHAPE": lambda _, x, shape: x.reshape(shape),
     "SLICE": _slice,

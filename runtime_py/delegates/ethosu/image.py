@@ -15,14 +15,16 @@ from kvc.runtime.delegates.ethosu.tosa import TosaGraph
 from kvc.runtime.delegates.ethosu.tosa_file import tosa_bytes
 from kvc.runtime.delegates.ethosu.vela import VERSION, check_vela, compile_graph
 from kvc.schema.backends.grids import Grid
+from kvc.schema.errors import ExportFailed
 from kvc.schema.frozen import frozen
 
 _MACS: Final = {"u55": (32, 64, 128, 256), "u85": (128, 256, 512, 1024, 2048)}
 TARGETS: Final = {
-    f"{npu}-{macs}-vela{VERSION}": f"ethos-{npu}-{macs}"
+    f"{npu}-{macs}": f"ethos-{npu}-{macs}"
     for npu, sizes in _MACS.items()
     for macs in sizes
 }
+_OF_U85: Final = frozenset({"MATMUL", "SCATTER", "REDUCE_MAX"})
 _REPORT: Final = "report.json"
 _DATE: Final = (1980, 1, 1, 0, 0, 0)  # the first that an archive can say
 
@@ -35,14 +37,15 @@ class Unit:
         name: of its file, without a suffix.
         method: that it belongs to.
         graph: of TOSA.
-        inputs, outputs: the grid of each, and what it is in words.
+        inputs, outputs: the grid of each, None of integers of the model, and what it
+            is in words.
     """
 
     name: str
     method: str
     graph: TosaGraph
-    inputs: Sequence[tuple[Grid, str]]
-    outputs: Sequence[tuple[Grid, str]]
+    inputs: Sequence[tuple[Grid | None, str]]
+    outputs: Sequence[tuple[Grid | None, str]]
 
 
 def image_of(target: str, units: Sequence[Unit]) -> bytes:
@@ -50,12 +53,13 @@ def image_of(target: str, units: Sequence[Unit]) -> bytes:
 
     Raises:
         MissingLibrary: Vela is missing.
-        ExportFailed: it does not compile a graph.
+        ExportFailed: it does not compile a graph, or the NPU does not run it.
     """
     check_vela()
     report, files = [], dict[str, bytes]()
     for unit in units:
         what = f"{unit.name} of method {unit.method!r}"
+        _check_operators(unit.graph, target, what)
         made = compile_graph(tosa_bytes(unit.graph), TARGETS[target], target, what)
         files[f"{unit.name}.tflite"] = made.content
         report.append(
@@ -70,21 +74,38 @@ def image_of(target: str, units: Sequence[Unit]) -> bytes:
                 "macs": made.macs,
             }
         )
-    text = json.dumps({"target": target, "partitions": report}, indent=1)
+    made_for = f"{target}-vela{VERSION}"
+    text = json.dumps({"target": made_for, "partitions": report}, indent=1)
     return _archive({_REPORT: text.encode(), **files})
 
 
+def _check_operators(graph: TosaGraph, target: str, what: str) -> None:
+    """Check, before Vela says less, that an NPU has what a graph was made for.
+
+    Raises:
+        ExportFailed: it has not.
+    """
+    found = {operator.kind for operator in graph.operators} & _OF_U85
+    if target.startswith("u55") and found:
+        reason = (
+            f"Ethos-U55 does not run {', '.join(sorted(found))}, which norms, caches "
+            'and attention become; compile with npu = "u55" in [backend.options], and '
+            "they are left to the processor"
+        )
+        raise ExportFailed(target=target, what=what, reason=reason)
+
+
 def _told(
-    graph: TosaGraph, names: Sequence[str], grids: Sequence[tuple[Grid, str]]
+    graph: TosaGraph, names: Sequence[str], grids: Sequence[tuple[Grid | None, str]]
 ) -> list[Mapping[str, object]]:
     return [
         {
             "name": name,
             "is": what,
             "shape": graph.tensors[name].shape,
-            "dtype": "int8",
-            "scale": grid.scale,
-            "zero": grid.zero,
+            "dtype": graph.tensors[name].element.value,
+            "scale": 1.0 if grid is None else grid.scale,
+            "zero": 0 if grid is None else grid.zero,
         }
         for name, (grid, what) in zip(names, grids, strict=True)
     ]

@@ -1,7 +1,7 @@
 """Scales as integers, and tables of functions.
 
 In: real numbers that grids are apart. Out: multipliers and shifts of RESCALE, and the
-256 results of a function.
+results of a function: 256 for int8, 513 for int16, which lie on lines between these.
 """
 
 import math
@@ -18,22 +18,31 @@ _BITS: Final = 31
 _LEAST_SHIFT, _MOST_SHIFT = 2, 62
 
 
-def multiplier_of(scale: float) -> tuple[int, int]:
-    """Return a multiplier below 2 ** 31 and a shift: scale = multiplier / 2 ** shift.
+LINES: Final = 128  # places between two entries of a table for int16
+_ENTRIES: Final = 513
+_MOST: Final = (1 << 15) - 1
+
+
+def multiplier_of(scale: float, bits: int = _BITS) -> tuple[int, int]:
+    """Return a multiplier and a shift: scale = multiplier / 2 ** shift.
 
     A scale too small for the greatest shift has fewer bits.
+
+    Args:
+        scale: the number.
+        bits: that the multiplier has, below 2 ** bits.
 
     Raises:
         ScaleOutOfRange: it is greater than a shift of 2 allows.
     """
     fraction, exponent = math.frexp(scale)  # scale = fraction * 2 ** exponent
-    multiplier, shift = round(fraction * (1 << _BITS)), _BITS - exponent
-    if multiplier == 1 << _BITS:
+    multiplier, shift = round(fraction * (1 << bits)), bits - exponent
+    if multiplier == 1 << bits:
         multiplier, shift = multiplier >> 1, shift - 1
     if shift > _MOST_SHIFT:
         multiplier, shift = round(math.ldexp(scale, _MOST_SHIFT)), _MOST_SHIFT
     if shift < _LEAST_SHIFT:
-        raise ScaleOutOfRange(scale=scale, most=2.0 ** (_BITS - _LEAST_SHIFT))
+        raise ScaleOutOfRange(scale=scale, most=2.0 ** (bits - _LEAST_SHIFT))
     return multiplier, shift
 
 
@@ -45,3 +54,30 @@ def table_of(
     with np.errstate(all="ignore"):  # what is far outside of what is ever given
         made = function(given).astype(np.float32)
     return y.integers(made).astype(np.int8)
+
+
+def table_of_lines(
+    function: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    x_scale: float,
+    y_scale: float,
+) -> NDArray[np.int16]:
+    """Return a function of int16 as 513 integers, `LINES` apart.
+
+    Two neighbours differ by less than 2 ** 15, as TOSA demands: where the function is
+    steeper, which is outside of what is ever given, it is cut off.
+
+    Args:
+        function: in real numbers.
+        x_scale: of what it is given.
+        y_scale: of the integers.
+    """
+    places = (np.arange(_ENTRIES, dtype=np.float64) - _ENTRIES // 2) * LINES
+    given: NDArray[np.float64] = places * x_scale
+    with np.errstate(all="ignore"):
+        made = np.nan_to_num(function(given) / y_scale)
+    entries = np.clip(np.rint(made), -_MOST - 1, _MOST).astype(np.int64)
+    middle = _ENTRIES // 2
+    for place in (*range(middle + 1, _ENTRIES), *range(middle - 1, -1, -1)):
+        near = int(entries[place - 1 if place > middle else place + 1])
+        entries[place] = min(max(int(entries[place]), near - _MOST), near + _MOST)
+    return entries.astype(np.int16)

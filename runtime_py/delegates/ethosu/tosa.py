@@ -1,7 +1,8 @@
 """TOSA graphs as values: tensors, operators, and a builder for them.
 
-They are of TOSA 1.0, its profile of integers. An operator's inputs are in the order of
-the specification, with zero points, multipliers and shapes as constants among them.
+They are of TOSA 1.0, its profile of integers with the extension EXT-INT16. An
+operator's inputs are in the order of the specification, with zero points, multipliers
+and shapes as constants among them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +22,16 @@ class Element(Enum):
     """The type of a tensor's elements; a SHAPE is a constant that says sizes."""
 
     INT8 = "int8"
+    INT16 = "int16"
     INT32 = "int32"
-    SHAPE = "int64"
+    INT48 = "int48"  # sums of products of int16
+    SHAPE = "shape"
 
     @property
     def numpy(self) -> "np.dtype[np.generic]":
-        """Return the numpy dtype."""
-        return np.dtype(self.value)
+        """Return the numpy dtype that holds it."""
+        wide = self in (Element.INT48, Element.SHAPE)
+        return np.dtype("int64" if wide else self.value)
 
 
 @frozen
@@ -79,7 +83,9 @@ class TosaGraph:
     outputs: tuple[str, ...]
 
 
-_INT32: Final = 5  # of the schema's enum DType
+_ACCUMULATORS: Final = {Element.INT8: Element.INT32, Element.INT16: Element.INT48}
+_NUMBERS: Final = {Element.INT32: 5, Element.INT48: 6}  # of the schema's enum DType
+_IGNORE_NAN: Final = 2  # of its enum NanPropagationMode: integers have none
 _NO_ZERO: Final = np.zeros(1, np.int8)
 
 
@@ -107,9 +113,13 @@ class GraphBuilder:
         """Return the shape of a tensor."""
         return self._tensors[name].shape
 
-    def input(self, shape: Shape) -> str:
-        """Add an input of int8."""
-        name = self._add(f"input{len(self._inputs)}", Element.INT8, shape)
+    def element(self, name: str) -> Element:
+        """Return the type of a tensor's elements."""
+        return self._tensors[name].element
+
+    def input(self, shape: Shape, element: Element) -> str:
+        """Add an input."""
+        name = self._add(f"input{len(self._inputs)}", element, shape)
         self._inputs.append(name)
         return name
 
@@ -132,22 +142,25 @@ class GraphBuilder:
         """Multiply by numbers of 2 ** -shift, one or one for each of the last axis.
 
         Args:
-            value: int8 or int32.
-            numbers: a multiplier and a shift each.
+            value: of any type of integers.
+            numbers: a multiplier and a shift each; of an int48, multipliers of int16.
             zeros: the zero of the operand and that of the result.
             element: of the result.
         """
         multipliers, shifts = zip(*numbers, strict=True)
         given = self._tensors[value]
+        long = given.element is Element.INT48
         inputs = (
             value,
-            self.constant(np.array(multipliers), Element.INT32),
+            self.constant(
+                np.array(multipliers), Element.INT16 if long else Element.INT32
+            ),
             self.constant(np.array(shifts), Element.INT8),
             self.constant(np.array([zeros[0]]), given.element),
             self.constant(np.array([zeros[1]]), element),
         )
         attributes: dict[str, Attribute] = {
-            "scale32": True,
+            "scale32": not long,
             "rounding_mode": 1,
             "per_channel": len(numbers) > 1,
             "input_unsigned": False,
@@ -156,16 +169,70 @@ class GraphBuilder:
         return self._operate("RESCALE", inputs, given.shape, element, attributes)
 
     def arithmetic(self, kind: str, one: str, other: str) -> str:
-        """ADD, SUB or MUL of int32, of equal rank; sizes of 1 are repeated."""
+        """Compute one result of two int32, of equal rank; sizes of 1 are repeated.
+
+        Args:
+            kind: ADD, SUB, MAXIMUM, MINIMUM, LOGICAL_LEFT_SHIFT, or
+                ARITHMETIC_RIGHT_SHIFT, which rounds down.
+            one: the first operand.
+            other: the second.
+        """
+        attributes: dict[str, Attribute] = {}
+        if kind == "ARITHMETIC_RIGHT_SHIFT":
+            attributes = {"round": False}
+        elif kind in ("MAXIMUM", "MINIMUM"):
+            attributes = {"nan_mode": _IGNORE_NAN}
         shape = np.broadcast_shapes(self.shape(one), self.shape(other))
-        inputs: tuple[str, ...] = (one, other)
-        if kind == "MUL":
-            inputs = (*inputs, self.constant(_NO_ZERO, Element.INT8))
-        return self._operate(kind, inputs, shape, Element.INT32)
+        return self._operate(kind, (one, other), shape, Element.INT32, attributes)
+
+    def with_number(self, kind: str, one: str, number: int) -> str:
+        """Return `arithmetic` of int32 and a number."""
+        ones = (1,) * len(self.shape(one))
+        constant = self.constant(np.full(ones, number), Element.INT32)
+        return self.arithmetic(kind, one, constant)
+
+    def multiply(self, one: str, other: str, shift: int = 0) -> str:
+        """Multiply two int32 by 2 ** -shift, halves up, as `arithmetic` does."""
+        shape = np.broadcast_shapes(self.shape(one), self.shape(other))
+        inputs = (one, other, self.constant(np.array([shift]), Element.INT8))
+        return self._operate("MUL", inputs, shape, Element.INT32)
+
+    def leading_zeros(self, value: str) -> str:
+        """Count the zeros before the first bit of each int32."""
+        return self._like("CLZ", (value,))
+
+    def reduce(self, kind: str, value: str) -> str:
+        """REDUCE_MAX or REDUCE_SUM of int32 over the last axis, which becomes 1."""
+        axis = len(self.shape(value)) - 1
+        attributes: dict[str, Attribute] = {"axis": axis}
+        if kind == "REDUCE_MAX":
+            attributes["nan_mode"] = _IGNORE_NAN
+        shape = (*self.shape(value)[:-1], 1)
+        return self._operate(kind, (value,), shape, Element.INT32, attributes)
+
+    def matmul(self, one: str, other: str) -> str:
+        """Multiply int16 matrices without zeros, [n, a, b] and [n, b, c], to int48."""
+        zero = self.constant(np.zeros(1), Element.INT16)
+        (n, rows, _), (_, _, columns) = self.shape(one), self.shape(other)
+        inputs = (one, other, zero, zero)
+        return self._operate("MATMUL", inputs, (n, rows, columns), Element.INT48)
+
+    def scatter(self, values: str, indices: str, rows: str) -> str:
+        """Write rows [n, w, c] to values [n, k, c], at indices int32 [n, w]."""
+        inputs = (values, indices, rows)
+        shape = self.shape(values)
+        return self._operate("SCATTER", inputs, shape, self.element(values))
 
     def table(self, value: str, entries: Array) -> str:
-        """Look int8 up among 256 entries, that of -128 first."""
-        return self._like("TABLE", (value, self.constant(entries, Element.INT8)))
+        """Look values up: int8 among 256 int8, that of -128 first; or int16.
+
+        An int16 finds its place among 513 of them, whose distances are 128; the result
+        is an int32, 128 times what lies there on straight lines between entries.
+        """
+        element = self.element(value)
+        inputs = (value, self.constant(entries, element))
+        made = Element.INT8 if element is Element.INT8 else Element.INT32
+        return self._operate("TABLE", inputs, self.shape(value), made)
 
     def convolution(
         self,
@@ -176,21 +243,25 @@ class GraphBuilder:
         zero: int,
         geometry: Mapping[str, Shape],
     ) -> str:
-        """CONV2D or DEPTHWISE_CONV2D: int8 [n, height, width, channels] to int32.
+        """CONV2D or DEPTHWISE_CONV2D of [n, height, width, channels].
+
+        Sums are int32 for int8, int48 for int16.
 
         Args:
             kind: which.
             value: the operand.
             weight: int8 [out, height, width, in]; depthwise [height, width, in, 1].
-            bias: int32 [out].
+            bias: [out], of the type of sums.
             zero: of the operand.
             geometry: `pad` top, bottom, left, right; `stride` and `dilation` y, x.
         """
+        element = self.element(value)
+        made = _ACCUMULATORS[element]
         inputs = (
             value,
             self.constant(weight, Element.INT8),
-            self.constant(bias, Element.INT32),
-            self.constant(np.array([zero]), Element.INT8),
+            self.constant(bias, made),
+            self.constant(np.array([zero]), element),
             self.constant(_NO_ZERO, Element.INT8),
         )
         n, *sizes, _ = self.shape(value)
@@ -199,9 +270,9 @@ class GraphBuilder:
         attributes: dict[str, Attribute] = {
             **geometry,
             "local_bound": False,
-            "acc_type": _INT32,
+            "acc_type": _NUMBERS[made],
         }
-        return self._operate(kind, inputs, shape, Element.INT32, attributes)
+        return self._operate(kind, inputs, shape, made, attributes)
 
     def concat(self, values: Sequence[str], axis: int) -> str:
         """Join tensors along an axis."""

@@ -21,21 +21,36 @@ if TYPE_CHECKING:
     from flatbuffers.builder import Builder
 
 VERSION: Final = (1, 0, 0)
-_ELEMENTS: Final = {Element.INT8: 3, Element.INT32: 5}  # the enum DType
+_ELEMENTS: Final = {  # the enum DType
+    Element.INT8: 3,
+    Element.INT16: 4,
+    Element.INT32: 5,
+    Element.INT48: 6,
+}
+_INT48_NBYTES: Final = 6
 # The number of an operator, in the enum Op and in the union Attribute, and the fields
 # of its attribute in order.
 KINDS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "CONV2D": (3, ("pad", "stride", "dilation", "local_bound", "acc_type")),
     "DEPTHWISE_CONV2D": (5, ("pad", "stride", "dilation", "local_bound", "acc_type")),
+    "MATMUL": (7, ()),
     "ADD": (15, ()),
+    "ARITHMETIC_RIGHT_SHIFT": (16, ("round",)),
+    "LOGICAL_LEFT_SHIFT": (22, ()),
+    "MAXIMUM": (26, ("nan_mode",)),
+    "MINIMUM": (27, ("nan_mode",)),
     "MUL": (28, ()),
     "SUB": (30, ()),
     "TABLE": (31, ()),
+    "CLZ": (35, ()),
+    "REDUCE_MAX": (51, ("axis", "nan_mode")),
+    "REDUCE_SUM": (54, ("axis",)),
     "CONCAT": (55, ("axis",)),
     "RESHAPE": (57, ()),
     "SLICE": (59, ()),
     "TILE": (60, ()),
     "TRANSPOSE": (61, ("perms",)),
+    "SCATTER": (63, ()),
     "RESCALE": (
         66,
         (
@@ -51,7 +66,7 @@ KINDS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "CONST_SHAPE": (75, ()),
 }
 _ALIGN: Final = 8
-_UNSIGNED: Final = ("rounding_mode", "acc_type")  # enums of uint32
+_UNSIGNED: Final = ("rounding_mode", "acc_type", "nan_mode")  # enums of uint32
 
 
 def tosa_bytes(graph: TosaGraph) -> bytes:
@@ -146,9 +161,7 @@ def _attribute(
 def _tensor(builder: "Builder", tensor: Tensor) -> int:
     name = builder.CreateString(tensor.name)
     shape = builder.CreateNumpyVector(np.array(tensor.shape, np.int32))
-    content = (
-        None if tensor.content is None else _octets(builder, tensor.content.tobytes())
-    )
+    content = None if tensor.content is None else _octets(builder, _raw(tensor))
     builder.StartObject(7)
     builder.PrependUOffsetTRelativeSlot(0, name, 0)
     builder.PrependUOffsetTRelativeSlot(1, shape, 0)
@@ -157,6 +170,16 @@ def _tensor(builder: "Builder", tensor: Tensor) -> int:
         builder.PrependUOffsetTRelativeSlot(3, content, 0)
     made: int = builder.EndObject()
     return made
+
+
+def _raw(tensor: Tensor) -> bytes:
+    """Return the bytes of a constant; an int48 has six."""
+    assert tensor.content is not None, "a constant"
+    raw = tensor.content.tobytes()
+    if tensor.element is not Element.INT48:
+        return raw
+    wide = np.frombuffer(raw, np.uint8).reshape(-1, 8)
+    return wide[:, :_INT48_NBYTES].tobytes()
 
 
 def _shape(builder: "Builder", shape: Tensor) -> int:

@@ -116,7 +116,6 @@ def _run(given: Path, npu: str, target: str, what: str) -> list[str]:
     command = [
         *(sys.executable, "-I", *COMMAND, str(given)),
         *("--accelerator-config", npu, "--output-dir", str(given.parent)),
-        "--show-cpu-operations",
     ]
     try:
         done = subprocess.run(

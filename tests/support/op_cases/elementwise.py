@@ -222,7 +222,8 @@ ACTIVATION = (
     *(Case("aten::leaky_relu", (rand(3, 5, dtype=d), 0.1)) for d in FLOATS),
     *(Case("aten::elu", (rand(3, 5, dtype=d), 1.3, 1.1, 0.9)) for d in FLOATS),
     *(Case("aten::softplus", (rand(3, 5, dtype=d), 1.5, 2)) for d in FLOATS),
-    Case("aten::gelu", (_ODD, "none")),
+    # Of infinity torch makes NaN where its loop over several elements runs.
+    Case("aten::gelu", (_ODD[math.inf != _ODD], "none")),
     Case("aten::hardtanh", (_ODD, -1.0, 1.0)),
 )
 

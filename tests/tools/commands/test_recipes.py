@@ -18,6 +18,7 @@ RECIPES = [
     "cpu_fp32",
     "cpu_q4",
     "cpu_q8",
+    "ethosu_a16w8",
     "ethosu_a8w8",
     "fp32",
     "mlx_q8",

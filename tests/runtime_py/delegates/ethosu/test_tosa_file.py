@@ -12,13 +12,16 @@ from kvc.runtime.delegates.ethosu.evaluate import evaluate
 from kvc.runtime.delegates.ethosu.tosa import Element, GraphBuilder
 from kvc.runtime.delegates.ethosu.tosa_file import KINDS, tosa_bytes
 
+ELEMENTS = {"int8": 3, "int16": 4, "int32": 5, "int48": 6}
 POINT = {"pad": (1, 0, 2, 1), "stride": (1, 2), "dilation": (2, 1)}
 
 
 def sample():
     """Return a graph of every kind of operator."""
     builder = GraphBuilder()
-    x, y = builder.input((1, 5, 6, 2)), builder.input((1, 1, 6, 2))
+    x, y = (
+        builder.input(shape, Element.INT8) for shape in ((1, 5, 6, 2), (1, 1, 6, 2))
+    )
     random = np.random.default_rng(0)
     weight = random.integers(-127, 128, (3, 2, 3, 2))
     wide = builder.convolution(
@@ -34,7 +37,7 @@ def sample():
     ints = [builder.rescale(v, [(1 << 30, 30)], (4, 0), Element.INT32) for v in (x, y)]
     total = builder.arithmetic("ADD", *ints)
     least = builder.arithmetic("SUB", total, ints[1])
-    product = builder.arithmetic("MUL", least, ints[1])
+    product = builder.multiply(least, ints[1])
     back = builder.rescale(product, [(1 << 30, 38)], (0, 1), Element.INT8)
     looked = builder.table(back, random.integers(-128, 128, 256))
     both = builder.concat([looked, x], 2)
@@ -120,7 +123,7 @@ def test_a_file_has_all_of_a_graph():
             assert start % 8 == 0
             continue
         assert tensors[name].array(1, np.int32)[0].tolist() == [*tensor.shape]
-        assert tensors[name].number(2) == {"int8": 3, "int32": 5}[tensor.element.value]
+        assert tensors[name].number(2) == ELEMENTS[tensor.element.value]
         if tensor.content is not None:
             content, start = tensors[name].array(3, np.uint8)
             assert content.tobytes() == tensor.content.tobytes()

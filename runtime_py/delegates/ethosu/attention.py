@@ -1,0 +1,133 @@
+"""Attention over a cache, and writing it, on integers.
+
+In: an instruction with values on grids. Out: the tensor of its result. Queries, keys,
+values and exponentials are int16; the greatest exponential of a row is 1, and they are
+divided by their sum after they have been multiplied with the values. So a row may see
+one position or thousands.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.delegates.ethosu import powers
+from kvc.runtime.delegates.ethosu.functions import Doubles
+from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues, ref
+from kvc.runtime.delegates.ethosu.numbers import table_of_lines
+from kvc.runtime.delegates.ethosu.tosa import Element, Shape
+from kvc.schema.graph import Instruction
+
+_PLACES: Final = 1 << 16  # of differences of scores, from 0 on, in a table
+_ONE: Final = (1 << 15) - 1  # an exponential of 1
+_STEP: Final = 16 * math.log(2) / _PLACES  # of scores; the last place is 2 ** -16
+_HIDDEN: Final = 1 << 28  # steps by which a position that is not seen is lower
+
+
+def cache_update(values: LoweredValues, step: Instruction) -> str:
+    """Write rows to a cache [1, heads, slots, width] from a slot on."""
+    builder, result = values.builder, step.results[0]
+    cache, rows, start = (ref(step.arguments[i]) for i in (0, 1, 2))
+    _, *held = values.shape(cache)
+    _, heads, count, _ = values.shape(rows)
+    written = builder.scatter(
+        builder.reshape(values.on_grid_of(cache, result), tuple(held)),
+        _slots(values, start, heads, count),
+        builder.reshape(values.on_grid_of(rows, result), values.shape(rows)[1:]),
+    )
+    return builder.reshape(written, values.shape(result))
+
+
+def _slots(values: LoweredValues, start: int, heads: int, count: int) -> str:
+    """Return int32 [heads, count]: where the rows of each head go."""
+    key = ("slots", start, heads, count)
+    if key not in values.shared:
+        builder = values.builder
+        after = builder.constant(np.arange(count)[None], Element.INT32)
+        first = builder.reshape(values.name(start), (1, 1))
+        line = builder.arithmetic("ADD", first, after)
+        values.shared[key] = builder.tile(line, (heads, count))
+    return values.shared[key]
+
+
+def attention(values: LoweredValues, step: Instruction) -> str:
+    """Attend, causally, from queries to what is valid of a cache."""
+    q, k, v, length = (ref(step.arguments[i]) for i in range(4))
+    (_, heads, seq, width), (_, groups, slots, depth) = values.shape(q), values.shape(v)
+    given = step.arguments[4]
+    scale = given if isinstance(given, float) else width**-0.5
+    builder = values.builder
+    rows = heads // groups * seq
+    queries = builder.reshape(values.as_int16(q), (groups, rows, width))
+    keys = builder.reshape(values.as_int16(k), (groups, slots, width))
+    products = builder.matmul(queries, builder.transpose(keys, (0, 2, 1)))
+    scaled = values.grid(q).scale * values.grid(k).scale * scale / _STEP
+    reach = float(width * values.reach(q) * values.reach(k))
+    scores = values.rescaled(products, [scaled], Element.INT32, reach)
+    apart = builder.reshape(scores, (groups, heads // groups, seq, slots))
+    hidden = _hidden(values, length, seq, slots)
+    weights = _exponentials(values, builder.arithmetic("ADD", apart, hidden))
+    return _average(values, weights, v, step.results[0], (groups, rows, slots, depth))
+
+
+def _hidden(values: LoweredValues, length: int, seq: int, slots: int) -> str:
+    """Return int32 [1, 1, seq, slots]: 0 where a query sees, else far below 0."""
+    key = ("hidden", length, seq, slots)
+    if key not in values.shared:
+        builder = values.builder
+        valid = builder.reshape(values.name(length), (1, 1, 1, 1))
+        last = np.arange(seq).reshape(1, 1, seq, 1) - seq
+        ends = builder.arithmetic("ADD", valid, builder.constant(last, Element.INT32))
+        slot = np.arange(slots).reshape(1, 1, 1, slots)
+        places = builder.constant(slot, Element.INT32)
+        left = builder.arithmetic("SUB", ends, places)
+        sign = builder.with_number("ARITHMETIC_RIGHT_SHIFT", left, 31)  # -1 or 0
+        by = builder.constant(np.full((1, 1, 1, 1), _HIDDEN), Element.INT32)
+        values.shared[key] = builder.multiply(sign, by)
+    return values.shared[key]
+
+
+def _exponentials(values: LoweredValues, scores: str) -> str:
+    """Return int16 of the same shape: exponentials, the greatest of a row about 1."""
+    builder = values.builder
+    below = builder.arithmetic("SUB", scores, builder.reduce("REDUCE_MAX", scores))
+    place = values.rescaled(
+        builder.with_number("ADD", below, _PLACES // 2 - 1), [1.0], Element.INT16
+    )
+    entries = table_of_lines(_exponential, 1.0, 1 / _ONE)
+    return values.rescaled(builder.table(place, entries), [2.0**-7], Element.INT16)
+
+
+def _exponential(place: Doubles) -> Doubles:
+    """Return what a place of the table stands for; the first is 0, for all below."""
+    exact = np.exp((place - (_PLACES // 2 - 1)) * _STEP)
+    made: Doubles = np.where(place <= -_PLACES // 2, 0.0, exact)
+    return made
+
+
+def _average(
+    values: LoweredValues,
+    weights: str,
+    v: int,
+    result: int,
+    sizes: tuple[int, int, int, int],
+) -> str:
+    """Return the average of values by weights, on the grid of the result.
+
+    A row of weights sums up to T = m 2 ** (30 - n), its products with values to
+    A 2 ** b. A is moved by the bits that T lacks, so that none of the two is cut.
+    """
+    builder, (groups, rows, slots, depth) = values.builder, sizes
+    bits = (slots - 1).bit_length()
+    wide = values.rescaled(weights, [1.0], Element.INT32)
+    totals = builder.reduce("REDUCE_SUM", builder.reshape(wide, (groups, rows, slots)))
+    held = builder.reshape(values.as_int16(v), (groups, slots, depth))
+    sums = builder.matmul(builder.reshape(weights, (groups, rows, slots)), held)
+    made = values.rescaled(sums, [2.0**-bits], Element.INT32)
+    share, moved = powers.inverse(builder, totals)
+    more = builder.with_number("SUB", moved, 16 - bits)
+    lifted = builder.arithmetic("LOGICAL_LEFT_SHIFT", made, more)
+    average = builder.multiply(lifted, share, powers.INVERSE_BITS)
+    shape: Shape = values.shape(result)
+    scale = values.grid(v).scale / (1 << 14)
+    return builder.reshape(values.stored(average, result, [scale]), shape)

@@ -1,0 +1,137 @@
+"""Sums, products, functions of one value and rotary embeddings, element by element.
+
+In: an instruction with values on grids. Out: the tensor of its result. Sums and
+products are int32; a function is a table of its results, between whose entries int16
+lie on straight lines.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from kvc.runtime.delegates.ethosu.functions import FUNCTIONS, Doubles
+from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues, ref
+from kvc.runtime.delegates.ethosu.numbers import (
+    LINES,
+    table_of,
+    table_of_lines,
+)
+from kvc.runtime.delegates.ethosu.tosa import Element
+from kvc.schema.backends.ethosu import ADDITIONS
+from kvc.schema.backends.grids import Stored
+from kvc.schema.graph import Instruction
+
+# Bits that sums of two grids are computed with, beside those of the values.
+_ROOM: Final = {Stored.INT8: 20, Stored.INT16: 13}
+_FINER: Final = 64  # steps of int16 in one of int8
+_Bounds = tuple[float | None, float | None]
+# What cuts values off, which straight lines would round.
+_BOUNDED: Final[Mapping[str, Callable[..., _Bounds]]] = {
+    "aten::relu": lambda: (0.0, None),
+    "aten::clamp": lambda least, most: (least, most),
+    "aten::hardtanh": lambda least, most: (least, most),
+}
+
+
+def function(values: LoweredValues, step: Instruction) -> str:
+    """Return a function of one value."""
+    x, result = ref(step.arguments[0]), step.results[0]
+    others = [values.argument(one) for one in step.arguments[1:]]
+    grid, made = values.grid(x), values.grid(result)
+    computed = partial(_applied, FUNCTIONS[step.op], others)
+    if grid.stored is made.stored is Stored.INT8:
+        return values.builder.table(values.name(x), table_of(computed, grid, made))
+    if step.op in _BOUNDED:
+        return _bounded(values, x, result, *_BOUNDED[step.op](*others))
+    name, scale = _as_fine_int16(values, x)
+    size = made.scale if made.stored is Stored.INT16 else made.scale / _FINER
+    looked_up = values.builder.table(name, table_of_lines(computed, scale, size))
+    return values.stored(looked_up, result, [size / LINES])
+
+
+def addition(values: LoweredValues, step: Instruction) -> str:
+    """Add on a grid of int32 that both operands reach exactly enough."""
+    one, other, result = ref(step.arguments[0]), ref(step.arguments[1]), step.results[0]
+    grids = [values.grid(one), values.grid(other)]
+    room = min(_ROOM[grid.stored] for grid in grids)
+    step_size = 2 * max(grid.scale for grid in grids) / (1 << room)
+    rank = len(values.shape(result))
+    operands = [
+        values.without_zero(value, grid.scale / step_size, rank)
+        for value, grid in zip((one, other), grids, strict=True)
+    ]
+    kind = "ADD" if step.op == ADDITIONS[0] else "SUB"
+    total = values.builder.arithmetic(kind, *operands)
+    return values.stored(total, result, [step_size])
+
+
+def product(values: LoweredValues, step: Instruction) -> str:
+    """Multiply two tensors."""
+    one, other, result = ref(step.arguments[0]), ref(step.arguments[1]), step.results[0]
+    rank = len(values.shape(result))
+    left, right = (values.without_zero(value, 1.0, rank) for value in (one, other))
+    made = values.builder.multiply(left, right)
+    scale = values.grid(one).scale * values.grid(other).scale
+    return values.stored(made, result, [scale])
+
+
+def rotary_embedding(values: LoweredValues, step: Instruction) -> str:
+    """Turn the halves of the last axis by angles (RoFormer, Su 2021)."""
+    builder, result = values.builder, step.results[0]
+    x, cos, sin = (ref(one) for one in step.arguments)
+    shape, grid = values.shape(x), values.grid(x)
+    half, rank = shape[-1] // 2, len(shape)
+    angles = max(values.grid(one).scale for one in (cos, sin))
+    turned = values.without_zero(x)
+    tables = [
+        values.without_zero(one, values.grid(one).scale / angles, rank)
+        for one in (cos, sin)
+    ]
+    first, second = (_half(values, turned, part, half) for part in (0, 1))
+    # Two products of 30 bits and their sum are an int32.
+    shift = int(all(values.grid(v).stored is Stored.INT16 for v in (x, cos)))
+
+    def times(one: str, table: int, part: int) -> str:
+        width = values.builder.shape(tables[table])[-1]
+        part = part if width > half else 0
+        by = _half(values, tables[table], part, half)
+        return builder.multiply(one, by, shift)
+
+    left = builder.arithmetic("SUB", times(first, 0, 0), times(second, 1, 0))
+    right = builder.arithmetic("ADD", times(second, 0, 1), times(first, 1, 1))
+    made = builder.concat([left, right], rank - 1)
+    return values.stored(made, result, [grid.scale * angles * (1 << shift)])
+
+
+def _applied(
+    function: Callable[..., Doubles], others: Sequence[object], x: Doubles
+) -> Doubles:
+    return function(x, *others)
+
+
+def _as_fine_int16(values: LoweredValues, x: int) -> tuple[str, float]:
+    """Return int16 without a zero that are spread over a table, and their scale."""
+    grid, name = values.grid(x), values.as_int16(x)
+    if grid.stored is Stored.INT16:
+        return name, grid.scale
+    fine = values.builder.rescale(name, [(1 << 30, 24)], (0, 0), Element.INT16)
+    return fine, grid.scale / _FINER
+
+
+def _half(values: LoweredValues, name: str, part: int, half: int) -> str:
+    """Return a half of the last axis, or all of it where it is no longer."""
+    shape = values.builder.shape(name)
+    start = (0,) * (len(shape) - 1) + (part * half,)
+    return values.builder.slice(name, start, (*shape[:-1], half))
+
+
+def _bounded(
+    values: LoweredValues, x: int, result: int, least: float | None, most: float | None
+) -> str:
+    """Cut a value off at numbers of its own grid."""
+    grid, made = values.grid(x), values.without_zero(x)
+    for kind, bound in (("MAXIMUM", least), ("MINIMUM", most)):
+        if bound is not None:
+            steps = max(-(1 << 16), min(1 << 16, bound / grid.scale))
+            made = values.builder.with_number(kind, made, round(steps))
+    return values.stored(made, result, [grid.scale])

@@ -1,0 +1,139 @@
+"""A partition bound to the arrays of a session: its TOSA graph, run on the host.
+
+In: a partition's code and grids, its TOSA graph, arrays for inputs and outputs. Out: a
+function that reads all inputs, computes, and writes outputs and the new contents of
+inputs. Of a cache it writes the new rows alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.ethosu.evaluate import evaluate
+from kvc.runtime.delegates.ethosu.lowered_values import ref
+from kvc.runtime.delegates.ethosu.lowering import results_of, written_inputs
+from kvc.runtime.delegates.ethosu.tosa import TosaGraph
+from kvc.runtime.delegates.host_checks import check_length, check_of, check_slots
+from kvc.schema.backends.ethosu import ATTENTION, CACHE_UPDATE
+from kvc.schema.backends.grids import Grid
+from kvc.schema.frozen import frozen
+from kvc.schema.graph import Graph
+from kvc.schema.types import Affine
+
+_SLOTS: Final = 2  # the axis of a cache
+
+
+_Check = Callable[[], None]
+
+
+@frozen
+class _Target:
+    """Where a result goes.
+
+    Attributes:
+        array: what it is written to.
+        place: of the result, among those of the TOSA graph.
+        grid: of its integers.
+        rows: of a cache, where the first new row is and how many there are; None where
+            all is written.
+    """
+
+    array: Array
+    place: int
+    grid: Grid
+    rows: tuple[Array, int] | None
+
+
+def bind_call(
+    graph: Graph,
+    tosa: TosaGraph,
+    grids: Mapping[int, Grid],
+    sizes: Mapping[str, int],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+) -> Callable[[], None]:
+    """Return what runs a partition.
+
+    Args:
+        graph: its code.
+        tosa: what it is at these sizes.
+        grids: of its values.
+        sizes: of the symbols.
+        inputs: arrays of the graph's inputs.
+        outputs: likewise.
+    """
+    given = dict(zip(graph.inputs, inputs, strict=True))
+    places = {value: place for place, value in enumerate(results_of(graph))}
+    checks, rows = _caches(graph, sizes, given)
+    targets, written = list[_Target](), written_inputs(graph)
+    for root, value in written.items():
+        target = _Target(given[root], places[value], grids[value], rows.get(value))
+        targets.append(target)
+    for value, array in zip(graph.outputs, outputs, strict=True):
+        root = graph.root_of(value)
+        held = given.get(root) if written.get(root) == value else None
+        if held is None or not np.may_share_memory(array, held):
+            targets.append(_Target(array, places[value], grids[value], None))
+    sources = [(array, grids.get(value)) for value, array in given.items()]
+    return partial(_run, tosa, checks, sources, targets)
+
+
+def _caches(
+    graph: Graph, sizes: Mapping[str, int], given: Mapping[int, Array]
+) -> tuple[list[_Check], dict[int, tuple[Array, int]]]:
+    """Return what has to hold of positions, and where caches are written, by value."""
+    checks, rows = list[_Check](), dict[int, tuple[Array, int]]()
+
+    def count(value: int) -> int:
+        return graph.values[value].type.shape(sizes)[_SLOTS]
+
+    for step in graph.instructions:
+        if step.op == CACHE_UPDATE:
+            cache, new, start = (ref(step.arguments[i]) for i in range(3))
+            rows[step.results[0]] = given[start], count(new)
+            checks.append(partial(_slots_fit, given[start], count(new), count(cache)))
+        elif step.op == ATTENTION:
+            keys, length = ref(step.arguments[1]), ref(step.arguments[3])
+            checks.append(partial(_length_fits, given[length], count(keys)))
+        elif check := check_of(graph, step, sizes):
+            index, *numbers = step.arguments
+            bounds = [
+                n.evaluate(sizes) if isinstance(n, Affine) else n for n in numbers
+            ]
+            checks.append(partial(check, given[ref(index)], *bounds))
+    return checks, rows
+
+
+def _slots_fit(start: Array, count: int, slots: int) -> None:
+    check_slots(0, int(start[0]), count, slots)
+
+
+def _length_fits(length: Array, slots: int) -> None:
+    check_length(0, int(length[0]), slots)
+
+
+def _run(
+    graph: TosaGraph,
+    checks: Sequence[_Check],
+    sources: Sequence[tuple[Array, Grid | None]],
+    targets: Sequence[_Target],
+) -> None:
+    """Run a graph: all inputs are read before anything is written."""
+    for check in checks:
+        check()
+    given = [
+        array if grid is None else grid.integers(array.astype(np.float32))
+        for array, grid in sources
+    ]
+    made = evaluate(graph, given)
+    for target in targets:
+        numbers = target.grid.numbers(made[target.place].astype(np.int32))
+        if target.rows is None:
+            target.array[...] = numbers
+            continue
+        first, count = int(target.rows[0][0]), target.rows[1]
+        new = slice(first, first + count)
+        target.array[:, :, new] = numbers[:, :, new]

@@ -1,0 +1,166 @@
+"""The values of a partition while its TOSA graph is made: names, grids, shapes.
+
+In: the partition's code, grids, sizes, constants. Out: for a value, the tensor that it
+is, as it is stored or brought to other integers. What operators make of tensors is in
+the files beside this one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.ethosu.numbers import multiplier_of
+from kvc.runtime.delegates.ethosu.tosa import Element, GraphBuilder, Shape
+from kvc.schema.backends.grids import Grid, Stored
+from kvc.schema.errors import ScaleOutOfRange
+from kvc.schema.graph import Constant, Graph, Ref
+from kvc.schema.types import Affine
+
+ELEMENTS: Final = {Stored.INT8: Element.INT8, Stored.INT16: Element.INT16}
+_SHORT_BITS: Final = 15  # of multipliers of int48
+_ONE: Final = (1 << 30, 30)  # a multiplier and a shift that are 1
+
+
+class LoweredValues:
+    """Tensors by value.
+
+    Attributes:
+        builder: what makes them.
+        shared: names of tensors that several operators make of the same, by what they
+            are.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        grids: Mapping[int, Grid],
+        sizes: Mapping[str, int],
+        constant: Callable[[int], Array],
+    ) -> None:
+        self._graph, self._grids, self._sizes = graph, grids, sizes
+        self._constant = constant
+        self._names: dict[int, str] = {}
+        self.builder = GraphBuilder()
+        self.shared: dict[object, str] = {}
+
+    def take_inputs(self) -> None:
+        """Make the graph's inputs: int32 for integers of the model."""
+        for value in self._graph.inputs:
+            grid = self._grids.get(value)
+            element = Element.INT32 if grid is None else ELEMENTS[grid.stored]
+            self._names[value] = self.builder.input(self.shape(value), element)
+
+    def place(self, value: int, name: str) -> None:
+        """Say which tensor a value is."""
+        self._names[value] = name
+
+    def name(self, value: int) -> str:
+        """Return the tensor of a value; that of a constant is made on first need."""
+        if value not in self._names:
+            grid, content = self._grids[value], self.constant(value)
+            whole = grid.integers(content.astype(np.float32))
+            self._names[value] = self.builder.constant(whole, ELEMENTS[grid.stored])
+        return self._names[value]
+
+    def constant(self, value: int) -> Array:
+        """Return the numbers of a value that is named data."""
+        storage = self._graph.values[value].storage
+        assert isinstance(storage, Constant), "an input, or made before it is read"
+        return self._constant(storage.name)
+
+    def grid(self, value: int) -> Grid:
+        """Return the grid of a value."""
+        return self._grids[value]
+
+    def shape(self, value: int) -> Shape:
+        """Return the sizes of a value."""
+        return self._graph.values[value].type.shape(self._sizes)
+
+    def argument(self, argument: object) -> object:
+        """Return an argument with sizes as numbers."""
+        if isinstance(argument, tuple):
+            return tuple(self.argument(item) for item in argument)
+        if isinstance(argument, Affine):
+            return argument.evaluate(self._sizes)
+        return argument
+
+    def on_grid_of(self, value: int, other: int) -> str:
+        """Return a value on the grid of another."""
+        name, x, y = self.name(value), self.grid(value), self.grid(other)
+        if x == y:
+            return name
+        number, element = multiplier_of(x.scale / y.scale), ELEMENTS[y.stored]
+        return self.builder.rescale(name, [number], (x.zero, y.zero), element)
+
+    def without_zero(self, value: int, scale: float = 1.0, rank: int = 0) -> str:
+        """Return int32 without a zero, with axes of 1 before its own up to a rank."""
+        name, shape = self.name(value), self.shape(value)
+        ones = (1,) * (rank - len(shape))
+        name, zero = self.builder.reshape(name, ones + shape), self.grid(value).zero
+        return self.builder.rescale(
+            name, [multiplier_of(scale)], (zero, 0), Element.INT32
+        )
+
+    def as_int16(self, value: int) -> str:
+        """Return int16 without a zero, of the value's scale, for a matrix product."""
+        name, grid = self.name(value), self.grid(value)
+        if grid.stored is Stored.INT16:
+            return name
+        return self.builder.rescale(name, [_ONE], (grid.zero, 0), Element.INT16)
+
+    def reach(self, value: int) -> int:
+        """Return how far `as_int16` is from 0 at most."""
+        return 255 if self.grid(value).stored is Stored.INT8 else 1 << 15
+
+    def stored(
+        self, made: str, result: int, scales: Sequence[float], reach: float = 0.0
+    ) -> str:
+        """Bring int32 or int48 of some scales to the grid of a result.
+
+        Args:
+            made: the tensor.
+            result: the value that it is to be.
+            scales: one, or one for each of the last axis.
+            reach: the greatest number that the tensor has, of an int48.
+
+        Raises:
+            ScaleOutOfRange: a scale is more than integers express.
+        """
+        grid = self.grid(result)
+        numbers = [scale / grid.scale for scale in scales]
+        zeros = (0, grid.zero)
+        return self.rescaled(made, numbers, ELEMENTS[grid.stored], reach, zeros)
+
+    def rescaled(
+        self,
+        made: str,
+        scales: Sequence[float],
+        element: Element,
+        reach: float = 0.0,
+        zeros: tuple[int, int] = (0, 0),
+    ) -> str:
+        """Multiply int32 or int48 by numbers; see `stored`."""
+        long = self.builder.element(made) is Element.INT48
+        most = (1 << 31) / reach if reach else float("inf")
+        for scale in scales:
+            if scale > most:  # what is above an int32 before it is clipped is undefined
+                raise ScaleOutOfRange(scale=scale, most=most)
+        numbers = [
+            multiplier_of(scale, _SHORT_BITS) if long else multiplier_of(scale)
+            for scale in scales
+        ]
+        return self.builder.rescale(made, numbers, zeros, element)
+
+
+def ref(argument: object) -> int:
+    """Return the value that an argument is."""
+    assert isinstance(argument, Ref)
+    return argument.value
+
+
+def whole(argument: object) -> int:
+    """Return an argument that is a number."""
+    assert isinstance(argument, int)
+    return argument

@@ -1,0 +1,151 @@
+"""Linear layers and convolutions as TOSA's: int8 weights, a scale for each channel.
+
+In: an instruction with values on grids. Out: the tensor of its result. Sums are int32
+for int8, int48 for int16. TOSA's images are [n, height, width, channels].
+"""
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.ethosu.functions import Doubles
+from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues, ref, whole
+from kvc.runtime.delegates.ethosu.tosa import Shape
+from kvc.schema.backends.ethosu import MAX_BIAS
+from kvc.schema.backends.grids import Integers, Stored, channels_rounded
+from kvc.schema.graph import Instruction
+
+Geometry = Mapping[str, Shape]  # `pad`, `stride` and `dilation`, as in TOSA
+
+
+def linear(values: LoweredValues, step: Instruction) -> str:
+    """Return a linear layer: a convolution of images of one column."""
+    x, product = ref(step.arguments[0]), _Product(values, step)
+    depth = product.weight.shape[1]
+    rows = prod(values.shape(x)) // depth
+    image = values.builder.reshape(values.name(x), (1, rows, 1, depth))
+    geometry = _geometry((0, 0), (1, 1), (1, 1))
+    turned = product.weight[:, None, None]
+    made = product.made("CONV2D", image, turned, geometry)
+    return values.builder.reshape(made, values.shape(step.results[0]))
+
+
+def convolution(values: LoweredValues, step: Instruction) -> str:
+    """Return a convolution over one axis or two."""
+    builder, product = values.builder, _Product(values, step)
+    arguments = [values.argument(one) for one in step.arguments]
+    stride, padding, dilation = (_pair(arguments[i]) for i in (3, 4, 5))
+    weight = product.weight
+    line = weight.ndim == 3
+    if line:
+        weight = weight[:, :, None]
+    image, geometry = _fitted(
+        values,
+        _as_image(values, values.name(ref(step.arguments[0])), line),
+        weight.shape[2:],
+        _geometry((0, padding[1]) if line else padding, stride, dilation),
+    )
+    depthwise = arguments[6] != 1
+    turned = weight.transpose(0, 2, 3, 1)
+    if depthwise:
+        # [channels * m, 1, y, x] to [y, x, channels, m]
+        channels = builder.shape(image)[3]
+        shape = (channels, -1, *weight.shape[2:])
+        turned = weight[:, 0].reshape(shape).transpose(2, 3, 0, 1)
+    kind = "DEPTHWISE_CONV2D" if depthwise else "CONV2D"
+    made = product.made(kind, image, turned, geometry)
+    turned_back = builder.transpose(made, (0, 3, 1, 2))
+    return builder.reshape(turned_back, values.shape(step.results[0]))
+
+
+class _Product:
+    """The weight and the bias of a product as integers.
+
+    The axes are in the model's order. Beside a large bias, tiny weights have a scale so
+    great that the bias is an integer.
+
+    Attributes:
+        weight: of int8.
+        scales: float32 [channels].
+    """
+
+    def __init__(self, values: LoweredValues, step: Instruction) -> None:
+        self._values, self._step = values, step
+        self._grid = values.grid(ref(step.arguments[0]))
+        wide = self._grid.stored is Stored.INT16
+        self._most_bias = MAX_BIAS << 8 if wide else MAX_BIAS
+        weight = values.constant(ref(step.arguments[1])).astype(np.float32)
+        least = np.abs(self._bias()) / (self._most_bias * self._grid.scale)
+        self.weight, self.scales = channels_rounded(
+            weight, 0, least_scale=least.astype(np.float32)
+        )
+
+    def made(self, kind: str, image: str, turned: Integers, geometry: Geometry) -> str:
+        """Convolve, with the weight in TOSA's order; on the result's grid."""
+        sums = self.scales.astype(np.float64) * self._grid.scale
+        exact = np.rint(self._bias() / sums)
+        bias = np.clip(exact, -self._most_bias, self._most_bias).astype(np.int64)
+        bias = np.broadcast_to(bias, len(sums))
+        made = self._values.builder.convolution(
+            kind, image, turned, bias, self._grid.zero, geometry
+        )
+        scales = [float(one) for one in sums]
+        result = self._step.results[0]
+        return self._values.stored(made, result, scales, self._reach(bias))
+
+    def _reach(self, bias: Array) -> float:
+        """Return how large a sum of products of int16 becomes at most."""
+        if self._grid.stored is not Stored.INT16:
+            return 0.0
+        each = np.abs(self.weight).reshape(len(self.weight), -1).sum(1)
+        return float((np.abs(bias) + each * (1 << 15)).max())
+
+    def _bias(self) -> Doubles:
+        """Return the bias, float64 [channels], or [1] of 0 for none."""
+        given = self._step.arguments[2]
+        if given is None:
+            return np.zeros(1)
+        return self._values.constant(ref(given)).astype(np.float64)
+
+
+def _as_image(values: LoweredValues, name: str, line: bool) -> str:
+    """Return [n, channels, (height,) width] with the channels last."""
+    shape = values.builder.shape(name)
+    if line:
+        name = values.builder.reshape(name, (*shape[:2], 1, shape[2]))
+    return values.builder.transpose(name, (0, 2, 3, 1))
+
+
+def _fitted(
+    values: LoweredValues, image: str, kernel: Shape, geometry: Geometry
+) -> tuple[str, Geometry]:
+    """Leave out what no step of a convolution reaches, as TOSA demands.
+
+    It is the end of an axis: first of its padding, then of the image.
+    """
+    size, pad = list(values.builder.shape(image)), list(geometry["pad"])
+    for axis in (0, 1):
+        reach = geometry["dilation"][axis] * (kernel[axis] - 1) + 1
+        room = size[axis + 1] + pad[2 * axis] + pad[2 * axis + 1]
+        rest = (room - reach) % geometry["stride"][axis]
+        padding = min(rest, pad[2 * axis + 1])
+        pad[2 * axis + 1] -= padding
+        size[axis + 1] -= rest - padding
+    cut = values.builder.slice(image, (0, 0, 0, 0), tuple(size))
+    return cut, {**geometry, "pad": tuple(pad)}
+
+
+def _pair(argument: object) -> tuple[int, int]:
+    """Return what is said of height and width; of a line, 1 or nothing of height."""
+    assert isinstance(argument, tuple)
+    numbers = [whole(one) for one in argument]
+    return (1, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[-1])
+
+
+def _geometry(
+    padding: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
+) -> Geometry:
+    (y, x) = padding
+    return {"pad": (y, y, x, x), "stride": stride, "dilation": dilation}
