@@ -83,6 +83,10 @@ class Rings(nn.Module):
         end = self.write(rows) + rows.shape[2]
         return self.attend(rows[:, :, -1:], end, **RING)
 
+    def more_queries_than_tokens(self, rows: Tensor) -> Tensor:
+        end = self.write(rows) + rows.shape[2]
+        return self.attend(torch.cat([rows, rows], 2), end, **RING)
+
     def wider_than_the_ring(self, rows: Tensor) -> Tensor:
         end = self.write(rows) + rows.shape[2]
         return self.attend(rows, end, layout="circular", window_left=SLOTS)
@@ -165,7 +169,7 @@ def test_several_methods_have_one_window():
         "before_the_write",
         "one_too_far",
         "to_the_old_position",
-        "last_query_alone",
+        "more_queries_than_tokens",
         "wider_than_the_ring",
         "kept_by_the_write",
         "kept_by_the_reader",
@@ -179,6 +183,10 @@ def test_a_ring_that_is_seen_in_another_way_has_none(name):
 
 def test_a_window_has_the_positions_that_writes_and_readers_keep():
     assert ring_of(Rings(), method("kept")).window == Window(WINDOW, 2)
+
+
+def test_the_last_queries_alone_see_no_more():
+    assert ring_of(Rings(), method("last_query_alone")).window == Window(WINDOW, 0)
 
 
 def test_methods_that_keep_different_positions_leave_no_window():
