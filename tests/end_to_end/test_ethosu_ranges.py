@@ -69,6 +69,27 @@ class Sum(nn.Module):
         return x + y
 
 
+class Far(nn.Module):
+    """Brings what is far from 0 near to it."""
+
+    def forward(self, x):
+        return x - 1000
+
+
+class Cut(nn.Module):
+    """Cuts off between two numbers of what it is given."""
+
+    def forward(self, x):
+        return x.clamp(-1, 1)
+
+
+class Single(nn.Module):
+    """Multiplies numbers without axes."""
+
+    def forward(self, x):
+        return x[0] * x[1]
+
+
 class Turned(nn.Module):
     """Turns by angles that are given."""
 
@@ -94,6 +115,23 @@ def test_zeros_that_are_added_coarsen_nothing(tmp_path, recipe, times):
     x = noise(3, 4, 24, times=times)
     off = far_off(tmp_path, Sum(), recipe, x=x, y=np.zeros_like(x))
     assert off < FAR[recipe] / 2
+
+
+def test_a_number_far_from_0_is_taken_away_as_exactly_as_its_grid_says(tmp_path):
+    x = noise(3, 4, 64) + 1000
+    half_a_step = np.abs(x).max() / 32767
+    off = far_off(tmp_path, Far(), RECIPES[1], x=x)
+    assert off < 2 * half_a_step / np.abs(x - 1000).max()
+
+
+def test_what_is_cut_off_on_a_coarse_grid_ends_where_it_should(tmp_path: Path):
+    x = np.array([[9e4, 1e4, -1e4, -9e4]] * 3, np.float32)
+    assert far_off(tmp_path, Cut(), RECIPES[1], x=x) < 1e-4
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_numbers_without_axes_are_multiplied(tmp_path: Path, recipe: str):
+    assert far_off(tmp_path, Single(), recipe, x=noise(3, 2)) < FAR[recipe]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
