@@ -14,11 +14,11 @@ if not has_torch():
 
 import torch
 
-from kvc.compiler.torch_range import is_tested, range_text
+from kvc.compiler.releases import TORCH
 from kvc.schema.errors import WrongTorch
 
-if not is_tested(torch.__version__):
-    raise WrongTorch(found=torch.__version__, expected=range_text())
+if not TORCH.has(torch.__version__):
+    raise WrongTorch(found=torch.__version__, expected=str(TORCH))
 
 import kvc.schema.torch_ops  # noqa: F401  registers kvc::cache_update, kvc::attention
 from kvc.compiler.backends import register_backend

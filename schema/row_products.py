@@ -1,4 +1,4 @@
-"""Which instructions of a block run as one step.
+"""Which instructions of a block the backend `cpu` runs as one step.
 
 In: a block. Out: for the last instruction of each group, all that are in it. Rows that
 are quantized for products alone go with these products: they are quantized once, into
@@ -56,7 +56,10 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
 
 
 def unwritten(graph: Graph) -> frozenset[int]:
-    """Return the values that no step writes: rows that their products read alone."""
+    """Return the values that no step of the backend `cpu` writes.
+
+    They are rows that their products read alone.
+    """
     return frozenset(
         value
         for group in products_of_rows(graph).values()

@@ -63,6 +63,7 @@ def compile_folder(
 
     Raises:
         MissingTransformers: the front end's packages are not installed.
+        WrongTransformers: they are not of releases that are tested.
         CompileError: as `export_hf`.
     """
     from kvc.compiler.hugging_face import PREFILL_CHUNK, CacheConfig, export_hf

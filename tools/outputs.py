@@ -3,8 +3,11 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from kvc.schema.errors import CannotWrite, reason_of
+
+_OTHER: Final = "another file is there; give another name, or remove it"
 
 
 def check_output(name: str) -> Path:
@@ -30,6 +33,20 @@ def check_plain_output(name: str) -> Path:
     """
     reason = "a bundle is there; give another name"
     return _checked(name, lambda path: reason if _is_bundle(path) else "")
+
+
+def check_own_output(name: str, start: bytes) -> Path:
+    """Return the path of a file that can be written, where nothing else is lost.
+
+    Args:
+        name: as the user gave it.
+        start: what all files of this kind begin with. Such a file is replaced, and an
+            empty one.
+
+    Raises:
+        CannotWrite: as `check_output`; or another file is there.
+    """
+    return _checked(name, lambda path: "" if _is_own(path, start) else _OTHER)
 
 
 def check_new_folder(name: str) -> Path:
@@ -104,8 +121,20 @@ def _why_kept(path: Path, source: Path | None) -> str:
     if source is not None and path.resolve().parent == source.resolve():
         return "it is a file of the model; give another name"
     if path.stat().st_size and path.suffix != ".kvc":
-        return "another file is there; give another name, or remove it"
+        return _OTHER
     return ""
+
+
+def _is_own(path: Path, start: bytes) -> bool:
+    """Tell whether nothing is lost where a file is replaced by one of this kind.
+
+    Raises:
+        OSError: the system does not let anyone look.
+    """
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        return file.read(len(start)) in (start, b"")
 
 
 def _is_bundle(path: Path) -> bool:

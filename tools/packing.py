@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from kvc.runtime import Packing, load
-from kvc.runtime.delegates.table import packed_format, targets_of
+from kvc.runtime.delegates.table import packed_format, target_called, targets_of
 from kvc.schema.container import (
     BundleFile,
     Content,
@@ -23,7 +23,7 @@ from kvc.schema.container import (
     stored_contents,
 )
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import CannotPack, MissingLibrary
+from kvc.schema.errors import CannotPack, MissingLibrary, listing
 from kvc.schema.model import NamedData, Program
 from kvc.schema.types import TensorType
 from kvc.schema.uses import PACKED
@@ -35,7 +35,8 @@ def check_pack(backends: Sequence[str], wanted: str) -> str:
     Args:
         backends: that the recipes name, "" where one names none.
         wanted: BUILD:FEATURES, which must be what this machine packs; or a target that
-            the backend makes files for.
+            the backend makes files for, as `kvc export --target` names it, or without
+            the backend.
 
     Raises:
         CannotPack: it is not, or nothing would be packed.
@@ -47,8 +48,13 @@ def check_pack(backends: Sequence[str], wanted: str) -> str:
     if not backend:
         reason = "the recipe names no backend, and only backends pack weights"
         raise CannotPack(wanted=wanted, reason=reason)
-    if f"{backend}:{wanted}" in targets_of(backend):
-        return f"{backend}:{wanted}"
+    targets = targets_of(backend)
+    for name in (target_called(wanted, targets), f"{backend}:{wanted}"):
+        if name in targets:
+            return str(name)
+    if targets:
+        reason = f"the backend {backend} makes files for: {listing(targets)}"
+        raise CannotPack(wanted=wanted, reason=reason)
     try:
         found = packed_format(backend)
     except MissingLibrary as error:

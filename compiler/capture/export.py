@@ -36,7 +36,7 @@ from kvc.compiler.capture.questions import (
 )
 from kvc.compiler.capture.quiet import quiet
 from kvc.compiler.capture.real_parts import without_complex
-from kvc.compiler.capture.renormed import Bound, bounds_of, noted_lookups
+from kvc.compiler.capture.renormed import Bound, Place, bounds_of, noted_lookups
 from kvc.compiler.capture.shadow import Observed, shadowed_forward
 from kvc.compiler.capture.sizes_kept import work_once
 from kvc.compiler.capture.traced import Traced, traced_method
@@ -116,7 +116,7 @@ _ADVICE = {
 }
 
 
-Bounds = Mapping[object, Bound]
+Bounds = Mapping[Place, Bound]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class CapturedMethod:
         lifted: the buffers that are inputs after the arguments, in order.
         exported: functional: mutations are outputs.
         observed: how it reached the model's memory.
-        bounds: of tables whose rows it shortens, by their memory.
+        bounds: of tables whose rows it shortens, by their places.
     """
 
     method: Method

@@ -20,6 +20,7 @@ from torch.nn import functional
 MOST_LENGTH: Final = 2048  # whose matrices have 17 MB
 # Of sums of squares by which samples are divided; torch refuses less, in these words.
 _LEAST: Final = 1e-11
+_NO_PART: Final = 1e-12  # the least part of a turn is 1e-5, at `MOST_LENGTH`
 _ZERO: Final = "window overlap add min: 0"
 _OTHER_NORM: Final = {None: "forward", "backward": "forward", "forward": "backward"}
 Parts = tuple[Tensor, Tensor | None]  # real and imaginary, which may be 0
@@ -143,7 +144,9 @@ def _matrices(
     root = 0.5 if norm == "ortho" else 1
     scale = length**-root if whole else 1.0
     sign = -1 if inverse else 1
-    return scale * np.cos(angles), sign * scale * np.sin(angles)
+    parts = scale * np.cos(angles), sign * scale * np.sin(angles)
+    # A quarter turn is not quite one in float64; its rest would count beside 2^63.
+    return tuple(np.where(np.abs(part) < _NO_PART, 0, part) for part in parts)
 
 
 def _constant(
@@ -159,8 +162,8 @@ def _several(
     last_first: bool,
     axes: Sequence[int] | None,
     x: Tensor,
-    s: Sequence[int] | None = None,
-    dim: Sequence[int] | None = None,
+    s: int | Sequence[int] | None = None,
+    dim: int | Sequence[int] | None = None,
     norm: str | None = None,
     *,
     out: object = None,
@@ -178,6 +181,7 @@ def _several(
         norm: as torch has it.
         out: refused.
     """
+    s, dim = ((each,) if isinstance(each, int) else each for each in (s, dim))
     chosen = axes if dim is None else dim
     if chosen is None:
         chosen = range(-len(s), 0) if s is not None else range(-x.dim(), 0)

@@ -40,7 +40,9 @@ def _pseudoinverse(
 ) -> object:
     """Invert the singular values that are not small."""
     sizes: Sequence[int | torch.SymInt] = self.shape
-    if not all(isinstance(size, int) and size for size in sizes):
+    if 0 in sizes:
+        return self.new_zeros((*sizes[:-2], sizes[-1], sizes[-2]))
+    if not all(isinstance(size, int) for size in sizes):
         return _LEFT
     if rtol is None:
         usual = torch.full((), torch.finfo(self.dtype).eps * max(self.shape[-2:]))

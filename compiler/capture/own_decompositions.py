@@ -4,6 +4,7 @@ In: a call of such an operator while it is traced. Out: its result, computed by
 operators that kvc has; NotImplemented where that cannot be, which leaves the call.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -26,6 +27,8 @@ def _addbmm(
     beta: float = 1,
     alpha: float = 1,
 ) -> Tensor:
+    if not self.is_floating_point():  # torch cuts off what follows the point
+        beta, alpha = int(beta), int(alpha)
     product = torch.bmm(batch1, batch2).sum(0, dtype=self.dtype) * alpha
     return product if beta == 0 else self * beta + product
 
@@ -102,9 +105,11 @@ def _pairwise_distances(self: Tensor, p: float = 2) -> object:
         return _LEFT
     if count < 2:
         return self.new_zeros((0,))
+    rows, columns = _pairs([(i + 1, count) for i in range(count)], torch.int64)
+    if p == math.inf:  # NaN is the greatest to `pdist`, and nothing to `cdist`
+        return (self[rows] - self[columns]).abs().amax(-1)
     # 2: without a product of matrices, which loses the digits of rows that are close.
     found: Tensor = _aten._cdist_forward.default(self, self, p, 2)
-    rows, columns = _pairs([(i + 1, count) for i in range(count)], torch.int64)
     return found[rows, columns]
 
 
@@ -353,6 +358,45 @@ def _index_reduce(
     return self.scatter_reduce(dim, places, source, reduce, include_self=include_self)
 
 
+def _search_sorted(
+    sorted_sequence: Tensor,
+    self: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> object:
+    """Put rows in order before they are searched; "right" has two names."""
+    if side is None and sorter is None:
+        return _LEFT
+    rows = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
+    right = right or side == "right"
+    return torch.searchsorted(rows, self, out_int32=out_int32, right=right)
+
+
+def _search_number(
+    sorted_sequence: Tensor,
+    self: float,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    number = sorted_sequence.new_full((), self)
+    kept = {"out_int32": out_int32, "right": right, "side": side, "sorter": sorter}
+    return torch.searchsorted(sorted_sequence, number, **kept)  # type: ignore[arg-type]  # by name
+
+
+def _softmax_backward(
+    grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
+) -> Tensor:
+    """Take the sum from what it is a sum of first, as torch's kernel does."""
+    sums = (grad_output * output).sum(dim, keepdim=True)
+    return ((grad_output - sums) * output).to(input_dtype)
+
+
 def _assert_async(self: Tensor) -> None:
     _aten._assert_async.msg(self, "a tensor that has to be true is not")
 
@@ -378,8 +422,11 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten._pdist_forward.default: _pairwise_distances,
     _aten.repeat_interleave.Tensor: _repeat_interleave,
     _aten.rrelu.default: _rrelu,
+    _aten.searchsorted.Scalar: _search_number,
+    _aten.searchsorted.Tensor: _search_sorted,
     _aten.tril_indices.default: _lower_indices,
     _aten.triu_indices.default: _upper_indices,
+    _aten._softmax_backward_data.default: _softmax_backward,
     _aten.unfold.default: _windows,
     _aten.unfold_copy.default: _windows_copied,
 }

@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.nn import functional
+from torch.types import IntLikeType
 
 from kvc.compiler.capture.registered import memory
 from kvc.schema.errors import CaptureError
@@ -37,6 +39,19 @@ class Bound:
 
     most: float
     norm_type: float
+
+
+class Place(NamedTuple):
+    """Where a tensor lies: its memory, its first byte there, and its end."""
+
+    memory: object
+    start: IntLikeType
+    end: IntLikeType
+
+    def meets(self, other: "Place") -> bool:
+        """Tell whether tensors may have an element in common."""
+        alike = self.memory == other.memory
+        return alike and self.start < other.end and other.start < self.end
 
 
 Lookup = tuple[Tensor, Bound]  # of a table, as traced
@@ -75,41 +90,50 @@ def bounded_embedding(
 
 def bounds_of(
     method: str, exported: ExportedProgram, lookups: Sequence[Lookup]
-) -> Mapping[object, Bound]:
-    """Return the bound of each table by its memory, as the model has it.
+) -> Mapping[Place, Bound]:
+    """Return the bound of each table by its place, as the model has it.
 
     Raises:
         CaptureError: torch gives shortened rows to something else that reads such a
             table; or the table is an argument of the method; or it would have other
             rows after each call.
     """
-    found: dict[object, Bound] = {}
+    found: dict[Place, Bound] = {}
     given = exported.graph_signature.user_inputs
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         if not isinstance(value, Tensor):
             continue
-        own = [bound for table, bound in lookups if memory(table) == memory(value)]
+        near = [each for each in lookups if memory(each[0]) == memory(value)]
+        if near and node.name in given:
+            raise other_reads(method)
+        own = [bound for table, bound in near if _place(table).meets(_place(value))]
         if not own:
             continue
-        alone = _reads(node) == len(own) == len(node.users) and node.name not in given
-        if not alone or len({*own}) > 1:
+        if not _reads(node) == len(own) == len(node.users) or len({*own}) > 1:
             raise other_reads(method)
         if own[0].norm_type == 0 or own[0].most < 0:
             raise CaptureError(method=method, place="", reason=_NEVER_SHORT)
-        found[memories_read(exported)[node.name]] = own[0]
+        found[places_read(exported)[node.name]] = own[0]
     return found
 
 
-def memories_read(exported: ExportedProgram) -> Mapping[str, object]:
-    """Return the memory of each tensor of the model that a method reads, by node."""
+def places_read(exported: ExportedProgram) -> Mapping[str, Place]:
+    """Return the place of each tensor of the model that a method reads, by node."""
     tensors = {**exported.state_dict, **exported.constants}
     used = {n.name for n in exported.graph.find_nodes(op="placeholder") if n.users}
     return {
-        spec.arg.name: memory(tensors[spec.target])
+        spec.arg.name: _place(tensors[spec.target])
         for spec in exported.graph_signature.input_specs
         if spec.target in tensors and spec.arg.name in used
     }
+
+
+def _place(tensor: Tensor) -> Place:
+    start = tensor.storage_offset() * tensor.itemsize
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((count - 1) * step for count, step in steps)
+    return Place(memory(tensor), start, start + (last + 1) * tensor.itemsize)
 
 
 def other_reads(method: str) -> CaptureError:

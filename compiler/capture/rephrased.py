@@ -2,22 +2,25 @@
 
 torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
 (`recurrent`) in code that turns a dynamic size into a number; Fourier transforms
-are products with matrices here (`fourier`), windows of signals are constants
-(`signal_windows`), rows that `embedding` shortens stay as they are in their table
-(`renormed`). In: a call of such a function. Out: its result, computed by
-functions that torch traces for all sizes.
+are products with matrices here (`fourier`), linear interpolation is a sum by constant
+weights (`resampled`), windows of signals are constants (`signal_windows`), rows that
+`embedding` shortens stay as they are in their table (`renormed`). In: a call of such a
+function. Out: its result, computed by functions that torch traces for all sizes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import SymInt, Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
 from kvc.compiler.capture.fourier import FOURIER
 from kvc.compiler.capture.questions import claim
 from kvc.compiler.capture.recurrent import RECURRENT
 from kvc.compiler.capture.renormed import bounded_embedding
+from kvc.compiler.capture.resampled import interpolate
 from kvc.compiler.capture.signal_windows import WINDOWS
 
 Size = int | SymInt
@@ -90,6 +93,44 @@ def _max_pool1d(
     return (pooled, places.squeeze(-2)) if return_indices else pooled
 
 
+def _narrow(x: Tensor, dim: int, start: object, length: Size) -> Tensor | None:
+    """Take nothing of an axis, from wherever a tensor says."""
+    empty = isinstance(start, Tensor) and isinstance(length, int) and length == 0
+    return x.narrow(dim, 0, 0) if empty else None
+
+
+def _polygamma_(x: Tensor, n: int) -> Tensor:
+    """Write over x, which torch does not trace."""
+    return x.copy_(torch.polygamma(n, x))
+
+
+def _unsafe_split(
+    x: Tensor, into: Size | Sequence[Size], dim: int = 0
+) -> Sequence[Tensor]:
+    """Split into views, as torch does, which writes go through."""
+    made: Sequence[Tensor] = x.split(into, dim)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _unsafe_chunk(x: Tensor, into: int, dim: int = 0) -> Sequence[Tensor]:
+    return x.chunk(into, dim)
+
+
+def _copied(view: Callable[..., object]) -> Callable[..., object]:
+    """Return what copies what a view shows, in the order of its elements.
+
+    torch's trace has copies in the order of the view's memory.
+    """
+
+    def copied(*args: object, **kwargs: object) -> object:
+        if kwargs:
+            return None
+        whole = partial(torch.clone, memory_format=torch.contiguous_format)
+        return tree_map_only(Tensor, whole, view(*args))
+
+    return copied
+
+
 def _one(setting: int | Sequence[int]) -> int:
     return setting if isinstance(setting, int) else setting[0]
 
@@ -100,6 +141,7 @@ _NAMES = {
     "tensor": "x",
     "split_size_or_sections": "into",
     "split_size": "into",
+    "split_sizes": "into",
     "chunks": "into",
     "indices_or_sections": "into",
     "sections": "into",
@@ -114,7 +156,20 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     Tensor.tensor_split: _tensor_split,
     torch.max_pool1d: _max_pool1d,
     functional.max_pool1d: _max_pool1d,
+    torch.narrow: _narrow,
+    Tensor.narrow: _narrow,
+    Tensor.polygamma_: _polygamma_,
+    torch.unsafe_split: _unsafe_split,
+    Tensor.unsafe_split: _unsafe_split,
+    torch.unsafe_split_with_sizes: _unsafe_split,
+    Tensor.unsafe_split_with_sizes: _unsafe_split,
+    torch.unsafe_chunk: _unsafe_chunk,
+    Tensor.unsafe_chunk: _unsafe_chunk,
+    torch.permute_copy: _copied(torch.permute),
+    torch.t_copy: _copied(torch.t),
+    torch.transpose_copy: _copied(torch.transpose),
     functional.embedding: bounded_embedding,
+    functional.interpolate: interpolate,
     **RECURRENT,
     **FOURIER,
     **WINDOWS,

@@ -1,14 +1,22 @@
 """The front end for Hugging Face models: from transformers to a bundle.
 
-Raises: MissingTransformers: transformers is not installed.
+Raises:
+    MissingTransformers: transformers is not installed.
+    WrongTransformers: the installed one is outside of the range that is tested.
 """
 
 from importlib.util import find_spec
 
-from kvc.schema.errors import MissingTransformers
+from kvc.compiler.releases import TRANSFORMERS
+from kvc.schema.errors import MissingTransformers, WrongTransformers
 
 if find_spec("transformers") is None:
     raise MissingTransformers(package="transformers")
+
+from transformers import __version__ as installed
+
+if not TRANSFORMERS.has(installed):
+    raise WrongTransformers(found=installed, expected=str(TRANSFORMERS))
 
 from kvc.compiler.hugging_face.export import export_hf
 from kvc.compiler.hugging_face.settings import PREFILL_CHUNK, CacheConfig

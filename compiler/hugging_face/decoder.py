@@ -226,7 +226,7 @@ def check_positions(
     if not takes_positions(decoder) and not known:
         reason = (
             "it takes no position_ids, so rows cannot be at positions of their own; "
-            "compile it for one row, with CacheConfig(batch=1)"
+            "compile it for one row, with CacheConfig(batch=1) or --max-batch 1"
         )
         raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
 
@@ -242,7 +242,7 @@ def _check_scales(decoder: PreTrainedModel) -> None:
             reason = (
                 f"{name} scales queries by how many tokens the cache holds, one number "
                 "for all rows, so rows cannot be at positions of their own; compile it "
-                "for one row, with CacheConfig(batch=1)"
+                "for one row, with CacheConfig(batch=1) or --max-batch 1"
             )
             raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
 

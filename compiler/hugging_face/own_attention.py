@@ -262,7 +262,7 @@ def check_keys(model: PreTrainedModel, length: int) -> None:
                 f"in texts longer than {most} tokens values in the cache choose which "
                 "keys count at all (dynamic mask attention), and kvc's attention knows "
                 "only windows; compile it for shorter ones, with "
-                f"CacheConfig(max_length={most})"
+                f"CacheConfig(max_length={most}) or --max-length {most}"
             )
             raise UnsupportedModel(model=type(model).__name__, reason=reason)
 

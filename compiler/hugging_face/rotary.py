@@ -62,7 +62,8 @@ def _check_length(
         reason = (
             f"its rotary frequencies ({kind}) are others for texts longer than "
             f"{change} tokens, and keys in a cache cannot follow; compile it for "
-            f"shorter ones, with CacheConfig(max_length={change})"
+            f"shorter ones, with CacheConfig(max_length={change}) or "
+            f"--max-length {change}"
         )
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
 

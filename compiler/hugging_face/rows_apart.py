@@ -156,7 +156,7 @@ def check_apart(model: PreTrainedModel, given: EncoderInput) -> None:
             reason = (
                 f"of rows at positions of their own it computes something else than of "
                 f"each alone ({wrong}); compile it for one row, with "
-                "CacheConfig(batch=1)"
+                "CacheConfig(batch=1) or --max-batch 1"
             )
             raise UnsupportedModel(model=type(model).__name__, reason=reason)
 

@@ -7,7 +7,7 @@ shortens rows in the table itself, which the other method would see.
 from collections.abc import Mapping, Sequence
 
 from kvc.compiler.capture import CapturedMethod
-from kvc.compiler.capture.renormed import Bound, memories_read, other_reads
+from kvc.compiler.capture.renormed import Bound, Place, other_reads, places_read
 
 
 def check_bounded(captured: Sequence[CapturedMethod]) -> None:
@@ -16,10 +16,11 @@ def check_bounded(captured: Sequence[CapturedMethod]) -> None:
     Raises:
         CaptureError: one does not.
     """
-    bounds: Mapping[object, Bound] = {}
+    bounds: Mapping[Place, Bound] = {}
     for each in captured:
         bounds = {**each.bounds, **bounds}
     for each in captured if bounds else ():
-        for table in memories_read(each.exported).values():
-            if each.bounds.get(table) != bounds.get(table):
+        for read in places_read(each.exported).values():
+            wanted = {bound for table, bound in bounds.items() if table.meets(read)}
+            if wanted - {each.bounds.get(read)}:
                 raise other_reads(each.method.name)

@@ -172,6 +172,18 @@ def _transpose_matrix(named: Named, _: TensorType | None) -> Call:
     return Call("aten::transpose.int", {"self": tensor, "dim0": 0, "dim1": 1})
 
 
+def _transpose(named: Named, _: TensorType | None) -> Call:
+    tensor = given(named, "self", Value)
+    if tensor.type.dims:
+        return Call("aten::transpose.int", named)
+    return Call("aten::alias", {"self": tensor})
+
+
+def _converted(named: Named, result: TensorType | None) -> Call:
+    assert result is not None
+    return Call("aten::_to_copy", {"self": named["a"], "dtype": result.dtype})
+
+
 def _split(named: Named, _: TensorType | None) -> Call:
     """Split into equal parts: the size of the last part follows from the whole."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
@@ -222,6 +234,8 @@ _RULES: dict[str, Rule] = {
     "aten::reshape": _shaped("aten::view"),
     "aten::expand": _shaped("aten::expand"),
     "aten::t": _transpose_matrix,
+    "aten::transpose.int": _transpose,
+    "prims::convert_element_type": _converted,
     "aten::squeeze": _squeeze,
     "aten::squeeze.dim": _squeeze,
     "aten::slice.Tensor": reads.slice_,
@@ -245,6 +259,14 @@ _RULES: dict[str, Rule] = {
     "aten::_linalg_slogdet": norms.first_results("aten::linalg_slogdet", 2),
     "aten::group_norm": norms.group_norm,
     "aten::convolution": norms.convolution,
+    **{
+        op: norms.pooling(op, rank)
+        for rank in (2, 3)
+        for op in (
+            f"aten::avg_pool{rank}d",
+            f"aten::max_pool{rank}d_with_indices",
+        )
+    },
     "aten::roll": reads.roll,
     "aten::arange": reads.arange,
     "aten::arange.start": reads.arange,

@@ -1,4 +1,4 @@
-"""Rules for norms and convolutions, whose traced ops have more modes than kvc supports.
+"""Rules for norms, convolutions and pools, of which kvc supports fewer modes.
 
 Some traced norms also return the statistics needed for training; only the first result
 is made here.
@@ -65,8 +65,28 @@ _TRANSPOSED = {
 
 def convolution(named: Named, _: TensorType | None) -> Call:
     """Keep a convolution; a transposed one has an op for each number of axes."""
+    axes = len(given(named, "weight", Value).type.dims) - 2
+    named = _for_each_axis(named, axes)
     values = {name: value for name, value in named.items() if name != "transposed"}
     if not named["transposed"]:
         del values["output_padding"]
         return Call("aten::convolution", values)
-    return Call(_TRANSPOSED[len(given(named, "stride", tuple))], values)
+    return Call(_TRANSPOSED[axes], values)
+
+
+def pooling(op: str, axes: int) -> Rule:
+    """Return the rule for pools along so many axes."""
+    return lambda named, _: Call(op, _for_each_axis(named, axes))
+
+
+_SETTINGS = {"kernel_size", "stride", "padding", "dilation", "output_padding"}
+
+
+def _for_each_axis(named: Named, axes: int) -> Named:
+    """Return settings with a number for each axis; torch takes one for all of them."""
+    return {
+        name: value * axes
+        if name in _SETTINGS and isinstance(value, tuple) and len(value) == 1
+        else value
+        for name, value in named.items()
+    }

@@ -115,8 +115,12 @@ def index_fill(named: Named, _: TensorType | None) -> Call:
     dtype, rank = tensor.type.dtype, max(1, len(tensor.type.dims))
     filled = cast(value, dtype) if isinstance(value, Value) else full((), value, dtype)
     indices = (*(None,) * (dim % rank), index)
-    values = {"self": tensor, "indices": indices, "values": filled}
-    return Call("aten::index_put", {**values, "accumulate": False})
+    row = tensor if tensor.type.dims else viewed(tensor, 1)
+    values = {"self": row, "indices": indices, "values": filled}
+    call = Call("aten::index_put", {**values, "accumulate": False})
+    if row is tensor:
+        return call
+    return Call("aten::view", {"self": Made(call, row.type), "size": ()})
 
 
 def scatter_reduce(named: Named, _: TensorType | None) -> Call:
@@ -183,16 +187,20 @@ def index_put(named: Named, _: TensorType | None) -> Call:
     mask = indices[masks[0]]
     trailing = len(tensor.type.dims) - masks[0] - len(mask.type.dims)
     single = sum(index is not None for index in indices) == 1
-    if not single or mask.type.dtype is not DType.BOOL or named["accumulate"]:
-        raise Unsupported("a boolean index beside another, or one that accumulates")
+    if not single or mask.type.dtype is not DType.BOOL:
+        raise Unsupported("a boolean index beside another")
     if not _fits_trailing(values.type, trailing, len(tensor.type.dims)):
         raise Unsupported(
             "a boolean index that is given a value for each element it picks; give "
             "it one value, or write torch.where with values of the full shape"
         )
     condition = _with_trailing_ones(mask, trailing)
+    new: Tensor = values
+    if named["accumulate"]:
+        both = {"self": tensor, "other": values, "alpha": 1}
+        new = Made(Call("aten::add.Tensor", both), tensor.type)
     return Call(
-        "aten::where.self", {"condition": condition, "self": values, "other": tensor}
+        "aten::where.self", {"condition": condition, "self": new, "other": tensor}
     )
 
 

@@ -21,7 +21,7 @@ from kvc.runtime.delegates.base import (
     first_write,
     on_host,
 )
-from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.operands import taken_block
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
@@ -64,11 +64,9 @@ class FunctionHandle(Handle):
                 one that it takes.
         """
         program = options.program
-        method = program.methods[partition.method]
-        self._method, self._block = method.name, method.blocks[partition.block]
-        where = f"{options.path}: a delegate of method {method.name!r}"
         known = partial(_refusal, functions, why_not)
-        check_taken(self._block.graph, partition.backend, known, where)
+        self._block = taken_block(program, options.path, partition, known)
+        self._method = program.methods[partition.method].name
         self._functions = functions
         self._buffers = {i: data[program.names[i].name] for i in partition.names}
 

@@ -1,10 +1,43 @@
-"""Check a block by its backend's list of what it supports."""
+"""Check a partition's code by its backend's list, and read arguments of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvc.schema.backends.operands import Operand, WhyNot
 from kvc.schema.errors import BadProgram
 from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.model import Block, Delegate, Program
+from kvc.schema.types import Affine
+
+
+def where_of(program: Program, partition: Delegate) -> str:
+    """Return the words for where a partition is, for errors."""
+    return f"a delegate of method {program.methods[partition.method].name!r}"
+
+
+def refuse_payload(program: Program, path: str, partition: Delegate) -> None:
+    """Check that a partition has no payload.
+
+    Raises:
+        BadProgram: it has one.
+    """
+    if partition.payload:
+        nbytes, backend = len(partition.payload), partition.backend
+        what = f"a payload of {nbytes} bytes, where {backend} has none"
+        raise BadProgram(path=path, where=where_of(program, partition), what=what)
+
+
+def taken_block(
+    program: Program, path: str, partition: Delegate, why_not: WhyNot
+) -> Block:
+    """Return the code of a partition, all of which its backend takes.
+
+    Raises:
+        BadProgram: for the first instruction that it does not.
+    """
+    block = program.methods[partition.method].blocks[partition.block]
+    where = f"{path}: {where_of(program, partition)}"
+    check_taken(block.graph, partition.backend, why_not, where)
+    return block
 
 
 def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None:
@@ -20,6 +53,17 @@ def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None
         if reason:
             what = f"the backend {backend} does not take {instruction.op}: {reason}"
             raise BadProgram(path=where, where=f"instruction {index}", what=what)
+
+
+def settled(argument: Argument, sizes: Mapping[str, int]) -> object:
+    """Return an argument whose sizes are numbers; tensors stay references."""
+    match argument:
+        case tuple():
+            return tuple(settled(item, sizes) for item in argument)
+        case Affine():
+            return argument.evaluate(sizes)
+        case _:
+            return argument
 
 
 def operands_of(graph: Graph, instruction: Instruction) -> list[object]:

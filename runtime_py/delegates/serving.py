@@ -3,11 +3,13 @@
 In, on a socket: requests, each JSON after its length, some with a file descriptor of
 memory that both processes see. Out, on the same socket: an answer to each, in order:
 `{"made": ...}`, or `{"error": "why"}`. What is asked for is done by the `Work` of
-another script: `do(request, descriptors)`; its `folder` is "" until it has one.
+another script: its method of that name takes the descriptors and the facts of the
+request. Its `folder` is "" until it has one.
 
 This imports nothing of kvc: what the library breaks, it breaks here.
 """
 
+import contextlib
 import json
 import os
 import runpy
@@ -23,13 +25,16 @@ def main(descriptor: int, script: str) -> None:
     """Answer requests until nobody asks any more."""
     connection = socket.socket(fileno=descriptor)
     work = runpy.run_path(script)["Work"]()
-    while (found := receive(connection)) is not None:
-        request, descriptors = found
-        try:
-            answer = {"made": work.do(request, descriptors)}
-        except Exception as error:  # whatever the library raises
-            answer = {"error": str(error) or type(error).__name__}
-        send(connection, answer)
+    # The other end may have been killed, while this was at work too.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while (found := receive(connection)) is not None:
+            request, descriptors = found
+            try:
+                do = getattr(work, request.pop("do"))
+                answer = {"made": do(*descriptors, **request)}
+            except Exception as error:  # whatever the library raises
+                answer = {"error": str(error) or type(error).__name__}
+            send(connection, answer)
     if work.folder:  # a process that was killed has not removed it
         shutil.rmtree(work.folder, ignore_errors=True)
 

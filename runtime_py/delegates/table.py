@@ -210,6 +210,17 @@ def targets_of(backend: str) -> tuple[str, ...]:
     return tuple(f"{backend}:{target}" for target in targets)
 
 
+def target_called(name: object, known: Sequence[str]) -> object:
+    """Return a target as BACKEND:TARGET, where BACKEND is enough if it has only one.
+
+    Args:
+        name: as it was given; what is no target's name is returned as it is.
+        known: targets, as `targets_of` returns them.
+    """
+    own = [one for one in known if one.partition(":")[0] == name]
+    return own[0] if len(own) == 1 else name
+
+
 def check_target(program: Program, target: object) -> tuple[str, str]:
     """Return the backend of a program that makes files for a target, and its name.
 
@@ -219,8 +230,7 @@ def check_target(program: Program, target: object) -> tuple[str, str]:
         BadSetting: no backend of the program does.
     """
     known = [one for backend in program.backends for one in targets_of(backend)]
-    own = [one for one in known if one.partition(":")[0] == target]
-    target = own[0] if len(own) == 1 else target
+    target = target_called(target, known)
     if not isinstance(target, str) or target not in known:
         here = listing(known) if known else "none"
         expected = f"a target that a backend of the bundle makes files for, here {here}"

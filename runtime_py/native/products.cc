@@ -8,7 +8,7 @@
 #include "copies.h"
 #include "kernels.h"
 #include "pool.h"
-#include "rows.h"
+#include "row_sources.h"
 
 namespace kvc {
 
@@ -364,35 +364,38 @@ bool quantized_linear(const Step& step, const Context& context) {
          multiply(x, 1, &out, &weight, context);
 }
 
-// What makes the rows that are quantized.
-enum class Source : int64_t { kNone = 0, kGlu = 1, kNorm = 2 };
-
 // kvc::quantize_rows and the products that follow it, together; their weights are all int8,
 // or all int4. Tensors: the results of all, x, what a source reads beside it, then weight,
 // weight_scale and bias? of each. Integers: the source, and the activation of kvc::glu; a
-// number: eps of aten::rms_norm.
+// number: eps of aten::rms_norm. A thread makes a row when it quantizes it, while it is near.
 bool linears_of_rows(const Step& step, const Context& context) {
-  const auto source = static_cast<Source>(step.integers[0]);
+  const auto kind = static_cast<RowSource::Kind>(step.integers[0]);
   const int64_t count = step.tensor_count / 4, depth = step.tensors[count].dim(-1);
   const Tensor *outs = step.tensors, &x = outs[count], &other = outs[count + 1];
-  const Tensor* operands = &x + (source == Source::kNone ? 1 : 2);
+  const Tensor* operands = &x + (kind == RowSource::kNone ? 1 : 2);
   if (x.count() == 0) return true;
-  Matrix rows, ups{};
-  if (!rows_together(x, context, 0, &rows)) return context.complete();
-  if (source == Source::kGlu && !rows_together(other, context, 1, &ups)) return context.complete();
+  Matrix read, ups{};
+  if (!rows_together(x, context, 0, &read)) return context.complete();
+  if (kind == RowSource::kGlu && !rows_together(other, context, 1, &ups)) return context.complete();
+  RowSource source{kind, x.count() / depth, depth, static_cast<const float*>(read.data), read.stride,
+                   static_cast<const float*>(ups.data), ups.stride, step.integers[1], nullptr, 0};
+  if (kind == RowSource::kNorm) {
+    source.weight = other.as<const float>();
+    source.eps = norm_eps(step.numbers[0]);
+  }
+  if (source.uneven(context.threads)) {
+    auto* made = static_cast<float*>(context.workspace(source.rows * depth * sizeof(float), 4));
+    if (made == nullptr) return context.complete();
+    source.make_all(context.threads, made);
+    source.kind = RowSource::kNone, source.x = made, source.stride = depth;
+  }
   const auto& kernels = product_kernels();
-  const float eps = source == Source::kNorm ? norm_eps(step.numbers[0]) : 0;
   const auto fill = [&](int64_t row, int16_t* to) {
-    const float* from = static_cast<const float*>(rows.data) + row * rows.stride;
-    if (source != Source::kNone) {
+    const float* from = source.x + row * source.stride;
+    if (source.kind != RowSource::kNone) {
       auto* made = static_cast<float*>(context.workspace(depth * sizeof(float), 4));
       if (made == nullptr) return Quantization{1, 0};
-      if (source == Source::kGlu) {
-        const float* up = static_cast<const float*>(ups.data) + row * ups.stride;
-        gate_row(step.integers[1], from, up, depth, made);
-      } else {
-        norm_row(from, other.as<const float>(), eps, depth, made);
-      }
+      source.make(row, 0, depth, made);
       from = made;
     }
     const Quantization found = quantization_of(kernels, from, depth);
@@ -400,7 +403,7 @@ bool linears_of_rows(const Step& step, const Context& context) {
     return found;
   };
   Int8Rows laid_out;
-  return lay_out(x.count() / depth, depth, operands[0].dtype != DType::kInt8, context, fill, &laid_out) &&
+  return lay_out(source.rows, depth, operands[0].dtype != DType::kInt8, context, fill, &laid_out) &&
          multiply(laid_out, count, outs, operands, context);
 }
 

@@ -15,6 +15,7 @@ from kvc.schema.backends.operands import (
     Rule,
     operand,
     operands_of,
+    unknown_dtypes,
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
@@ -42,12 +43,9 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     is_view = OPS[op].aliasing is Aliasing.VIEW
     holds_caches = is_view or op in (CACHE_UPDATE, ATTENTION)
     known = _KNOWN | _HALF if holds_caches else _KNOWN
-    wrong = sorted({kind.dtype.label for kind in types if kind.dtype not in known})
-    if wrong:
-        return f"it takes no tensors of {', '.join(wrong)}"
-    large = _large_number(arguments)
-    if large or is_view or op in CHECKS:
-        return large
+    refused = unknown_dtypes(types, known) or _large_number(arguments)
+    if refused or is_view or op in CHECKS:
+        return refused
     rule = RULES.get(op)
     return f"it does not run {op}" if rule is None else rule(arguments, results)
 
@@ -76,9 +74,8 @@ def _any(arguments: Arguments, results: Results) -> str:
 
 def _floats(arguments: Arguments, results: Results) -> str:
     """Compute with floats alone."""
-    wrong = _dtypes(arguments, results) - _FLOATS
-    labels = ", ".join(sorted(each.label for each in wrong))
-    return f"it takes no tensors of {labels}" if wrong else ""
+    types = [*(each.type for each in operands_of(arguments)), *results]
+    return unknown_dtypes(types, _FLOATS)
 
 
 def _numbers(arguments: Arguments, results: Results) -> str:

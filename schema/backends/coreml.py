@@ -13,8 +13,10 @@ from kvc.schema.backends.operands import (
     Operand,
     Results,
     Rule,
+    beyond_plain_attention,
     operand,
     operands_of,
+    unknown_dtypes,
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
@@ -40,12 +42,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     if rule is None:
         return f"it does not run {op}"
     known = _DTYPES | ({DType.INT8} if op in INT8_WEIGHTS else set())
-    wrong = sorted({kind.dtype.label for kind in types} - {d.label for d in known})
-    return (
-        f"it takes no tensors of {', '.join(wrong)}"
-        if wrong
-        else rule(arguments, results)
-    )
+    return unknown_dtypes(types, known) or rule(arguments, results)
 
 
 def _any(arguments: Arguments, results: Results) -> str:
@@ -172,16 +169,7 @@ def _written(arguments: Arguments, results: Results) -> str:
 
 
 def _attention(arguments: Arguments, results: Results) -> str:
-    mask, _, sinks, layout, scale, *_ = arguments[9:]
-    if sinks is not None or scale is not None:
-        return "attention with sinks" if scale is None else "attention over int8 caches"
-    if arguments[16]:
-        return "a ring that keeps its first positions"
-    if isinstance(mask, Operand):
-        slots = operand(arguments[1]).type.dims[2]
-        if layout == "circular" or mask.type.dims[-1] != slots:
-            return f"a mask {mask.type} of {slots} slots"
-    return _float_results(arguments, results)
+    return beyond_plain_attention(arguments) or _float_results(arguments, results)
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:

@@ -1,8 +1,9 @@
-"""kvc's own backends by name, and why they leave an instruction to others.
+"""kvc's own backends by name: why they leave an instruction to others, what they skip.
 
 In: a backend's name, and an instruction as its list sees it. Out: a reason in words,
 "" where the backend takes such instructions. The compiler leaves some of these outside
-of partitions all the same; `why_apart` says why, by what its cutting does.
+of partitions all the same; `why_apart` says why, by what its cutting does. And of a
+block, the values that a backend makes where it reads them, and never writes.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,9 @@ from kvc.schema.backends import (
 )
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.backends.xnnpack_spatial import INDEXED
+from kvc.schema.graph import Graph
 from kvc.schema.ops import AFTER, OPS, Aliasing
+from kvc.schema.row_products import unwritten
 
 _WHY_NOT: Final[dict[str, WhyNot]] = {
     "coreai": coreai.why_not,
@@ -94,3 +97,13 @@ def why_apart(backend: str, op: str) -> str:
     if OPS[op].aliasing is Aliasing.UPDATE:
         return "it writes over memory that outlives the call"
     return "it fills a state while it reads it, which no partition may"
+
+
+def unwritten_by(backend: str, graph: Graph) -> frozenset[int]:
+    """Return the values of a graph that no step of a backend writes to memory.
+
+    Args:
+        backend: by name, "" where none runs the graph.
+        graph: whose values these are.
+    """
+    return unwritten(graph) if backend == "cpu" else frozenset()

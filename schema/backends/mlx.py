@@ -11,8 +11,10 @@ from kvc.schema.backends.operands import (
     Arguments,
     Operand,
     Results,
+    beyond_plain_attention,
     operand,
     operands_of,
+    unknown_dtypes,
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
@@ -61,10 +63,11 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
         return _over_int8(op, arguments)
     types = [*(each.type for each in operands_of(arguments)), *results]
     known = _DTYPES if op in _HALVES else _DTYPES - {DType.FLOAT16}
-    wrong = sorted({kind.dtype.label for kind in types if kind.dtype not in known})
-    if wrong:
-        return f"it takes no tensors of {', '.join(wrong)}"
-    return _limits(op, arguments, results) or cpu.why_not(op, arguments, results)
+    return (
+        unknown_dtypes(types, known)
+        or _limits(op, arguments, results)
+        or cpu.why_not(op, arguments, results)
+    )
 
 
 def _over_int8(op: str, arguments: Arguments) -> str:
@@ -77,7 +80,7 @@ def _over_int8(op: str, arguments: Arguments) -> str:
 def _limits(op: str, arguments: Arguments, results: Results) -> str:
     """Return what it does otherwise, or not at all; "" for nothing."""
     if op == "kvc::attention":
-        return _attention(arguments)
+        return beyond_plain_attention(arguments)
     if op == "kvc::cache_update":
         held = operand(arguments[0]).type
         other = arguments[3] not in (2, -2) or len(held.dims) != 4
@@ -97,17 +100,4 @@ def _limits(op: str, arguments: Arguments, results: Results) -> str:
     if op == "aten::copy":
         one, other_type = (operand(each).type for each in arguments)
         return "" if one == other_type else f"a copy of {other_type} over {one}"
-    return ""
-
-
-def _attention(arguments: Arguments) -> str:
-    mask, _, sinks, layout, scale, *_ = arguments[9:]
-    if sinks is not None or scale is not None:
-        return "attention with sinks" if scale is None else "attention over int8 caches"
-    if arguments[16]:
-        return "a ring that keeps its first positions"
-    if isinstance(mask, Operand):
-        slots = operand(arguments[1]).type.dims[2]
-        if layout == "circular" or mask.type.dims[-1] != slots:
-            return f"a mask {mask.type} of {slots} slots"
     return ""

@@ -1,7 +1,9 @@
 """The arguments of a node as a backend's list sees them, and rules about them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
+from kvc.schema.dtypes import DType
 from kvc.schema.frozen import frozen
 from kvc.schema.types import TensorType
 
@@ -42,3 +44,27 @@ def operand(argument: object) -> Operand:
     """Return an argument that the op's signature says is a tensor."""
     assert isinstance(argument, Operand)
     return argument
+
+
+def unknown_dtypes(types: Iterable[TensorType], known: AbstractSet[DType]) -> str:
+    """Return which dtypes a backend does not take, "" where it knows all."""
+    wrong = sorted({kind.dtype.label for kind in types if kind.dtype not in known})
+    return f"it takes no tensors of {', '.join(wrong)}" if wrong else ""
+
+
+def beyond_plain_attention(arguments: Arguments) -> str:
+    """Return what of a `kvc::attention` needs more than keys, values and a mask.
+
+    "" for nothing: no sinks, no scales of an int8 cache, no ring that keeps its first
+    positions, and no mask of anything but all slots.
+    """
+    mask, _, sinks, layout, scale, *_ = arguments[9:]
+    if sinks is not None or scale is not None:
+        return "attention with sinks" if scale is None else "attention over int8 caches"
+    if arguments[16]:
+        return "a ring that keeps its first positions"
+    if isinstance(mask, Operand):
+        slots = operand(arguments[1]).type.dims[2]
+        if layout == "circular" or mask.type.dims[-1] != slots:
+            return f"a mask {mask.type} of {slots} slots"
+    return ""

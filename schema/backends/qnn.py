@@ -15,6 +15,7 @@ from kvc.schema.backends.operands import (
     Rule,
     operand,
     operands_of,
+    unknown_dtypes,
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
@@ -40,8 +41,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 def why_not_float32(types: Results) -> str:
     """Return why tensors cannot be computed with, "" where all are float32."""
-    wrong = sorted({kind.dtype.label for kind in types} - {DType.FLOAT32.label})
-    return f"it takes no tensors of {', '.join(wrong)}" if wrong else ""
+    return unknown_dtypes(types, {DType.FLOAT32})
 
 
 def _floats(arguments: Arguments, results: Results) -> str:

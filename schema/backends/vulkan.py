@@ -13,6 +13,7 @@ from kvc.schema.backends.operands import (
     Results,
     operand,
     operands_of,
+    unknown_dtypes,
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
@@ -71,10 +72,11 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
         return f"it has no kernel of {op}"
     types = [*(each.type for each in operands_of(arguments)), *results]
     known = _DTYPES if op in _HALVES else _DTYPES - {DType.FLOAT16}
-    wrong = sorted({kind.dtype.label for kind in types if kind.dtype not in known})
-    if wrong:
-        return f"it takes no tensors of {', '.join(wrong)}"
-    return _limits(op, arguments, results) or cpu.why_not(op, arguments, results)
+    return (
+        unknown_dtypes(types, known)
+        or _limits(op, arguments, results)
+        or cpu.why_not(op, arguments, results)
+    )
 
 
 def _limits(op: str, arguments: Arguments, results: Results) -> str:

@@ -208,6 +208,27 @@ def _read_types(
 _DIM_KINDS = 2
 
 
+def dim_fields(dim: Dim | None, pool: PoolWriter) -> tuple[int | None, int | None]:
+    """Return the kind and value of a dim that may be missing."""
+    return (None, None) if dim is None else pool.dim(dim)
+
+
+def read_dim(
+    table: TableReader, name: str, pool: Pool, path: str, where: str
+) -> Dim | None:
+    """Return the dim in the fields `name` and `name`_kind, None when it is absent.
+
+    Raises:
+        BadProgram: one of the fields is missing, or leads nowhere.
+    """
+    kind, number = table.optional_number(f"{name}_kind"), table.optional_number(name)
+    if (kind is None) != (number is None):
+        raise BadProgram(path=path, where=where, what=f"{name} without its kind")
+    if kind is None or number is None:
+        return None
+    return pool.read_dim(kind, number, path, where)
+
+
 def update_fields(updates: Sequence[Update], pool: PoolWriter) -> dict[str, FieldValue]:
     """Return the fields of a method or block that say what writes."""
     copies = [update.copies for update in updates]

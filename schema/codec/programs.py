@@ -1,46 +1,48 @@
-"""The tables of a program other than its graphs and pools.
+"""The tables of a program and of what its methods share: data, states, cursors.
 
 `program_record` writes them; `read_program` reads a buffer that the structural verifier
 has accepted.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 
-from kvc.schema.codec.graphs import GraphReader, graph_record
+from kvc.schema.codec.graphs import GraphReader
+from kvc.schema.codec.methods import (
+    delegate_record,
+    method_record,
+    read_delegates,
+    read_methods,
+)
 from kvc.schema.codec.pools import (
     Pool,
     PoolWriter,
+    dim_fields,
+    read_dim,
     read_pool,
-    read_updates,
-    update_fields,
 )
 from kvc.schema.codec.records import (
     FieldValue,
-    Numbers,
     Record,
     TableReader,
     build,
     check_ids,
     check_lengths,
     cut,
+    octets,
+    u32,
 )
 from kvc.schema.digests import DIGEST_NBYTES
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
-    Advance,
     Blob,
-    Block,
     Cursor,
     CursorKind,
     DataFile,
-    Delegate,
-    MemoryKind,
-    Method,
     NamedData,
     Program,
     ResetRule,
@@ -50,7 +52,7 @@ from kvc.schema.model import (
 )
 from kvc.schema.provenance import Calibration, Provenance
 from kvc.schema.rings import Window
-from kvc.schema.types import Dim, Symbol
+from kvc.schema.types import Symbol
 
 
 def program_record(program: Program) -> Record:
@@ -64,22 +66,14 @@ def program_record(program: Program) -> Record:
         "names": _names_record(program.names, pool),
         "states": [_state_record(state, pool) for state in program.states],
         "cursors": [_cursor_record(cursor, pool) for cursor in program.cursors],
-        "methods": [_method_record(method, pool) for method in program.methods],
-        "delegates": [_delegate_record(delegate) for delegate in program.delegates],
+        "methods": [method_record(method, pool) for method in program.methods],
+        "delegates": [delegate_record(delegate) for delegate in program.delegates],
         "metadata_keys": [key for key, _ in metadata],
         "metadata_values": [text for _, text in metadata],
         "variants": [_variant_record(variant, pool) for variant in program.variants],
         **_bucket_fields(program.symbols),
     }
     return Record("Program", {**fields, "pool": pool.record()})
-
-
-def _u32(numbers: Iterable[int]) -> Numbers:
-    return np.array(list(numbers), np.uint32)
-
-
-def _octets(raw: bytes) -> Numbers:
-    return np.frombuffer(raw, np.uint8)
 
 
 def _provenance_record(provenance: Provenance) -> Record:
@@ -99,7 +93,7 @@ def _provenance_record(provenance: Provenance) -> Record:
 
 
 def _file_record(file: DataFile) -> Record:
-    return Record("DataFile", {"name": file.name, "digest": _octets(file.digest)})
+    return Record("DataFile", {"name": file.name, "digest": octets(file.digest)})
 
 
 def blobs_record(blobs: Sequence[Blob]) -> Record:
@@ -107,11 +101,11 @@ def blobs_record(blobs: Sequence[Blob]) -> Record:
     return Record(
         "Blobs",
         {
-            "digests": _octets(b"".join(blob.digest for blob in blobs)),
+            "digests": octets(b"".join(blob.digest for blob in blobs)),
             "nbytes": np.array([blob.nbytes for blob in blobs], np.uint64),
-            "files": _u32(blob.file for blob in blobs),
+            "files": u32(blob.file for blob in blobs),
             "offsets": np.array([blob.offset for blob in blobs], np.uint64),
-            "aligns": _u32(blob.align for blob in blobs),
+            "aligns": u32(blob.align for blob in blobs),
         },
     )
 
@@ -121,10 +115,10 @@ def _names_record(names: Sequence[NamedData], pool: PoolWriter) -> Record:
         "Names",
         {
             "names": [named.name for named in names],
-            "blobs": _u32(named.blob for named in names),
-            "types": _u32(pool.type(named.type) for named in names),
-            "formats": _u32(pool.string(named.format) for named in names),
-            "provenances": _u32(pool.string(named.provenance) for named in names),
+            "blobs": u32(named.blob for named in names),
+            "types": u32(pool.type(named.type) for named in names),
+            "formats": u32(pool.string(named.format) for named in names),
+            "provenances": u32(pool.string(named.provenance) for named in names),
         },
     )
 
@@ -150,8 +144,8 @@ def _state_record(state: State, pool: PoolWriter) -> Record:
 
 
 def _cursor_record(cursor: Cursor, pool: PoolWriter) -> Record:
-    kind, capacity = _dim_fields(cursor.capacity, pool)
-    rows_kind, rows = _dim_fields(cursor.rows, pool)
+    kind, capacity = dim_fields(cursor.capacity, pool)
+    rows_kind, rows = dim_fields(cursor.rows, pool)
     return Record(
         "Cursor",
         {
@@ -166,72 +160,14 @@ def _cursor_record(cursor: Cursor, pool: PoolWriter) -> Record:
     )
 
 
-def _dim_fields(dim: Dim | None, pool: PoolWriter) -> tuple[int | None, int | None]:
-    """Return the kind and value of a dim that may be missing."""
-    return (None, None) if dim is None else pool.dim(dim)
-
-
-def _advance_record(advance: Advance, pool: PoolWriter) -> Record:
-    kind, tokens = _dim_fields(advance.tokens, pool)
-    return Record(
-        "Advance",
-        {
-            "cursor": advance.cursor,
-            "tokens_kind": kind,
-            "tokens": tokens,
-            "lengths": advance.lengths,
-        },
-    )
-
-
-def _method_record(method: Method, pool: PoolWriter) -> Record:
-    return Record(
-        "Method",
-        {
-            "name": method.name,
-            "role": method.role,
-            "graph": graph_record(method.graph, pool),
-            "input_names": list(method.input_names),
-            "input_tree": method.input_tree,
-            "output_tree": method.output_tree,
-            "reads": _u32(method.reads),
-            "writes": _u32(method.writes),
-            "advances": [_advance_record(one, pool) for one in method.advances],
-            **update_fields(method.updates, pool),
-            "blocks": [_block_record(block, pool) for block in method.blocks],
-        },
-    )
-
-
-def _block_record(block: Block, pool: PoolWriter) -> Record:
-    graph = graph_record(block.graph, pool)
-    return Record("Block", {"graph": graph, **update_fields(block.updates, pool)})
-
-
-def _delegate_record(delegate: Delegate) -> Record:
-    return Record(
-        "Delegate",
-        {
-            "backend": delegate.backend,
-            "method": delegate.method,
-            "block": delegate.block,
-            "payload": _octets(delegate.payload),
-            "names": _u32(delegate.names),
-            "memory": int(delegate.memory),
-            "workspace_nbytes": delegate.workspace_nbytes,
-            "tail_nbytes": delegate.tail_nbytes,
-        },
-    )
-
-
 def _variant_record(variant: Variant, pool: PoolWriter) -> Record:
     return Record(
         "Variant",
         {
             "recipe": variant.recipe,
             "recipe_text": variant.recipe_text,
-            "methods": [_method_record(method, pool) for method in variant.methods],
-            "delegates": [_delegate_record(one) for one in variant.delegates],
+            "methods": [method_record(method, pool) for method in variant.methods],
+            "delegates": [delegate_record(one) for one in variant.delegates],
             **_bucket_fields(variant.symbols),
         },
     )
@@ -240,7 +176,7 @@ def _variant_record(variant: Variant, pool: PoolWriter) -> Record:
 def _bucket_fields(symbols: Sequence[Symbol]) -> dict[str, FieldValue]:
     sizes = [size for symbol in symbols for size in symbol.sizes]
     return {
-        "bucket_ends": _u32(accumulate(len(symbol.sizes) for symbol in symbols)),
+        "bucket_ends": u32(accumulate(len(symbol.sizes) for symbol in symbols)),
         "bucket_sizes": np.array(sizes, np.int64),
     }
 
@@ -268,27 +204,20 @@ def read_program(table: TableReader, path: str) -> Program:
         names=_read_names(table.child("names"), pool, path),
         states=tuple(_read_state(t, pool, path) for t in table.children("states")),
         cursors=tuple(_read_cursor(t, pool, path) for t in table.children("cursors")),
-        methods=_read_methods(table, graphs, pool, path),
-        delegates=_read_delegates(table),
+        methods=read_methods(table, graphs, pool, path),
+        delegates=read_delegates(table),
         metadata=dict(zip(keys, texts, strict=True)),
         variants=tuple(
             Variant(
                 recipe=one.text("recipe"),
                 recipe_text=one.text("recipe_text"),
-                methods=_read_methods(one, graphs, pool, path),
-                delegates=_read_delegates(one),
+                methods=read_methods(one, graphs, pool, path),
+                delegates=read_delegates(one),
                 symbols=_read_symbols(one, pool, path),
             )
             for one in table.children("variants")
         ),
     )
-
-
-def _read_methods(
-    table: TableReader, graphs: GraphReader, pool: Pool, path: str
-) -> tuple[Method, ...]:
-    children = table.children("methods")
-    return tuple(_read_method(one, graphs, pool, path) for one in children)
 
 
 def _read_symbols(table: TableReader, pool: Pool, path: str) -> tuple[Symbol, ...]:
@@ -297,10 +226,6 @@ def _read_symbols(table: TableReader, pool: Pool, path: str) -> tuple[Symbol, ..
     runs = cut(sizes, ends, len(pool.symbols), path, "buckets")
     pairs = zip(pool.symbols, runs, strict=True)
     return tuple(replace(symbol, sizes=run) for symbol, run in pairs)
-
-
-def _read_delegates(table: TableReader) -> tuple[Delegate, ...]:
-    return tuple(_read_delegate(one) for one in table.children("delegates"))
 
 
 def _read_provenance(table: TableReader) -> Provenance:
@@ -387,73 +312,6 @@ def _read_cursor(table: TableReader, pool: Pool, path: str) -> Cursor:
         name=table.text("name"),
         kind=CursorKind(table.number("kind")),
         state=table.optional_number("state"),
-        rows=_read_dim(table, "rows", pool, path, "cursor"),
-        capacity=_read_dim(table, "capacity", pool, path, "cursor"),
-    )
-
-
-def _read_dim(
-    table: TableReader, name: str, pool: Pool, path: str, where: str
-) -> Dim | None:
-    """Return the dim in the fields `name` and `name`_kind, None when it is absent."""
-    kind, number = table.optional_number(f"{name}_kind"), table.optional_number(name)
-    if (kind is None) != (number is None):
-        raise BadProgram(path=path, where=where, what=f"{name} without its kind")
-    if kind is None or number is None:
-        return None
-    return pool.read_dim(kind, number, path, where)
-
-
-def _read_advance(table: TableReader, pool: Pool, path: str, where: str) -> Advance:
-    return Advance(
-        cursor=table.number("cursor"),
-        tokens=_read_dim(table, "tokens", pool, path, where),
-        lengths=table.optional_number("lengths"),
-    )
-
-
-def _read_method(
-    table: TableReader, graphs: GraphReader, pool: Pool, path: str
-) -> Method:
-    name = table.text("name")
-    where = f"method {name!r}"
-    return Method(
-        name=name,
-        role=table.text("role"),
-        graph=graphs.read(table.child("graph"), where),
-        input_names=tuple(table.texts("input_names")),
-        input_tree=table.text("input_tree"),
-        output_tree=table.text("output_tree"),
-        reads=tuple(table.integers("reads")),
-        writes=tuple(table.integers("writes")),
-        advances=tuple(
-            _read_advance(one, pool, path, where) for one in table.children("advances")
-        ),
-        updates=read_updates(table, pool, path, where),
-        blocks=tuple(
-            _read_block(block, graphs, pool, path, f"{where}, block {number}")
-            for number, block in enumerate(table.children("blocks"))
-        ),
-    )
-
-
-def _read_block(
-    table: TableReader, graphs: GraphReader, pool: Pool, path: str, where: str
-) -> Block:
-    return Block(
-        graph=graphs.read(table.child("graph"), where),
-        updates=read_updates(table, pool, path, where),
-    )
-
-
-def _read_delegate(table: TableReader) -> Delegate:
-    return Delegate(
-        backend=table.text("backend"),
-        method=table.number("method"),
-        block=table.number("block"),
-        payload=table.octets("payload"),
-        names=tuple(table.integers("names")),
-        memory=MemoryKind(table.number("memory")),
-        workspace_nbytes=table.number("workspace_nbytes"),
-        tail_nbytes=table.number("tail_nbytes"),
+        rows=read_dim(table, "rows", pool, path, "cursor"),
+        capacity=read_dim(table, "capacity", pool, path, "cursor"),
     )

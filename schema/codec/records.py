@@ -9,7 +9,7 @@ with the bad index.
 
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import pairwise, repeat
 from operator import le
@@ -207,6 +207,16 @@ def _read_vtable(buffer: bytes, name: str, vtable: int) -> dict[str, tuple[Field
 
 
 T = TypeVar("T")
+
+
+def u32(numbers: Iterable[int]) -> Numbers:
+    """Return numbers as a vector of 32 bits."""
+    return np.array(list(numbers), np.uint32)
+
+
+def octets(raw: bytes) -> Numbers:
+    """Return bytes as a vector."""
+    return np.frombuffer(raw, np.uint8)
 
 
 def build(kind: type[T], *columns: Sequence[object]) -> list[T]:

@@ -1,8 +1,8 @@
-"""Errors of compiling: models, recipes, checkpoints and declarations."""
+"""Errors of compiling: models, checkpoints and declarations."""
 
 from typing import TYPE_CHECKING
 
-from kvc.schema.errors.base import KvcError, listing, meant
+from kvc.schema.errors.base import KvcError
 
 
 class CompileError(KvcError):
@@ -39,6 +39,17 @@ class MissingTransformers(CompileError):
 
     package: str
     template = "Hugging Face models need the package {package}, which is not installed; get what they need with `pip install 'transformers>=5.23,<5.24' 'safetensors>=0.8' 'tokenizers>=0.23' 'jinja2>=3.1.6'`"
+
+
+class WrongTransformers(CompileError):
+    """The installed transformers is not one that the front end is tested with.
+
+    Attributes: found (its version), expected (the range, as pip takes it).
+    """
+
+    found: str
+    expected: str
+    template = "transformers {found} is installed, but kvc compiles its models with {expected}: it replaces functions of transformers that change between releases, and could compile a wrong program without noticing; get one with `pip install '{expected}'`"
 
 
 class BadModelSetting(CompileError):
@@ -260,107 +271,6 @@ class ParametersEmpty(CompileError):
     names: tuple[str, ...]
     what: str
     template = "{what}; parameters made in empty_parameters() have no memory: Checkpoint(path).load_into(model) says where compile_program reads them; a model that is to run by itself must be built outside of it"
-
-
-class RecipeError(KvcError):
-    """A recipe is unknown or wrong."""
-
-
-class TargetMissing(RecipeError):
-    """A recipe is for a target that kvc has no backend for."""
-
-    recipe: str
-    target: str
-    state: str
-    instead: str
-    template = "there is no recipe {recipe!r}: kvc has no backend for {target} ({state}); use {instead}"
-
-
-class UnknownRecipe(RecipeError):
-    """No recipe has this name; `known` are the names of kvc's recipes."""
-
-    recipe: str
-    known: tuple[str, ...]
-
-    def _text(self) -> str:
-        return f"no recipe {self.recipe!r}{meant(self.recipe, self.known)}; there are: {listing(self.known)}, or give the path of a .toml file"
-
-
-class BadRecipe(RecipeError):
-    """A recipe file is wrong."""
-
-    path: str
-    what: str
-    template = "{path}: {what}"
-
-
-class RecipesApart(RecipeError):
-    """Recipes were to share a bundle, and would not make one program of a model."""
-
-    recipes: str
-    what: str
-    template = "recipes {recipes} cannot share a bundle: {what}; compile a bundle of each, or name recipes that differ in their backends alone"
-
-
-class BadBuckets(RecipeError):
-    """Sizes that a recipe allows are not those of the model, or a backend needs some."""
-
-    recipe: str
-    size: str
-    what: str
-    template = "recipe {recipe}, [buckets] {size}: {what}"
-
-
-class UnmatchedPattern(RecipeError):
-    """A recipe keeps something that the model lacks; `known` are its matrices' names."""
-
-    pattern: str
-    known: tuple[str, ...]
-
-    def _text(self) -> str:
-        most = f"; it has {len(self.known)}, the first: {listing(self.known[:5])}"
-        return f"[keep] {self.pattern!r} matches no matrix of the model{meant(self.pattern, self.known)}{most if self.known else ''}; a pattern is a part of a name between points, such as mlp.experts"
-
-
-class UnknownBackend(RecipeError):
-    """A recipe names an unknown backend; `known` are the names that exist."""
-
-    backend: str
-    reason: str
-    known: tuple[str, ...]
-
-    def _text(self) -> str:
-        return f"no backend {self.backend!r}{meant(self.backend, self.known)}: {self.reason}; there are: {listing(self.known)}; install a package that provides it (entry point group kvc.backends), or call kvc.compiler.register_backend first"
-
-
-class BadOption(RecipeError):
-    """A recipe sets an option that its backend lacks, or to an impossible value."""
-
-    backend: str
-    option: str
-    expected: str
-    found: str
-    template = (
-        "backend {backend}, option {option!r}: expected {expected}, found {found}"
-    )
-
-
-class CalibrationNeeded(RecipeError):
-    """A backend computes with integers, and nothing says how large values become."""
-
-    backend: str
-    template = "the backend {backend} stores values as integers, and needs samples to know how large they become; give some with --calibrate FILE (compile_program, export_hf: calibrate=Samples(FILE))"
-
-
-class CalibrationUnused(RecipeError):
-    """Samples are given, and no backend of the recipe asks for any.
-
-    Attributes: recipes (as text), backends (those of these recipes, as text).
-    """
-
-    recipes: str
-    backends: str
-    template = "--calibrate: recipe {recipes} has no use for samples, since none of its backends ({backends}) stores values as integers of a range that must be known before; leave it out"
 
 
 class NotCalibrated(CompileError):

@@ -133,4 +133,4 @@ class MissingLibrary(LoadError):
     library: str
     reason: str
     install: str
-    template = "the library {library} cannot be used: {reason}; get it with `{install}`, or run the reference implementation (reference=True)"
+    template = "the library {library} cannot be used: {reason}; get it with `{install}`, or run the reference implementation (reference=True, --reference)"

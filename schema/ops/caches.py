@@ -64,7 +64,7 @@ def after(start: TensorType, count: int) -> Rule:
 def append(past: TensorType, update: TensorType, axis: int) -> Rule:
     """`kvc::append`: `past` with `update` after it along an axis."""
     shape, new = list(shape_of(past)), shape_of(update)
-    require(len(shape) == len(new) and bool(shape), f"{update} after {past}")
+    require(len(shape) == len(new), f"{update} after {past}")
     require(past.dtype is update.dtype, f"{update} after {past}")
     axis = axis_of(axis, len(shape))
     others = all(
@@ -78,7 +78,7 @@ def append(past: TensorType, update: TensorType, axis: int) -> Rule:
 def replace(past: TensorType, source: TensorType, axis: int) -> Rule:
     """`kvc::replace`: what grows along an axis becomes `source`."""
     shape, new = shape_of(past), shape_of(source)
-    require(len(shape) == len(new) and bool(shape), f"{source} in place of {past}")
+    require(len(shape) == len(new), f"{source} in place of {past}")
     require(past.dtype is source.dtype, f"{source} in place of {past}")
     axis = axis_of(axis, len(shape))
     require(

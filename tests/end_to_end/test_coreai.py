@@ -1,50 +1,41 @@
-"""The recipes `coreai_fp32` and `coreai_fp16`: a model by Core AI, against fp32.
+"""The recipes `coreai_fp32` and `coreai_fp16`: assets, indices, options.
 
-By numpy in its place, and by Core AI where it is here.
+By numpy in its place, and by Core AI where it is here. What it computes of a model is
+tested in `test_other_libraries.py`.
 """
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import coreai_here
+import library_here
 import numpy as np
+import other_libraries
 import pytest
-import tiny_decoder
 import torch
 from coreai_device import ASKED, use_numpy_core_ai
-from hf_models import build
+from tiny_runs import TOKENS, compiled, near
 from torch import nn
 
-from kvc.compiler import CacheConfig, Method, compile_program, export_hf
+from kvc.compiler import Method, compile_program
 from kvc.recipes import Recipe, load_recipe
-from kvc.runtime import Program, Session, generate, load
+from kvc.runtime import load
 from kvc.schema.errors import (
     BadBuckets,
     BadOption,
     BadSetting,
-    CacheOverflow,
     IndexOutOfRange,
     KernelFailed,
     MissingLibrary,
 )
 
-TOKENS = np.arange(3, 27)[None]
 NEAR = {"coreai_fp32": 1e-5, "coreai_fp16": 4e-3}  # of the largest number
 RECIPES = tuple(NEAR)
 
 
 def recipe(name: str, **buckets: tuple[int, ...]) -> Recipe:
     return replace(load_recipe(name), buckets=buckets)
-
-
-def compiled(path: Path, recipe: Recipe | str) -> Path:
-    spec = tiny_decoder.factory()
-    made = compile_program(spec.model, spec.methods, recipe, metadata=spec.metadata)
-    made.save(path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -57,88 +48,12 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(params=["numpy", "library"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "numpy":
-        use_numpy_core_ai(monkeypatch)
-    else:
-        coreai_here.check()
-    return request.param
+    return other_libraries.use("coreai", request.param, monkeypatch)
 
 
 @pytest.fixture(params=RECIPES)
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-@pytest.fixture
-def both(
-    paths: dict[str, Path], name: str, library: str
-) -> Iterator[tuple[Program, Program]]:
-    with load(paths[name]) as mine, load(paths["fp32"]) as plain:
-        yield mine, plain
-
-
-def near(found: np.ndarray, wanted: np.ndarray, name: str) -> bool:
-    return bool(np.abs(found - wanted).max() <= NEAR[name] * np.abs(wanted).max())
-
-
-def answers(session: Session) -> list[np.ndarray]:
-    """A prompt in pieces, tokens, and what was said again after going back."""
-    found = [session.prefill(TOKENS[:, :9]), session.decode(TOKENS[:, 9:10])]
-    session.rewind(3)
-    found += [session.prefill(TOKENS[:, 7:12]), session.decode(TOKENS[:, 12:13])]
-    return found
-
-
-def test_prefill_and_decode_are_what_the_reference_says(
-    both: tuple[Program, Program], name: str
-):
-    mine, plain = both
-    with mine.session() as here, plain.session() as there:
-        pairs = list(zip(answers(here), answers(there), strict=True))
-        assert all(near(*pair, name) for pair in pairs)
-        assert here.position.tolist() == there.position.tolist() == [13]
-        for state, content in there.state.items():
-            assert near(np.asarray(here.state[state]), np.asarray(content), name), state
-
-
-def test_a_fork_and_a_saved_session_go_on_alike(
-    both: tuple[Program, Program], tmp_path: Path
-):
-    mine, _ = both
-    with mine.session() as session:
-        session.prefill(TOKENS[:, :8])
-        session.save(tmp_path / "s.session")
-        with session.fork() as other:
-            wanted = session.decode(TOKENS[:, 8:9])
-            session.decode(TOKENS[:, 20:21])
-            assert np.array_equal(other.decode(TOKENS[:, 8:9]), wanted)
-        with mine.restore(tmp_path / "s.session") as again:
-            assert again.position.tolist() == [8]
-            assert np.array_equal(again.decode(TOKENS[:, 8:9]), wanted)
-        session.reset()
-        session.prefill(TOKENS[:, :8])
-        assert np.array_equal(session.decode(TOKENS[:, 8:9]), wanted)
-
-
-def test_generation_is_that_of_the_reference(both: tuple[Program, Program]):
-    found = []
-    for program in both:
-        with program.session() as session:
-            found.append(list(generate(session, TOKENS[0, :6], max_tokens=8)))
-    assert found[0] == found[1]
-
-
-def test_a_full_cache_is_refused_and_nothing_has_changed(
-    both: tuple[Program, Program],
-):
-    mine, _ = both
-    with mine.session() as session:
-        session.prefill(TOKENS[:, :24])
-        before = {name: np.array(session.state[name]) for name in session.state}
-        with pytest.raises(CacheOverflow):
-            session.decode(TOKENS[:, :1])
-        for state, was in before.items():
-            assert np.array_equal(session.state[state], was)
 
 
 def test_whole_methods_are_taken(paths: dict[str, Path], name: str):
@@ -171,12 +86,12 @@ def test_an_index_outside_is_refused_and_nothing_has_changed(
     wanted = model.product(model.table[[4, 2, 1]]).detach().numpy()
     compile_program(model, [method], name).save(tmp_path / "m")
     with load(tmp_path / "m") as program, program.session() as session:
-        assert near(session.forward(np.array([3, 1, 0])), wanted, name)
+        assert near(session.forward(np.array([3, 1, 0])), wanted, NEAR[name])
         for wrong, index in ((4, 5), (-8, -7)):
             with pytest.raises(IndexOutOfRange, match=f"{index}.*size 5|{index}.*5"):
                 session.forward(np.array([0, wrong, 1]))
         assert session.state["count"].tolist() == [1]
-        assert near(session.forward(np.array([3, -4, -5])), wanted, name)
+        assert near(session.forward(np.array([3, -4, -5])), wanted, NEAR[name])
         assert session.state["count"].tolist() == [2]
 
 
@@ -210,7 +125,7 @@ def test_an_asset_of_the_library_runs_with_the_names_of_the_program(
     paths: dict[str, Path], tmp_path: Path
 ):
     """As an app would: in a process without kvc."""
-    coreai_here.check()
+    library_here.need("coreai")
     from kvc.tools.folders import write_folder
 
     made = tmp_path / "m.aimodel"
@@ -251,7 +166,7 @@ asyncio.run(run())
     with load(paths["fp32"]) as program, program.session() as session:
         session.prefill(TOKENS[:, :4])
         wanted = session.decode(TOKENS[:, 4:5])
-    assert near(np.load(tmp_path / "found.npy"), wanted, "coreai_fp32")
+    assert near(np.load(tmp_path / "found.npy"), wanted, NEAR["coreai_fp32"])
 
 
 def test_an_asset_that_has_not_all_of_a_method_says_so(
@@ -285,33 +200,11 @@ def test_an_asset_that_has_not_all_of_a_method_says_so(
 
 
 def test_weights_are_stored_once_over_all_functions(paths: dict[str, Path]):
-    coreai_here.check()
+    library_here.need("coreai")
     with load(paths["coreai_fp32"]) as program:
         weights = sum(data.nbytes for data in program.residency().blobs)
     nbytes = len(exported(paths["coreai_fp32"]))
     assert weights < nbytes < weights + 100_000  # four functions
-
-
-def modules_after(path: Path) -> set[str]:
-    """Return what a process has imported that has called both methods of a bundle."""
-    code = (
-        "import sys, warnings; warnings.simplefilter('ignore'); import numpy as np\n"
-        "from kvc.runtime import load\n"
-        "with load(sys.argv[1]) as program, program.session() as session:\n"
-        "    session.prefill(np.ones((1, 4), np.int64))\n"
-        "    session.decode(np.ones((1, 1), np.int64))\n"
-        "print(*sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
-
-
-def test_nothing_of_the_library_is_imported_here(paths: dict[str, Path]):
-    coreai_here.check()
-    mine = modules_after(paths["coreai_fp32"])
-    assert "kvc.runtime.delegates.apart" in mine
-    assert not [name for name in mine if name.split(".")[0] in ("coreai", "torch")]
 
 
 def test_sizes_without_buckets_are_refused(name: str, tmp_path: Path):
@@ -373,33 +266,3 @@ def test_functions_are_built_together_unless_they_are_many(
             session.decode(TOKENS[:, 5:6])
         assert ASKED.count("build") == builds
         assert ASKED.count("run") == 3
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "model", ["llama", "gpt2", "falcon", "gemma2", "mpt", "bloom", "phi", "mixtral"]
-)
-def test_architectures_are_near_the_reference_on_the_library(
-    model: str, name: str, tmp_path: Path
-):
-    """Grouped heads, joined projections, soft caps, slopes and windows.
-
-    Weights are scaled so that errors grow from layer to layer; a wrong slot makes more
-    than 1e-1.
-    """
-    coreai_here.check()
-    sized, found = recipe(name, seq=(1, 16), capacity=(64,)), []
-    for one in (sized, "fp32"):
-        bundle = export_hf(
-            build(model), recipe=one, cache=CacheConfig(max_length=64), prefill_chunk=16
-        )
-        bundle.save(tmp_path / "m.kvc")
-        with load(tmp_path / "m.kvc") as program, program.session() as session:
-            found.append(answers(session))
-    limit = {"coreai_fp32": 1e-5, "coreai_fp16": 2e-2}[name]
-    off = [
-        float(np.abs(mine - wanted).max() / np.abs(wanted).max())
-        for mine, wanted in zip(*found, strict=True)
-    ]
-    print(f"\n{model} {name}: {min(off):.1e} to {max(off):.1e}")
-    assert max(off) <= limit

@@ -6,7 +6,7 @@ By numpy in place of Core AI, and by Core AI where it is here.
 from dataclasses import replace
 from pathlib import Path
 
-import coreai_here
+import library_here
 import numpy as np
 import pytest
 import torch
@@ -25,7 +25,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "numpy":
         use_numpy_core_ai(monkeypatch)
     else:
-        coreai_here.check()
+        library_here.need("coreai")
 
 
 class Named(nn.Module):

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import coreml_here
+import coremltools_values
+import library_here
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from coreml_programs import compiled, functions, interpreter, near, recipe
+from coreml_programs import functions, interpreter, near, recipe
+from tiny_runs import compiled
 
 from kvc.runtime import Program, generate, load
 from kvc.runtime.delegates.coreml import backend, package
@@ -140,10 +142,10 @@ def test_functions_compute_what_the_host_does(bundle: Path):
 
 
 def test_a_package_computes_what_the_host_does(bundle: Path, tmp_path: Path):
-    coreml_here.check()
+    library_here.need("coreml")
     made = exported(bundle, tmp_path / "m.mlpackage")
     calls = list(zip((name for name, _ in CALLS), given(CALLS), strict=True))
-    found, states = coreml_here.computed(made, calls, tmp_path)
+    found, states = coremltools_values.computed(made, calls, tmp_path)
     with load(bundle) as program, program.session() as session:
         for (name, tokens), results in zip(CALLS, found, strict=True):
             call = session.decode if name == "decode" else session.prefill
@@ -183,7 +185,7 @@ def test_functions_share_their_weights(paths: dict[str, Path]):
 
 
 def test_a_package_has_each_weight_once(paths: dict[str, Path], tmp_path: Path):
-    coreml_here.check()
+    library_here.need("coreml")
     sizes = []
     for name in RECIPES:
         made = exported(paths[name], tmp_path / f"{name}.mlpackage")
@@ -200,7 +202,7 @@ def test_a_package_has_each_weight_once(paths: dict[str, Path], tmp_path: Path):
 
 
 def test_equal_bundles_are_equal_packages(paths: dict[str, Path], tmp_path: Path):
-    coreml_here.check()
+    library_here.need("coreml")
     found = []
     for name in ("one", "other"):
         made = exported(paths["coreml_q8"], tmp_path / name)

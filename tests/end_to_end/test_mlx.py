@@ -3,7 +3,6 @@
 Numbers are held against kvc's own kernels over the same int8 weights.
 """
 
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,37 +10,28 @@ from dataclasses import replace
 from importlib.util import spec_from_file_location
 from pathlib import Path
 
-import mlx_here
+import library_here
 import numpy as np
 import pytest
-import tiny_decoder
 import torch
 from hf_models import build
+from tiny_runs import TOKENS, answers, compiled, distance
 from torch import nn
 
 from kvc.compiler import CacheConfig, Method, compile_program, export_hf
 from kvc.recipes import load_recipe
-from kvc.runtime import Program, Session, generate, load
+from kvc.runtime import Program, load
 from kvc.runtime.delegates import base
 from kvc.runtime.delegates.mlx import backend as mlx_backend
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import (
     BadProgram,
-    CacheOverflow,
     KvcError,
     MissingLibrary,
     TargetMissing,
 )
 
-TOKENS = np.arange(3, 27)[None]
 NEAR = 1e-5  # of the largest number
-
-
-def compiled(path: Path, recipe: str) -> Path:
-    spec = tiny_decoder.factory()
-    made = compile_program(spec.model, spec.methods, recipe, metadata=spec.metadata)
-    made.save(path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -51,35 +41,13 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def both(bundle: Path) -> Iterator[tuple[Program, Program]]:
-    mlx_here.check()
+    library_here.need("mlx")
     with load(bundle) as mine, load(bundle, reference=True) as plain:
         yield mine, plain
 
 
-def near(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return bool(np.abs(found - wanted).max() <= NEAR * np.abs(wanted).max())
-
-
-def answers(session: Session) -> list[np.ndarray]:
-    """A prompt in pieces, tokens, and what was said again after going back."""
-    found = [session.prefill(TOKENS[:, :9]), session.decode(TOKENS[:, 9:10])]
-    session.rewind(3)
-    found += [session.prefill(TOKENS[:, 7:12]), session.decode(TOKENS[:, 12:13])]
-    return found
-
-
-def test_prefill_and_decode_are_what_the_reference_says(both: tuple[Program, Program]):
-    mine, plain = both
-    with mine.session() as here, plain.session() as there:
-        pairs = list(zip(answers(here), answers(there), strict=True))
-        assert all(near(*pair) for pair in pairs)
-        assert here.position.tolist() == there.position.tolist() == [13]
-        for name, state in there.state.items():
-            assert near(np.asarray(here.state[name]), np.asarray(state)), name
-
-
 def test_a_method_is_whole_and_its_states_are_arrays_of_mlx(bundle: Path):
-    mlx_here.check()
+    library_here.need("mlx")
     with BundleFile.open(bundle) as file:
         ops = {s.op for m in file.program.methods for s in m.graph.instructions}
         assert {one.backend for one in file.program.delegates} == {"mlx"}
@@ -98,47 +66,6 @@ def test_a_method_is_whole_and_its_states_are_arrays_of_mlx(bundle: Path):
         with load(bundle) as program, program.session() as session:
             session.decode(TOKENS[:, :1])
     assert len(seen) == 3  # keys, values, and the position
-
-
-def test_a_fork_and_a_saved_session_go_on_alike(
-    both: tuple[Program, Program], tmp_path: Path
-):
-    mine, _ = both
-    with mine.session() as session:
-        session.prefill(TOKENS[:, :8])
-        session.save(tmp_path / "s.session")
-        with session.fork() as other:
-            wanted = session.decode(TOKENS[:, 8:9])
-            session.decode(TOKENS[:, 20:21])
-            assert np.array_equal(other.decode(TOKENS[:, 8:9]), wanted)
-        with mine.restore(tmp_path / "s.session") as again:
-            assert again.position.tolist() == [8]
-            assert np.array_equal(again.decode(TOKENS[:, 8:9]), wanted)
-        session.reset()
-        session.prefill(TOKENS[:, :8])
-        assert np.array_equal(session.decode(TOKENS[:, 8:9]), wanted)
-
-
-def test_generation_is_that_of_the_reference(both: tuple[Program, Program]):
-    found = []
-    for program in both:
-        with program.session() as session:
-            found.append(list(generate(session, TOKENS[0, :6], max_tokens=8)))
-    assert found[0] == found[1]
-
-
-def test_a_full_cache_is_refused_and_nothing_has_changed(
-    both: tuple[Program, Program],
-):
-    mine, _ = both
-    with mine.session() as session:
-        session.prefill(TOKENS[:, :16])
-        session.prefill(TOKENS[:, 16:23])
-        with session.fork() as other:
-            with pytest.raises(CacheOverflow):
-                session.prefill(TOKENS[:, :3])
-            wanted = other.decode(TOKENS[:, 23:24])
-            assert np.array_equal(session.decode(TOKENS[:, 23:24]), wanted)
 
 
 def test_a_call_that_fails_leaves_the_session_as_it_was(
@@ -210,7 +137,7 @@ ARCHITECTURES = ("llama", "gpt2", "mistral", "gemma2", "bloom", "phi", "mpt", "q
 def test_architectures_are_what_the_reference_says(
     name: str, rows: int, tmp_path: Path
 ):
-    mlx_here.check()
+    library_here.need("mlx")
     cache, random = CacheConfig(max_length=48, batch=rows), np.random.default_rng(0)
     model = build(name, shallow=True)
     made = export_hf(model, recipe="mlx_q8", cache=cache, prefill_chunk=6)
@@ -234,7 +161,7 @@ def test_architectures_are_what_the_reference_says(
         ):
             assert {d.backend for d in program._engine.program.delegates} == {"mlx"}
             found.append([getattr(session, called)(**own) for called, own in calls])
-    assert all(near(*pair) for pair in zip(*found, strict=True))
+    assert distance(*found) <= NEAR
 
 
 class Left(nn.Module):
@@ -251,7 +178,7 @@ class Left(nn.Module):
 
 
 def test_what_is_left_runs_on_the_host(tmp_path: Path):
-    mlx_here.check()
+    library_here.need("mlx")
     torch.manual_seed(0)
     path = tmp_path / "left.kvc"
     method = Method("forward", (torch.zeros(2, 3),))
@@ -264,7 +191,7 @@ def test_what_is_left_runs_on_the_host(tmp_path: Path):
                 one.backend for one in program._engine.program.delegates
             }
             found.append([session.forward(x), session.forward(2 * x)])
-    assert all(near(*pair) for pair in zip(*found, strict=True))
+    assert distance(*found) <= NEAR
 
 
 def test_a_payload_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch):
@@ -367,29 +294,6 @@ def test_a_fork_makes_no_memory(both: tuple[Program, Program]):
         with session.fork() as other:
             assert other.position.tolist() == [4]
         assert not made
-
-
-def test_nothing_of_mlx_is_imported_unless_a_bundle_needs_it(
-    bundle: Path, tmp_path: Path
-):
-    other = compiled(tmp_path / "cpu.kvc", "cpu_q8")
-    code = (
-        "import sys, numpy; from kvc.runtime import load\n"
-        "with load(sys.argv[1]) as p, p.session() as s:\n"
-        "    s.decode(numpy.array([[1]]))\n"
-        "print(*sys.modules)"
-    )
-
-    def modules(path: Path) -> set[str]:
-        command = [sys.executable, "-c", code, str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return set(done.stdout.split())
-
-    assert not {name for name in modules(other) if "mlx" in name}
-    mlx_here.check()
-    mine = modules(bundle)
-    assert "mlx.core" in mine
-    assert "torch" not in mine
 
 
 def test_mps_is_refused_with_what_to_use():

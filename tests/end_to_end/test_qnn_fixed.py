@@ -4,24 +4,23 @@ The device of numpy shares no code with the reference: it reads the file that is
 for the library. What needs the library is skipped where it is not installed.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import other_libraries
 import pytest
 import qnn_fixed
-import qnn_here
 import torch
 from imported_modules import modules_after
-from qnn_device import ASKED, use_numpy_device
-from qnn_fixed import TOKENS, answers, distance
+from qnn_device import ASKED
+from tiny_runs import answers, distance
 from torch import nn
 
 from kvc.compiler import Method, compile_program
-from kvc.runtime import Program, generate, load
+from kvc.runtime import load
 from kvc.runtime.calibration import Samples
 from kvc.runtime.delegates.qnn import Qnn
-from kvc.schema.errors import CacheOverflow, CalibrationNeeded
+from kvc.schema.errors import CalibrationNeeded
 from kvc.tools.reports.operators import describe_operators
 
 NEAR = 1e-4  # of the reference, over the largest logit: about a step of 65536
@@ -38,27 +37,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["numpy", "library"])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "numpy":
-        use_numpy_device(monkeypatch)
-    else:
-        qnn_here.check()
-    return request.param
-
-
-@pytest.fixture
-def both(path: Path, device: str) -> Iterator[tuple[Program, Program]]:
-    """The program on a device, and by the reference."""
-    with load(path) as mine, load(path, reference=True) as plain:
-        yield mine, plain
-
-
-def test_a_device_computes_what_the_reference_says(both: tuple[Program, Program]):
-    mine, plain = both
-    with mine.session() as here, plain.session() as there:
-        assert distance(answers(here), answers(there)) <= NEAR
-        assert here.position.tolist() == there.position.tolist() == [13]
-        states = [[np.asarray(s.state[n]) for n in s.state] for s in (here, there)]
-        assert distance(*states) <= NEAR
+    return other_libraries.use("qnn", request.param, monkeypatch)
 
 
 def test_sixteen_bits_add_little_to_the_rounding_of_weights(path: Path, tmp_path: Path):
@@ -70,52 +49,6 @@ def test_sixteen_bits_add_little_to_the_rounding_of_weights(path: Path, tmp_path
         with load(one, reference=True) as program, program.session() as session:
             found.append(answers(session))
     assert distance(*found) <= 2e-4
-
-
-def test_a_fork_and_a_saved_session_go_on_alike(
-    both: tuple[Program, Program], tmp_path: Path
-):
-    mine, _ = both
-    with mine.session() as session:
-        session.prefill(TOKENS[:, :8])
-        session.save(tmp_path / "s.session")
-        with session.fork() as other:
-            wanted = session.decode(TOKENS[:, 8:9])
-            session.decode(TOKENS[:, 20:21])
-            assert np.array_equal(other.decode(TOKENS[:, 8:9]), wanted)
-        with mine.restore(tmp_path / "s.session") as again:
-            assert np.array_equal(again.decode(TOKENS[:, 8:9]), wanted)
-        session.rewind(2)
-        assert np.array_equal(session.decode(TOKENS[:, 8:9]), wanted)
-
-
-def test_generation_is_that_of_the_reference(both: tuple[Program, Program]):
-    found = []
-    for program in both:
-        with program.session() as session:
-            found.append(list(generate(session, TOKENS[0, :6], max_tokens=8)))
-    assert found[0] == found[1]
-
-
-def test_a_full_cache_is_refused_and_nothing_has_changed(
-    both: tuple[Program, Program],
-):
-    with both[0].session() as session:
-        session.prefill(TOKENS[:, :24])
-        before = {name: np.array(session.state[name]) for name in session.state}
-        with pytest.raises(CacheOverflow):
-            session.decode(TOKENS[:, :1])
-        for name, was in before.items():
-            assert np.array_equal(session.state[name], was)
-
-
-def test_what_a_slot_held_before_is_not_seen(both: tuple[Program, Program]):
-    with both[0].session() as session, both[0].session() as fresh:
-        session.prefill(TOKENS[:, :16])
-        session.rewind(12)
-        fresh.prefill(TOKENS[:, :4])
-        pair = session.decode(TOKENS[:, 4:5]), fresh.decode(TOKENS[:, 4:5])
-        assert np.array_equal(*pair)
 
 
 def test_a_context_of_a_target_gives_the_same_bits(

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-import mlx_here
+import library_here
 import numpy as np
 import pytest
 import tiny_decoder
@@ -51,7 +51,7 @@ def path(request, tmp_path_factory) -> Path:
     if request.param == "xnnpack_q8":
         library_or_skip()
     if request.param == "mlx_q8":
-        mlx_here.check()
+        library_here.need("mlx")
     path = tmp_path_factory.mktemp(request.param) / "tiny.kvc"
     spec = tiny_decoder.untold()
     files = {"tokenizer.json": word_tokenizer(256).encode()}

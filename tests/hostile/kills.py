@@ -1,15 +1,18 @@
 """Kill runs that write: `python tests/hostile/kills.py --kills 200 --seed 0`.
 
-`kvc compile demo`, `join`, `split`, `gc` and `session.save`, each a process of its own,
-are ended with SIGKILL, at a moment that the seed draws from the time that a whole run
-takes; with `--calls N`, at N system calls of each that change files (with strace,
-`apt install strace`). What is left must be the old files or the new ones, whole
-(`tests/support/killed_runs.py`), and the next run must remove the rest. `--folder`
-keeps the bundle of the demo; `--first N` goes on from kill N.
+`kvc compile`, `join`, `split`, `gc` and `session.save`, each a process of its own, are
+ended with SIGKILL, at a moment that the seed draws from the time that a whole run
+takes; with `--calls N`, at N system calls of each that change files, and at all that
+sync or rename or link (with strace, `apt install strace`). What is left must be the old
+files or the new ones, whole (`tests/support/killed_runs.py`), and the next run must
+remove the rest. `--folder` keeps the bundle of the demo; `--first N` goes on from kill
+N. `compile` writes a tiny decoder with a data file, in a fork of a process that has
+imported the compiler (`tests/support/forked_commands.py`).
 """
 
 import argparse
 import json
+import os
 import random
 import shutil
 import signal
@@ -26,11 +29,12 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import numpy as np
+from forked_commands import COMPILER, Forked, Running, Spawned, import_first
 from hand_built import affine_program, write_bundle
 from killed_runs import Judge, apart
 
 from kvc.runtime import load
-from kvc.schema.container import AtomicFile, split_bundle
+from kvc.schema.container import split_bundle
 
 KVC = (sys.executable, "-m", "kvc.tools")
 SAVE = """
@@ -44,6 +48,10 @@ SAY_KILLS = 20
 LEFT_OVER = ".kvc-1-0123456789abcdef.tmp"
 CALLS = "write pwrite64 fsync fdatasync ftruncate flock rename renameat renameat2 link"
 CALLS = f"{CALLS} linkat unlink unlinkat".replace(" ", ",")
+ALWAYS = ("sync", "rename", "link")  # in a name: such a call is tried in any case
+
+
+Call = tuple[str, int]  # a name, and which call of that name in a thread
 
 
 class Action(NamedTuple):
@@ -52,14 +60,16 @@ class Action(NamedTuple):
     Attributes:
         prepare: put the old files into a folder.
         command: that changes them.
-        share: of the kills.
-        again: whether the next run is the command itself; else another writer.
+        starting: how it becomes a process.
     """
 
     prepare: Callable[[Path], None]
     command: Callable[[Path], Sequence[str]]
-    share: int = 6
-    again: bool = True
+    starting: Callable[[Sequence[str], Sequence[str]], Running] = Spawned
+
+    def start(self, at: Path, tracing: Sequence[str] = ()) -> Running:
+        """Start it, with options of strace if there are any."""
+        return self.starting(self.command(at), tracing)
 
 
 class Stage:
@@ -90,10 +100,7 @@ class Stage:
         """Return what can be killed, by name."""
         return {
             "compile": Action(
-                lambda at: _copy(self._old, at / "demo.kvc"),
-                lambda at: [*KVC, "compile", "demo", "-o", f"{at}/demo.kvc", "-q"],
-                1,  # a run takes long
-                again=False,
+                lambda at: _copy(self._old, at / "model.kvc"), _compile, Forked
             ),
             "join": Action(self._prepare_join, _join),
             "split": Action(
@@ -124,6 +131,11 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
+def _compile(at: Path) -> Sequence[str]:
+    options = ["--data", "external", "-o", f"{at}/model.kvc", "-q"]
+    return ["compile", "tiny_decoder:factory", *options]
+
+
 def _join(at: Path) -> Sequence[str]:
     return [*KVC, "join", f"{at}/model.kvc", "-o", f"{at}/whole.kvc", "-q"]
 
@@ -136,7 +148,7 @@ class Killer:
         self.name, self._action = name, action
         self.counts: Counter[str] = Counter()
         self.findings: list[str] = []
-        for _ in range(2 if action.again else 1):
+        for _ in range(2):
             with self._folder() as (at, before):
                 start = time.monotonic()
                 self._run_whole(at)
@@ -148,18 +160,18 @@ class Killer:
     def at_moment(self, share: float) -> None:
         """Kill it at a share of the time that it takes."""
         with self._folder() as (at, _):
-            process = _start(self._action.command(at))
+            process = self._action.start(at)
             try:
                 process.wait(share * self.seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
             self._look(at, process.wait(), f"at {share:.4f} of {self.seconds:.2f} s")
 
-    def calls(self) -> Iterator[tuple[str, int]]:
+    def calls(self) -> Iterator[Call]:
         """Yield the system calls that change files: a name, which of these it is."""
         with self._folder() as (at, _):
             log = at.parent / "calls"
-            code = _start(_traced(log, self._action.command(at), CALLS)).wait()
+            code = self._action.start(at, _tracing(log, CALLS)).wait()
             assert code == 0, f"{self.name} ended with {code}"
             called: dict[str, Counter[str]] = {}
             for line in log.read_text().splitlines():
@@ -174,9 +186,9 @@ class Killer:
     def at_call(self, name: str, number: int) -> None:
         """Kill it as it enters a system call, which is then not done."""
         with self._folder() as (at, _):
-            command = _traced(at.parent / "calls", self._action.command(at), name)
             when = f"--inject={name}:signal=KILL:when={number}"
-            code = _start([*command[:1], when, *command[1:]]).wait()
+            tracing = [when, *_tracing(at.parent / "calls", name)]
+            code = self._action.start(at, tracing).wait()
             where = f"at {name} {number}"
             self._look(at, code, where)
             if code == 0:  # strace has not done it, and nothing was tried
@@ -203,15 +215,11 @@ class Killer:
     def _next(self, at: Path) -> list[str]:
         """Write once more, and return what is wrong then."""
         self.counts["run again"] += 1
-        if self._action.again:
-            self._run_whole(at)
-            return self._judge.after_next(at)
-        with AtomicFile(at / "another"):
-            pass
-        return [f"{name} is left over" for name in apart(at)[1]]
+        self._run_whole(at)
+        return self._judge.after_next(at)
 
     def _run_whole(self, at: Path) -> None:
-        code = _start(self._action.command(at)).wait()
+        code = self._action.start(at).wait()
         assert code == 0, f"{self.name} ended with {code}"
 
     def _folder(self) -> "_Folder":
@@ -235,15 +243,16 @@ class _Folder:
         self._around.cleanup()
 
 
-def _start(command: Sequence[str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def _tracing(log: Path, calls: str) -> list[str]:
+    """Return options of strace: write these system calls to a file."""
+    return ["-f", "-qq", "-o", str(log), f"--trace={calls}"]
 
 
-def _traced(log: Path, command: Sequence[str], calls: str) -> list[str]:
-    options = ["-f", "-qq", "-o", str(log), f"--trace={calls}"]
-    return ["strace", *options, *command]
+def _drawn(calls: Sequence[Call], count: int, seed: str) -> list[Call]:
+    """Return the calls to try: all that matter in any case, and so many others."""
+    matter = [call for call in calls if any(part in call[0] for part in ALWAYS)]
+    others = [call for call in calls if call not in matter]
+    return matter + random.Random(seed).sample(others, min(count, len(others)))
 
 
 def main() -> int:
@@ -257,6 +266,8 @@ def main() -> int:
     parser.add_argument("--actions", nargs="*", choices=names, default=names)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
+    os.environ["PYTHONPATH"] = sys.path[0]  # for the factory that is compiled
+    import_first(COMPILER)
     with ExitStack() as stack:
         folder = options.folder
         if folder is None:
@@ -266,18 +277,19 @@ def main() -> int:
         killers = {name: Killer(name, actions[name]) for name in options.actions}
         for killer in killers.values():
             print(f"{killer.name} takes {killer.seconds:.2f} s", flush=True)
-        shares = [actions[name].share for name in killers]
         for number in range(options.first, options.kills):
             drawn = random.Random(f"{options.seed} {number}")
-            (name,) = drawn.choices([*killers], shares)
+            name = drawn.choice([*killers])
             killers[name].at_moment(drawn.random())
             if number % SAY_KILLS == SAY_KILLS - 1:
                 print(f"{number + 1} kills", flush=True)
         for killer in killers.values() if options.calls else ():
             calls = list(killer.calls())
-            drawn = random.Random(f"{options.seed} {killer.name}")
-            for call in drawn.sample(calls, min(options.calls, len(calls))):
+            drawn = _drawn(calls, options.calls, f"{options.seed} {killer.name}")
+            for number, call in enumerate(drawn):
                 killer.at_call(*call)
+                if number % SAY_KILLS == SAY_KILLS - 1:
+                    print(f"{killer.name}, {number + 1} of {len(drawn)}", flush=True)
             killer.counts["calls"] = len(calls)
     print(json.dumps({one.name: one.counts for one in killers.values()}, indent=1))
     findings = sum(len(one.findings) for one in killers.values())

@@ -49,6 +49,7 @@ class Record:
         self.rounds: int = known.get("rounds", 0)
         self.steps: int = known.get("steps", 0)
         self.seconds: float = known.get("seconds", 0.0)
+        self.processor_seconds: float = known.get("processor_seconds", 0.0)
         self.operations: Counter[str] = Counter(known.get("operations", {}))
         self.findings: list[str] = known.get("findings", [])
 
@@ -97,6 +98,7 @@ def run(
         ]
         threads = stack.enter_context(ThreadPoolExecutor(options.threads))
         start = begin = said = time.monotonic()
+        worked = time.process_time()
         while record.steps < options.steps and begin - start < options.seconds:
             if options.round is not None:
                 record.rounds = options.round
@@ -109,7 +111,8 @@ def run(
             samples.append(sample())
             now = time.monotonic()
             record.seconds += now - begin
-            begin = now
+            record.processor_seconds += time.process_time() - worked
+            begin, worked = now, time.process_time()
             record.save()
             for finding in record.findings[known:]:
                 print(finding, flush=True)
@@ -124,8 +127,9 @@ def run(
 def _line(record: Record) -> str:
     operations = record.operations.total()
     return (
-        f"{record.seconds:,.0f} s, {record.rounds:,} rounds, {operations:,} "
-        f"operations, {record.steps:,} steps, {len(record.findings)} findings"
+        f"{record.seconds:,.0f} s, {record.processor_seconds:,.0f} s of processors, "
+        f"{record.rounds:,} rounds, {operations:,} operations, {record.steps:,} steps, "
+        f"{len(record.findings)} findings"
     )
 
 

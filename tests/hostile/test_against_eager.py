@@ -1,6 +1,7 @@
 """A small share of the random programs, the same each day, and their judge itself."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -135,6 +136,61 @@ def test_a_crash_of_the_compiler_is_an_error_of_its_program(judge, monkeypatch):
     assert judge.verdicts([one]) == [
         Verdict("error", "ZeroDivisionError: a defect", "fp32")
     ]
+
+
+def test_a_program_that_cannot_be_traced_is_found_without_the_others(judge):
+    one_hot = "nn.functional.one_hot"  # asks for the greatest number
+    good = _program("exp", Ref("inputs", 0), calls=((torch.ones(2, 2),),))
+    bad = _program(one_hot, Ref("inputs", 0), calls=((torch.tensor([1, 0]),),))
+    tried = []
+    parts = judge._tried
+
+    def noted(some):
+        tried.append(len(some))
+        return parts(some)
+
+    judge._tried = noted
+    found = judge.verdicts([good] * 5 + [bad] + [good] * 2)
+
+    assert [one.kind for one in found] == [
+        "refused" if place == 5 else "same bits" for place in range(8)
+    ]
+    assert tried == [8, 5, 1, 2]
+
+
+def test_what_has_no_one_answer_is_not_drawn():
+    names = ("nn.functional.dropout", "add")
+    programs = [draw(0, number, 1, names) for number in range(20)]
+    assert {step.name for one in programs for step in one.code.steps} >= {"add"}
+    for program in programs:
+        state = torch.get_rng_state()
+        program.expected()
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_steps_that_write_what_they_have_yet_to_read_differ_from_steps_apart():
+    x = torch.arange(6.0)
+    whole, part = Ref("inputs", 0, (5,)), Ref("inputs", 0, (5,))
+    _, spec = tree_flatten((0, (0,), {}))
+    step = Step("masked_scatter", True, (whole, Ref("inputs", 1), part), spec, 1)
+    _, step_spec = tree_flatten((0, (0, 0), {}))
+    code = Code(2, 0, (replace(step, spec=step_spec),), (0,))
+    mask = torch.tensor([False, True, True, True, True])
+    made = code.made_of((x.clone(), mask), ())
+    apart = code.made_of((x.clone(), mask), (), apart=True)
+    assert not torch.equal(made[0], apart[0])
+
+
+def test_fractions_that_gelu_makes_of_infinity_decide_nothing(tmp_path, monkeypatch):
+    def gelu(out, x, approximate):
+        out.copy_(torch.where(x == math.inf, x, torch.nn.functional.gelu(x)))
+
+    broken = {**kernels.load_kernels(), "aten::gelu": gelu}
+    monkeypatch.setattr("kvc.runtime.binding.frames.load_kernels", lambda: broken)
+    judge = Judge(tmp_path / "programs.kvc", ["fp32"])
+    x = torch.tensor([math.inf, 1.0, -1.0, 2.0])
+    one = _program("nn.functional.gelu", Ref("inputs", 0), calls=((x,),))
+    assert judge.verdicts([one])[0].kind in ("undecided", "same bits", "equal")
 
 
 def test_which_of_equal_values_is_chosen_decides_nothing(tmp_path, monkeypatch):

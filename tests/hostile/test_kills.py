@@ -3,14 +3,19 @@
 import os
 import shutil
 import signal
-from functools import partial
+import sys
+from functools import cache, partial
 
 import pytest
+import tiny_decoder
+from forked_commands import Forked, Spawned
 from hand_built import affine_program, write_bundle
 from killed_runs import Judge, apart
 from resident_memory import LINUX
 from stateful_programs import linear_program
 
+from kvc.compiler import compile_program
+from kvc.recipes import load_recipe
 from kvc.runtime import load
 from kvc.schema.container import collect_garbage, join_bundle, split_bundle
 
@@ -49,6 +54,11 @@ def bundle(tmp_path):
     return write_bundle(tmp_path / "whole.kvc", affine_program())
 
 
+def prepare_compile(bundle, at):
+    shutil.copyfile(bundle, at / "model.kvc")
+    tiny_bundle()  # once, not in each process
+
+
 def prepare_join(bundle, at):
     split_bundle(bundle, at / "model.kvc")
     write_bundle(at / "joined.kvc", linear_program())
@@ -79,6 +89,17 @@ def old_session(bundle):
     return old
 
 
+def compiled(at):
+    """Write what was compiled, with a data file."""
+    tiny_bundle().save(at / "model.kvc", data="external")
+
+
+@cache
+def tiny_bundle():
+    spec = tiny_decoder.factory()
+    return compile_program(spec.model, spec.methods, load_recipe("fp32"))
+
+
 def join(at):
     join_bundle(at / "model.kvc", at / "joined.kvc")
 
@@ -97,6 +118,7 @@ def save(at):
 
 
 RUNS = {
+    "compile": (prepare_compile, compiled),
     "join": (prepare_join, join),
     "split": (prepare_split, split),
     "gc": (prepare_gc, collect_garbage),
@@ -132,6 +154,44 @@ def after(prepare, run, bundle, tmp_path):
     prepare(bundle, at)
     run(at)
     return apart(at)[0]
+
+
+@LINUX
+def test_a_command_in_a_fork_does_what_it_does_and_says_how_it_ended(tmp_path):
+    (tmp_path / LEFT_OVER).write_bytes(b"half")
+
+    assert Forked(["gc", str(tmp_path)]).wait() == 0
+    assert list(tmp_path.iterdir()) == []
+    assert Forked(["verify", str(tmp_path / "none.kvc")]).wait() != 0
+
+
+@LINUX
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_command_is_killed_at_a_system_call(forked, tmp_path):
+    kept = tmp_path / "files" / LEFT_OVER
+    kept.parent.mkdir()
+    kept.write_bytes(b"half")
+    command = ["gc", str(kept.parent)]
+    traced = ["-f", "-qq", "-o", str(tmp_path / "calls"), "--trace=unlink,unlinkat"]
+    tracing = ["--inject=unlink,unlinkat:signal=KILL:when=1", *traced]
+    if forked:
+        process = Forked(command, tracing)
+    else:
+        process = Spawned([sys.executable, "-m", "kvc.tools", *command], tracing)
+
+    assert process.wait() == -signal.SIGKILL
+    assert kept.exists()
+    assert LEFT_OVER in (tmp_path / "calls").read_text()
+
+
+@LINUX
+def test_a_fork_that_runs_on_can_be_killed(tmp_path):
+    os.mkfifo(tmp_path / "waits")
+    process = Forked(["run", str(tmp_path / "waits"), "decode"])
+    process.kill()
+
+    assert process.wait() == -signal.SIGKILL
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 `python tests/hostile/without_checks.py FOLDER --note tests/schema` runs these tests,
 and notes in FOLDER in which of them each check refuses; more runs note more. Without
 `--note` it takes out each check, in a process of its own, and runs there the tests in
-which it refuses, one after the other until one fails. What has an answer is not tried
-again, unless `--again` asks for those checks without which no test failed. `--page
-FILE` writes the answers as a page, and runs nothing.
+which it refuses, one after the other until one fails, first those in which the fewest
+checks refuse; that one must pass with the check in place. What has an answer is not
+tried again, unless `--again` asks for those checks without which no test failed.
+`--page FILE` writes the answers as a page, and runs nothing.
 """
 
 import argparse
@@ -15,20 +16,23 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import pytest
-from forked_batches import Ended, Limits, answers
+from forked_batches import Limits, answers
 from removed_checks import FILES, Check, checks_of, noting, without
 from verifier_checks import ROOT
 
 MOST_TESTS = 24  # that are kept of each check
-LIMITS = Limits(seconds=120, nbytes=16 << 30)
+LIMITS = Limits(seconds=20, nbytes=16 << 30)
 QUIET = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
 GUARDED, UNGUARDED, UNTRIED = "a test fails", "no test fails", "it never refuses"
+UNSOUND = "a test fails, with the check too"
+Tests = tuple[str, ...]
 
 
 class Noticing:
@@ -57,6 +61,27 @@ class Noticing:
                 self.tests[check].append(report.nodeid)
 
 
+class Only:
+    """Runs tests of these names, whatever pytest would read into a name.
+
+    Attributes:
+        failed: those that did.
+    """
+
+    def __init__(self, tests: Iterable[str]) -> None:
+        self._tests = frozenset(tests)
+        self.failed: list[str] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out all others."""
+        items[:] = [item for item in items if item.nodeid in self._tests]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test that fails."""
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+
 class Answers:
     """What is known of each check; kept in a file."""
 
@@ -76,6 +101,17 @@ class Answers:
             ranks[test] = turn[file]
             turn[file] += 1
         self.tests[key_of(check)] = sorted(ranks, key=ranks.__getitem__)[:MOST_TESTS]
+
+    def telling(self) -> dict[str, list[str]]:
+        """Return the tests of each check, those first in which few others refuse.
+
+        A test in which many refuse is likely one of damage at random: it is slow, and
+        seldom fails for the lack of one check.
+        """
+        met = Counter(test for tests in self.tests.values() for test in tests)
+        return {
+            key: sorted(tests, key=met.__getitem__) for key, tests in self.tests.items()
+        }
 
     def save(self) -> None:
         """Write it."""
@@ -126,19 +162,36 @@ def try_all(folder: Path, only: str, again: bool) -> int:
 
 def _outcomes(left: Sequence[Check], known: Answers) -> Iterator[tuple[int, str]]:
     """Yield what comes of each check, by its number."""
-
-    def take_out(numbers: range) -> list[str]:
-        (number,) = numbers
-        without(left[number])
-        return [outcome(known.tests[key_of(left[number])])]
-
+    tests = known.telling()
     for number, check in enumerate(left):
-        if not known.tests.get(key_of(check)):
+        some = tests.get(key_of(check))
+        if not some:
             yield number, UNTRIED
             continue
-        ((_, answer),) = answers(take_out, range(number, number + 1), LIMITS)
-        # A process that runs on or ends is as red as a test can be.
-        yield number, GUARDED if isinstance(answer, Ended) else str(answer)
+        found, red = _in_a_process(check, tuple(some))
+        if found == GUARDED and _in_a_process(None, red)[0] != UNGUARDED:
+            found = UNSOUND
+        yield number, found
+
+
+@cache
+def _in_a_process(check: Check | None, tests: Tests) -> tuple[str, Tests]:
+    """Run tests without a check, in a process of its own, until one fails.
+
+    Return what came of it, and which tests turned red: those that fail, or all if the
+    process ends or runs on.
+    """
+
+    def run(_: range) -> list[object]:
+        if check is not None:
+            without(check)
+        return [outcome(tests)]
+
+    ((_, answer),) = answers(run, range(1), LIMITS)
+    match answer:
+        case [str(found), list(red)]:
+            return found, tuple(map(str, red))
+    return GUARDED, tests
 
 
 def _import_tests(tests: Iterable[str]) -> None:
@@ -161,17 +214,19 @@ def _quiet() -> Iterator[None]:
         os.close(known), os.close(nothing)
 
 
-def outcome(tests: Sequence[str]) -> str:
-    """Run tests until one fails, and say whether one did."""
+def outcome(tests: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Run tests until one fails; say whether one did, and which."""
     for some in (tests[:1], tests[1:3], tests[3:]):  # each file takes its time
         if some:
+            only = Only(some)
             with _quiet():
-                code = pytest.main([*QUIET, *(str(ROOT / test) for test in some)])
+                files = {str(ROOT / test.partition("::")[0]) for test in some}
+                code = pytest.main([*QUIET, *sorted(files)], [only])
             if code == pytest.ExitCode.TESTS_FAILED:
-                return GUARDED
+                return GUARDED, only.failed
             if code != pytest.ExitCode.OK:
-                return f"pytest ends with {code!r}"
-    return UNGUARDED
+                return f"pytest ends with {code!r}", ()
+    return UNGUARDED, ()
 
 
 def page(folder: Path) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvc.runtime.delegates.apart_calls import WEIGHTS
 from kvc.runtime.delegates.coreai import backend, context
 
 ASKED: list[str] = []
@@ -46,9 +47,9 @@ class NumpyCoreAI:
     def _store(self, descriptor: int | None, file: str, folder: str) -> list[str]:
         made = self.folder / folder
         made.mkdir()
-        for name in (file, context.WEIGHTS):
+        for name in (file, WEIGHTS):
             (made / name).write_bytes((self.folder / name).read_bytes())
-        return [file, context.WEIGHTS]
+        return [file, WEIGHTS]
 
     def _bind(
         self,
@@ -66,7 +67,7 @@ class NumpyCoreAI:
 
     def _run(self, descriptor: int | None, number: int) -> None:
         function, inputs, states, outputs = self._bound[number]
-        weights = (self.folder / context.WEIGHTS).read_bytes()
+        weights = (self.folder / WEIGHTS).read_bytes()
         found = run_function(function, {**inputs, **states}, weights)
         after = dict(function["states"])
         for name, array in outputs.items():

@@ -1,13 +1,11 @@
 """Programs of the backend `coreml`, and their functions computed by numpy."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import tiny_decoder
+import tiny_runs
 from mil_numpy import Interpreter
 
-from kvc.compiler import compile_program
 from kvc.recipes import Recipe, load_recipe
 from kvc.runtime import Program
 from kvc.runtime.delegates.coreml.functions import functions_of
@@ -20,15 +18,8 @@ def recipe(name: str, **buckets: tuple[int, ...]) -> Recipe:
     return replace(load_recipe(name), buckets=buckets)
 
 
-def compiled(path: Path, recipe: Recipe | str) -> Path:
-    spec = tiny_decoder.factory()
-    made = compile_program(spec.model, spec.methods, recipe, metadata=spec.metadata)
-    made.save(path)
-    return path
-
-
 def near(found: np.ndarray, wanted: np.ndarray, far: float = NEAR) -> bool:
-    return bool(np.abs(found - wanted).max() <= far * np.abs(wanted).max())
+    return tiny_runs.near(found, wanted, far)
 
 
 def functions(program: Program) -> tuple[Function, ...]:

@@ -1,11 +1,12 @@
 """What came of random programs of operators, as a page: tests/hostile/EAGER.md."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
-from operator_verdicts import RECIPES, TOLERANCES
+from operator_verdicts import RECIPES
+from other_roundings import TOLERANCES
 
 MEANS = {
     "none": "eager has no answer, or another one each time",
@@ -34,9 +35,8 @@ class Record(Protocol):
 
     length: int
     seed: int
-    next: int
     kinds: Counter[str]
-    refusals: Counter[str]
+    refused: list[list[object]]
     findings: list[list[object]]
     seconds: float
 
@@ -58,14 +58,15 @@ def page(records: Sequence[Record]) -> str:
 def _of_length(record: Record) -> list[str]:
     operators = f"{record.length} operator" + "s" * (record.length > 1)
     tried, hours = sum(record.kinds.values()), record.seconds / 3600
+    rate = round(tried / hours, -2) if hours else 0
     findings = [f"- {' | '.join(map(str, one))}" for one in record.findings]
     kinds = sorted(record.kinds, key=list(MEANS).index)
     rows = [f"| {kind} | {MEANS[kind]} | {record.kinds[kind]:,} |" for kind in kinds]
     return [
         f"## Programs of {operators}",
         "",
-        f"{tried:,} programs, seed {record.seed}, in {hours:.2f} hours",
-        "on a share of two busy processors.",
+        f"{tried:,} programs, seed {record.seed}, in {hours:.2f} hours of a processor:",
+        f"{rate:,.0f} an hour.",
         "",
         "| verdict | meaning | programs |",
         "| --- | --- | ---: |",
@@ -77,11 +78,12 @@ def _of_length(record: Record) -> list[str]:
         "",
         "### Refused most often",
         "",
-        *_refusals(record.refusals),
+        *_refusals(record.refused),
         "",
     ]
 
 
-def _refusals(counts: Mapping[str, int]) -> Iterable[str]:
-    for why, count in Counter(counts).most_common(12):
+def _refusals(refused: Iterable[Sequence[object]]) -> Iterator[str]:
+    counts = Counter(str(why).partition(" in forward")[0][:150] for *_, why in refused)
+    for why, count in counts.most_common(12):
         yield f"- {count:,}: {why}"

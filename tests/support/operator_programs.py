@@ -5,6 +5,7 @@ inputs, buffers, what earlier steps made, and what else the sample takes. `Toget
 the module of several programs, which share nothing.
 """
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -69,12 +70,19 @@ class Step:
     spec: TreeSpec
     count: int = 0
 
-    def call(self, pool: Pool) -> list[Tensor]:
-        """Return the tensors among what the operator returns."""
+    def call(self, pool: Pool, apart: bool = False) -> list[Tensor]:
+        """Return the tensors among what the operator returns.
+
+        Args:
+            pool: the tensors that there are.
+            apart: whether it is given copies of what it does not write.
+        """
         leaves = [
             leaf.of(pool) if isinstance(leaf, Ref) else leaf.value
             for leaf in self.leaves
         ]
+        if apart:
+            leaves[1:] = [x.clone() if isinstance(x, Tensor) else x for x in leaves[1:]]
         given, args, kwargs = tree_unflatten(leaves, self.spec)
         function = function_of(self.name, self.in_place)
         made = tree_leaves(function(given, *args, **kwargs))
@@ -101,12 +109,20 @@ class Code:
     steps: tuple[Step, ...] = ()
     results: tuple[int, ...] = ()
 
-    def made_of(self, inputs: Sequence[Tensor], held: Sequence[Tensor]) -> list[Tensor]:
-        """Return all tensors that the steps of a call make."""
+    def made_of(
+        self, inputs: Sequence[Tensor], held: Sequence[Tensor], apart: bool = False
+    ) -> list[Tensor]:
+        """Return all tensors that the steps of a call make.
+
+        Args:
+            inputs: of the call.
+            held: the buffers.
+            apart: whether steps in place are given copies of what they do not write.
+        """
         made: list[Tensor] = []
         pool: Pool = {"inputs": inputs, "held": held, "made": made}
         for step in self.steps:
-            made += step.call(pool)
+            made += step.call(pool, apart and step.in_place)
         return made
 
     def results_of(self, inputs: Sequence[Tensor], held: Sequence[Tensor]) -> Tensors:
@@ -151,6 +167,14 @@ def copies(tensors: Sequence[Tensor]) -> Tensors:
     return tuple(each.clone() for each in tensors)
 
 
+def bits_equal(one: Tensor, other: Tensor) -> bool:
+    """Tell whether tensors are equal, NaN for NaN, and zeros by their signs too."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    same = (one == other) & (one.signbit() == other.signbit())
+    return bool((same | (one.isnan() & other.isnan())).all())
+
+
 @cache
 def _by_name() -> dict[str, OpInfo]:
     return {name_of(op): op for op in operators()}
@@ -187,6 +211,18 @@ class Together(nn.Module):
             results += code.results_of(tensors[at : at + code.takes], held)
             at += code.takes
         return tuple(results)
+
+
+def place_of(error: BaseException) -> int | None:
+    """Return the place of the program that a `Together` was in when it failed."""
+    found = None
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
+            if frame.f_code is Together.forward.__code__:
+                found = frame.f_locals.get("number")
+        cause = cause.__cause__ or cause.__context__
+    return found
 
 
 def method_of(programs: Sequence[OperatorProgram]) -> Method:

@@ -1,7 +1,8 @@
 """What comes of programs of operators: compiled by recipes, run, and held to eager.
 
 Programs are compiled together, since a trace of many takes little longer than of one;
-where something is not as in eager, each half is tried on its own, down to one program.
+where the trace fails, the program that it was in is tried on its own; where anything
+else is not as in eager, each half is, down to one program.
 
 A result is equal if its dtype and shape are, its NaNs are where eager's are, and all
 else is within `TOLERANCES` of eager's. Where it is not, eager runs again with numbers
@@ -9,24 +10,26 @@ that are rounded otherwise: elements that change then by more than this decide n
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from captured_once import captured_once
+from ml_dtypes import bfloat16
 from operator_programs import (
     OperatorProgram,
     Tensors,
     Together,
+    bits_equal,
     copies,
     method_of,
+    place_of,
 )
+from other_roundings import close, undecided, without_denormals
 from torch import Tensor
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kvc.compiler import compile_program
@@ -34,14 +37,7 @@ from kvc.runtime import load
 from kvc.schema.errors import KvcError
 
 RECIPES = ("fp32", "xnnpack_fp32", "cpu_fp32")
-TOLERANCES = {
-    torch.float64: (1e-9, 1e-11),
-    torch.float32: (1e-4, 1e-5),
-    torch.float16: (4e-3, 1e-3),
-    torch.bfloat16: (3e-2, 1e-2),
-}  # relative, absolute
 FLUSHING = ("xnnpack_fp32",)  # recipes whose library takes denormal numbers for zeros
-ROUNDINGS = 8  # times that eager runs with other roundings
 
 Kind = Literal["none", "same bits", "equal", "undecided", "refused", "wrong", "error"]
 KINDS: tuple[Kind, ...] = (
@@ -58,11 +54,13 @@ class Verdict:
         kind: "none" where eager itself has no answer, or another one each time.
         reason: why it is not equal.
         recipe: by which it is not.
+        place: of the one among programs compiled together at which the trace failed.
     """
 
     kind: Kind
     reason: str = ""
     recipe: str = ""
+    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,37 +115,64 @@ class Judge:
     def _tried(self, some: Sequence[Held]) -> list[Verdict]:
         if not some:
             return []
+        found = self._by_recipes(some)
+        if len(found) < len(some):
+            return self._parts(some, found[0])
+        return self._checked(some, found)
+
+    def _by_recipes(self, some: Sequence[Held]) -> list[Verdict]:
+        """Return what comes of each, the worst of all recipes; one if all fail."""
+        by_recipe = []
         with captured_once():
-            by_recipe = []
             for recipe in self._recipes:
                 made = _by(recipe, some, self._path)
                 if len(made) < len(some):
-                    return self._halves(some, made[0])
+                    return made
                 by_recipe.append(made)
-        found = [_worst(of_one) for of_one in zip(*by_recipe, strict=True)]
-        return found if len(some) == 1 else self._alone(some, found)
+        return [_worst(of_one) for of_one in zip(*by_recipe, strict=True)]
 
-    def _halves(self, some: Sequence[Held], why: Verdict) -> list[Verdict]:
-        """Try each half on its own; if none fails there, all fail together."""
-        middle = len(some) // 2
-        found = self._tried(some[:middle]) + self._tried(some[middle:])
+    def _parts(self, some: Sequence[Held], why: Verdict) -> list[Verdict]:
+        """Try the one that failed, or else each half, apart from the rest.
+
+        If none fails there, all fail together.
+        """
+        end = len(some) // 2 if why.place is None else why.place
+        parts = some[:end], some[end : end + 1], some[end + 1 :]
+        if why.place is None:
+            parts = some[:end], some[end:], ()
+        found = [verdict for part in parts for verdict in self._tried(part)]
         if any(each.kind in (why.kind, *FINDINGS) for each in found):
             return found
-        return [replace(why, kind="error", reason=f"together: {why.reason}")] * len(
-            some
-        )
+        reason = f"together: {why.reason}"
+        return [replace(why, kind="error", reason=reason)] * len(some)
 
-    def _alone(self, some: Sequence[Held], found: Sequence[Verdict]) -> list[Verdict]:
-        """Try what is wrong once more on its own, and say if it is right there."""
-        made = []
-        for each, verdict in zip(some, found, strict=True):
-            one = verdict
-            if verdict.kind == "wrong":
+    def _checked(self, some: Sequence[Held], found: Sequence[Verdict]) -> list[Verdict]:
+        """Try what is wrong once more on its own, and say if it is right there.
+
+        Nothing is decided by what a recipe makes wrong of denormal numbers alone that
+        takes them for zeros.
+        """
+        made = list(found)
+        for place, (each, verdict) in enumerate(zip(some, found, strict=True)):
+            if verdict.kind != "wrong":
+                continue
+            if verdict.recipe in FLUSHING and self._of_denormals(some, place):
+                made[place] = replace(verdict, kind="undecided")
+            elif len(some) > 1:
                 (one,) = self._tried([each])
-                if one.kind != "wrong":
-                    one = replace(verdict, reason=f"together: {verdict.reason}")
-            made.append(one)
+                together = replace(verdict, reason=f"together: {verdict.reason}")
+                made[place] = one if one.kind == "wrong" else together
         return made
+
+    def _of_denormals(self, some: Sequence[Held], place: int) -> bool:
+        """Tell whether the one at a place is right where it begins without them."""
+        program = without_denormals(some[place].program)
+        expected = None if program is None else _expected(program)
+        if program is None or expected is None:
+            return False
+        others = list(some)
+        others[place] = Held(program, expected)
+        return self._by_recipes(others)[place].kind not in FINDINGS
 
 
 def _worst(some: Sequence[Verdict]) -> Verdict:
@@ -163,17 +188,20 @@ def _expected(program: OperatorProgram) -> list[Tensors] | None:
     except Exception:
         return None
     pairs = zip(_flat(first), _flat(second), strict=True)
-    return first if all(_bits_equal(one, other) for one, other in pairs) else None
+    return first if all(bits_equal(one, other) for one, other in pairs) else None
 
 
 def _by(recipe: str, some: Sequence[Held], path: Path) -> list[Verdict]:
     """Return what comes of each by a recipe; one verdict if all of them fail."""
+    alone = len(some) == 1
     try:
         found = run([each.program for each in some], path, recipe)
     except KvcError as error:
-        return [Verdict("refused", " ".join(str(error).split("\n")[:2]), recipe)]
+        reason, place = " ".join(str(error).split("\n")[:2]), place_of(error)
+        return [Verdict("refused", reason, recipe, None if alone else place)]
     except Exception as error:
-        return [Verdict("error", f"{type(error).__name__}: {error}"[:500], recipe)]
+        reason = f"{type(error).__name__}: {error}"[:500]
+        return [Verdict("error", reason, recipe, None if alone else place_of(error))]
     return [_compared(each, one, recipe) for each, one in zip(some, found, strict=True)]
 
 
@@ -188,7 +216,7 @@ def run(
             inputs = [copies(each.calls[call]) for each in programs]
             flat = tuple(tensor for each in inputs for tensor in each)
             made = session.call("forward", *((flat,) if flat else ()))
-            left = iter([torch.as_tensor(each) for each in tree_leaves(made)])
+            left = map(_as_tensor, tree_leaves(made))
             for each, of_one, results in zip(programs, inputs, found, strict=True):
                 count = len(each.code.results) + each.code.holds
                 taken = [next(left) for _ in range(count)]
@@ -197,15 +225,23 @@ def run(
     return found
 
 
+def _as_tensor(made: object) -> Tensor:
+    """Return a result as a tensor; of calls without tensors they are arrays."""
+    if isinstance(made, np.ndarray) and made.dtype == bfloat16:
+        return torch.as_tensor(made.view(np.int16)).view(torch.bfloat16)
+    return torch.as_tensor(made)
+
+
 def _compared(held: Held, found: Sequence[Tensors], recipe: str) -> Verdict:
     pairs = list(zip(_flat(found), _flat(held.expected), strict=True))
-    if all(_bits_equal(one, other) for one, other in pairs):
+    if all(bits_equal(one, other) for one, other in pairs):
         return Verdict("same bits")
     nothing: list[Tensor | None] = [None] * len(pairs)
     why = _differences(pairs, nothing)
     if not why:
         return Verdict("equal")
-    loose = _undecided(held, flushed=recipe in FLUSHING)
+    known = _flat(held.expected)
+    loose = undecided(held.program, known, flushed=recipe in FLUSHING)
     why = _differences(pairs, loose)
     if not why:
         return Verdict("undecided", recipe=recipe)
@@ -216,13 +252,6 @@ def _flat(calls: Sequence[Tensors]) -> list[Tensor]:
     return [each for call in calls for each in call]
 
 
-def _bits_equal(one: Tensor, other: Tensor) -> bool:
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    same = (one == other) & (one.signbit() == other.signbit())
-    return bool((same | (one.isnan() & other.isnan())).all())
-
-
 def _differences(
     pairs: Sequence[tuple[Tensor, Tensor]], loose: Sequence[Tensor | None]
 ) -> str:
@@ -231,7 +260,7 @@ def _differences(
         if one.dtype != other.dtype or one.shape != other.shape:
             kinds = [f"{each.dtype} {list(each.shape)}" for each in (one, other)]
             return f"result {number} is {kinds[0]}, not {kinds[1]}"
-        bad = ~_close(one, other)
+        bad = ~close(one, other)
         if free is not None:
             bad &= ~free
         if bad.any():
@@ -240,145 +269,3 @@ def _differences(
             many = f"{int(bad.sum())} of {bad.numel()}"
             return f"result {number} at {list(at)} is {values} ({many})"
     return ""
-
-
-def _close(one: Tensor, other: Tensor) -> Tensor:
-    """Tell which elements are equal, within the tolerance of the dtype."""
-    if not one.is_floating_point():
-        return one == other
-    relative, absolute = TOLERANCES[one.dtype]
-    return torch.isclose(one, other, rtol=relative, atol=absolute, equal_nan=True)
-
-
-def _undecided(held: Held, flushed: bool) -> list[Tensor | None]:
-    """Tell which elements decide nothing.
-
-    These change by more than the tolerance with other roundings: with numbers of 16
-    bits computed in 32, or, where denormal numbers may be taken for zeros, with zeros.
-    """
-    known = _flat(held.expected)
-    free: list[Tensor] = [torch.zeros(each.shape, dtype=torch.bool) for each in known]
-    ways = [_OtherRounding(number) for number in range(ROUNDINGS)]
-    for way in [*ways, *([_flushing()] if flushed else [])]:
-        try:
-            with way:
-                made = _flat(held.program.expected())
-        except Exception:
-            return [torch.ones(each.shape, dtype=torch.bool) for each in known]
-        _free_what_differs(free, made, known)
-    if any(each.dtype in _SHORT for each in known):
-        with suppress(Exception):  # not all operators can
-            _free_what_differs(free, _flat(_widened(held.program).expected()), known)
-    return list(free)
-
-
-def _free_what_differs(
-    free: Sequence[Tensor], made: Sequence[Tensor], known: Sequence[Tensor]
-) -> None:
-    for each, one, other in zip(free, made, known, strict=True):
-        same = one.shape == other.shape
-        each |= ~_close(one.to(other.dtype), other) if same else True
-
-
-_SHORT = (torch.float16, torch.bfloat16)
-
-
-def _widened(program: OperatorProgram) -> OperatorProgram:
-    """Return a program whose inputs and buffers of 16 bits have 32."""
-
-    def wide(tensors: Tensors) -> Tensors:
-        return tuple(x.float() if x.dtype in _SHORT else x for x in tensors)
-
-    calls = tuple(wide(call) for call in program.calls)
-    return replace(program, calls=calls, held=wide(program.held))
-
-
-@contextmanager
-def _flushing() -> Iterator[None]:
-    """Let eager take denormal numbers for zeros."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
-
-
-# Operators that choose among equal values as they like: where their axis is among the
-# arguments.
-_CHOOSING = {
-    "aten::topk": 2,
-    "aten::sort": 1,
-    "aten::kthvalue": 2,
-    "aten::median.dim": 1,
-    "aten::nanmedian.dim": 1,
-    "aten::mode": 1,
-}
-
-
-_CONVERTING = ("aten::_to_copy", "aten::copy_")
-
-
-class _OtherRounding(TorchDispatchMode):
-    """Changes results in their last places, and what torch leaves open.
-
-    That is which of equal values an operator chooses, and which integer stands for a
-    float that none can be.
-    """
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._random = torch.Generator().manual_seed(seed)
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        place = _CHOOSING.get(func.name())
-        if place is not None and not kwargs:
-            return _chosen_otherwise(func, args, place, self._random)
-        made = func(*args, **(kwargs or {}))
-        if func.name() in _CONVERTING and isinstance(made, Tensor):
-            self._make_up(made, args[int(func.name() == "aten::copy_")])
-        if not func.is_view:
-            for each in tree_leaves(made):
-                if isinstance(each, Tensor) and each.is_floating_point():
-                    self._round(each)
-        return made
-
-    def _round(self, tensor: Tensor) -> None:
-        """Multiply a tensor in place by numbers close to 1."""
-        sizes = zip(tensor.shape, tensor.stride(), strict=True)
-        if any(size > 1 and not stride for size, stride in sizes):
-            return  # several elements in one place
-        most = 4 * torch.finfo(tensor.dtype).eps
-        factors = 1 + most * (2 * torch.rand(tensor.shape, generator=self._random) - 1)
-        tensor.mul_(factors.to(tensor.dtype))
-
-    def _make_up(self, made: Tensor, given: object) -> None:
-        """Choose integers, in place, for floats that are too large, or no numbers."""
-        assert isinstance(given, Tensor)
-        if made.is_floating_point() or made.dtype == torch.bool:
-            return
-        if given.is_floating_point() and given.shape == made.shape:
-            limits = torch.iinfo(made.dtype)
-            fits = (given.trunc() >= limits.min) & (given.trunc() <= limits.max)
-            some = torch.randint(0, 100, made.shape, generator=self._random)
-            made.copy_(torch.where(fits, made, some.to(made.dtype)))
-
-
-def _chosen_otherwise(
-    func: OpOverload, args: Sequence[object], place: int, chance: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Let an operator choose values and places from a tensor in another order."""
-    tensor, *others = args
-    axis = args[place] if len(args) > place else -1
-    assert isinstance(tensor, Tensor)
-    assert isinstance(axis, int)
-    if not tensor.ndim:
-        return func(*args)
-    order = torch.randperm(tensor.shape[axis], generator=chance)
-    values, places = func(tensor.index_select(axis, order), *others)
-    return values, order[places]

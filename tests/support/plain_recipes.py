@@ -3,13 +3,18 @@
 Those of fixed sizes, and those that need samples, have tests of their own.
 """
 
-import mlx_here
+from functools import partial
+
+import library_here
 import vulkan_here
 
 from kvc.compiler.backends import BACKENDS
 from kvc.recipes import Recipe, known_recipes, load_recipe
 
-_IS_HERE = {"mlx": mlx_here.is_here, "vulkan": vulkan_here.is_here}
+_IS_HERE = {
+    "mlx": partial(library_here.is_here, "mlx"),
+    "vulkan": vulkan_here.is_here,
+}
 
 
 def _is_plain(name: str) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from onnx_models import Model, read_model, run_model
 
+from kvc.runtime.delegates.apart_calls import WEIGHTS
 from kvc.runtime.delegates.qnn import backend, context
 
 ASKED: list[str] = []
@@ -45,7 +46,7 @@ class NumpyDevice:
     def _store(self, descriptor: int | None, name: str, model: str, arch: int) -> str:
         raw = (self.folder / model).read_bytes()
         read_model(raw, self.folder)
-        weights = (self.folder / context.WEIGHTS).read_bytes()
+        weights = (self.folder / WEIGHTS).read_bytes()
         made = [
             b"context",
             str(arch).encode(),
@@ -63,9 +64,7 @@ class NumpyDevice:
         assert (magic, int(built_for)) == (b"context", arch)
         assert node.attributes["partition_name"] == f"graph of {name}"
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / context.WEIGHTS).write_bytes(
-                bytes.fromhex(weights.decode())
-            )
+            (Path(folder) / WEIGHTS).write_bytes(bytes.fromhex(weights.decode()))
             self._models[name] = read_model(bytes.fromhex(raw.decode()), Path(folder))
 
     def _bind(

@@ -1,17 +1,14 @@
-"""Models for the recipe `qnn_a16w8`: compiled with samples, called the same way."""
+"""Models for the recipe `qnn_a16w8`, which are compiled with samples."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import tiny_decoder
+import tiny_runs
+from tiny_runs import TOKENS
 
-from kvc.compiler import compile_program
 from kvc.recipes import Recipe, load_recipe
-from kvc.runtime import Session
 from kvc.runtime.calibration import Samples
-
-TOKENS = np.arange(3, 27)[None]
 
 
 def recipe(**buckets: tuple[int, ...]) -> Recipe:
@@ -28,26 +25,6 @@ def samples(folder: Path) -> Samples:
 
 def compiled(path: Path, recipe: Recipe | str) -> Path:
     """Compile the tiny decoder, with samples if the recipe needs any."""
-    spec, given = tiny_decoder.factory(), None
     loaded = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    if loaded.backend_options:
-        given = samples(path.parent)
-    made = compile_program(
-        spec.model, spec.methods, loaded, metadata=spec.metadata, calibrate=given
-    )
-    made.save(path)
-    return path
-
-
-def answers(session: Session) -> list[np.ndarray]:
-    """A prompt in pieces, tokens, and what was said again after going back."""
-    found = [session.prefill(TOKENS[:, :9]), session.decode(TOKENS[:, 9:10])]
-    session.rewind(3)
-    found += [session.prefill(TOKENS[:, 7:12]), session.decode(TOKENS[:, 12:13])]
-    return found
-
-
-def distance(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    """Return the largest difference, over the largest number of each answer."""
-    pairs = zip(found, wanted, strict=True)
-    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+    given = samples(path.parent) if loaded.backend_options else None
+    return tiny_runs.compiled(path, loaded, calibrate=given)

@@ -24,6 +24,7 @@ from operator_programs import (
     Ref,
     Step,
     Tensors,
+    bits_equal,
     copies,
     operator,
 )
@@ -153,21 +154,26 @@ class _Author:
                 return
 
     def _take(self, program: OperatorProgram) -> bool:
-        """Take a longer program if eager can do it, and all is small and real."""
-        held = copies(program.held)
-        with torch.no_grad():
-            try:
-                made = [
-                    copies(program.code.made_of(copies(call), held))
-                    for call in program.calls
-                ]
-            except Exception:
-                return False
+        """Take a longer program if eager can do it, and all is small and real.
+
+        Not taken is what draws random numbers, or writes over what it has yet to read.
+        """
+        random_state = torch.get_rng_state()
+        try:
+            made = _made_of(program)
+            apart = _made_of(program, apart=True) if _overwrites(program) else made
+        except Exception:
+            return False
+        if not torch.equal(torch.get_rng_state(), random_state):
+            return False
         first, second = made
         added = len(first) - len(self.made[0])
         if added < 1 or len(first) != len(second):
             return False
         if not all(map(_is_small, (*first, *second))):
+            return False
+        pairs = zip((*first, *second), (*apart[0], *apart[1]), strict=True)
+        if not all(bits_equal(one, other) for one, other in pairs):
             return False
         *before, last = program.code.steps
         steps = (*before, replace(last, count=added))
@@ -182,6 +188,22 @@ class _Author:
         results = tuple(sorted({*some, *places[-1:]}))
         code = replace(self.program.code, results=results)
         return replace(self.program, code=code)
+
+
+def _made_of(program: OperatorProgram, apart: bool = False) -> list[Tensors]:
+    """Return what eager makes in each call, as it is after the call."""
+    held = copies(program.held)
+    with torch.no_grad():
+        return [
+            copies(program.code.made_of(copies(call), held, apart))
+            for call in program.calls
+        ]
+
+
+def _overwrites(program: OperatorProgram) -> bool:
+    """Tell whether the last step writes over a tensor and reads others."""
+    last = program.code.steps[-1]
+    return last.in_place and sum(isinstance(leaf, Ref) for leaf in last.leaves) > 1
 
 
 class _Bound:

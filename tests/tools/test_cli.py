@@ -129,6 +129,30 @@ def test_an_interrupted_compilation_leaves_no_file(tmp_path):
     assert (tmp_path / "out.kvc").read_bytes() == b"older"
 
 
+WAITING = """
+import sys, tempfile, time
+from kvc.tools import __main__, cli
+
+def main():
+    with tempfile.TemporaryDirectory(dir=sys.argv[1]):
+        print("made", flush=True)
+        time.sleep(300)
+
+cli.main = main
+__main__.start()
+"""
+
+
+def test_a_command_that_is_told_to_end_leaves_no_temporary_folder(tmp_path):
+    command = [sys.executable, "-c", WAITING, tmp_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as started:
+        assert started.stdout.readline() == b"made\n"
+        assert len([*tmp_path.iterdir()]) == 1
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(60) == 128 + signal.SIGTERM
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("command", ["dump", "verify"])
 def test_looking_at_a_bundle_does_not_import_torch(sample, command):
     code = (

@@ -4,6 +4,7 @@ In: an open program, what to run. Out: spans of each call; rows of operators, mo
 source lines, with their time in a call; a trace that Chrome and Perfetto open.
 """
 
+import json
 import statistics
 import time
 from collections import defaultdict
@@ -19,6 +20,9 @@ from kvc.tools.reports.families import families
 from kvc.tools.reports.places import line_of, module_of
 
 OUTSIDE: Final = "outside the steps"
+_MADE_BY: Final = {"otherData": {"made by": "kvc profile"}}
+# What the JSON of every trace begins with, by which one is known.
+TRACE_START: Final = json.dumps(_MADE_BY).removesuffix("}").encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +282,7 @@ def trace_of(profiles: Sequence[Profile]) -> dict[str, object]:
     """Return all that was recorded in the Trace Event Format of Chrome.
 
     https://ui.perfetto.dev and chrome://tracing open it; times are in microseconds.
+    Its JSON begins with `TRACE_START`.
     """
     events: list[dict[str, object]] = []
     for found in profiles:
@@ -288,7 +293,7 @@ def trace_of(profiles: Sequence[Profile]) -> dict[str, object]:
                 told = {"method": span.method, "source": span.source}
                 kind = span.backend or "runtime"
                 events.append(_event(span.op, kind, span.began, span.ended, told))
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    return {**_MADE_BY, "traceEvents": events, "displayTimeUnit": "ms"}
 
 
 def _event(

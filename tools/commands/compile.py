@@ -84,9 +84,9 @@ _FOLDERS_RECIPE, _RECIPE = "cpu_q8", "fp32"
 )
 @click.option(
     "--pack",
-    metavar="BUILD:FEATURES",
-    help="Also store the weights as the backend's library packs them on this machine. "
-    "The error for a wrong name tells the right one.",
+    metavar="BUILD:FEATURES|TARGET",
+    help="Also store the weights as the backend's library packs them on this machine, "
+    "or the file of a target. The error for a wrong name tells the right one.",
 )
 @click.option(
     "--calibrate",
@@ -144,7 +144,8 @@ def compile_command(
 
     --pack writes packed weights to a data file of their own, which saves packing at
     load with the same library on the same kind of processor. With any other, or
-    without this file, weights are packed at load as usual.
+    without this file, weights are packed at load as usual. For a backend that makes
+    files for targets, such as NPUs, --pack TARGET stores what kvc export would write.
 
     Example: kvc compile ./SmolLM2-135M --recipe cpu_q8 -o model.kvc
     """

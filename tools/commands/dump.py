@@ -224,13 +224,13 @@ def _write_page(
     bundle: str, name: str, data_folders: Sequence[str], backend: str | None
 ) -> None:
     from kvc.schema.container import BundleFile
-    from kvc.tools.outputs import check_plain_output
+    from kvc.tools.outputs import check_own_output
     from kvc.tools.page.content import describe_page
-    from kvc.tools.page.writing import write_page
+    from kvc.tools.page.writing import page_start, write_page
     from kvc.tools.reports.files import describe_file
     from kvc.tools.reports.recipes import body_of
 
-    path = check_plain_output(name)
+    path = check_own_output(name, page_start())
     with BundleFile.open(bundle) as file:
         report = describe_file(file, data_folders, by_method=True, backend=backend)
         content = describe_page(report, body_of(file.program, backend))

@@ -95,13 +95,18 @@ def profile_command(
     Example: kvc profile q8.kvc -n 64 -d 512 --by module --trace trace.json
     """
     from kvc.tools.bench.plan import plan_tests
-    from kvc.tools.bench.profiling import GROUPINGS, describe_profile, profile
-    from kvc.tools.outputs import check_plain_output
+    from kvc.tools.bench.profiling import (
+        GROUPINGS,
+        TRACE_START,
+        describe_profile,
+        profile,
+    )
+    from kvc.tools.outputs import check_own_output
 
     tests = plan_tests((prompt,), (steps,), (depth,))
     if not tests:
         raise click.UsageError("nothing to run: -p and -n are both 0")
-    path = None if trace is None else check_plain_output(trace)
+    path = None if trace is None else check_own_output(trace, TRACE_START)
     with open_program(bundle, loading) as program:
         found = [profile(program, test, repeats) for test in tests]
     if path is not None:

@@ -34,6 +34,13 @@ def page_text(content: PageContent) -> str:
     return "".join(pieces)
 
 
+def page_start() -> bytes:
+    """Return what every page begins with, by which one is known."""
+    mark = '<meta name="generator" content="kvc dump">'
+    before, _, _ = _own("page.html").partition(mark)
+    return (before + mark).encode()
+
+
 def write_page(path: Path, content: PageContent) -> None:
     """Write the page, whole or not at all.
 

@@ -15,11 +15,11 @@ from math import prod
 from typing import Final
 
 from kvc.runtime.sessions.sizes import position_limit
+from kvc.schema.backends.known import unwritten_by
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.schema.graph import Graph, Ref, Scratch
 from kvc.schema.model import Delegate, MemoryKind, Program, State, StateKind
-from kvc.schema.row_products import unwritten
 from kvc.schema.types import only_symbol
 from kvc.tools.reports.methods import left_of
 from kvc.tools.reports.weights import held_weights
@@ -112,14 +112,13 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
         state_nbytes(state, sizes, 1) - state_nbytes(state, sizes, 0)
         for state in program.states
     ]
-    graphs = [method.graph for method in program.methods]
     planned = [
-        program.methods[part.method].blocks[part.block].graph
+        (part.backend, _graph_of(part, program))
         for part in program.delegates
         if part.memory is MemoryKind.PLANNED
     ]
     opaque = (
-        _workspace(part, program.methods[part.method].blocks[part.block].graph, sizes)
+        _workspace(part, _graph_of(part, program), sizes)
         for part in program.delegates
         if part.memory is MemoryKind.OPAQUE
     )
@@ -134,9 +133,9 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
         packed=sum(one.own(nbytes) for one, nbytes in held),
         states=sum(states),
         token=sum(each),
-        scratch=_scratch(graphs, sizes),
+        scratch=_scratch([("", method.graph) for method in program.methods], sizes),
         backends=_scratch(planned, sizes)
-        + _laid_out(planned, sizes)
+        + _laid_out((graph for _, graph in planned), sizes)
         + max(opaque, default=0),
         process=_process(program, threads),
         torch=needs_torch(program),
@@ -273,11 +272,20 @@ def state_nbytes(state: State, sizes: Mapping[str, int], tokens: int) -> int:
     return whole // shape[axis] * min(tokens, shape[axis])
 
 
-def _scratch(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:
-    """Return the bytes of the pages that scratch values of graphs lie in."""
+def _graph_of(part: Delegate, program: Program) -> Graph:
+    return program.methods[part.method].blocks[part.block].graph
+
+
+def _scratch(graphs: Iterable[tuple[str, Graph]], sizes: Mapping[str, int]) -> int:
+    """Return the bytes of the pages that scratch values of graphs lie in.
+
+    Args:
+        graphs: each with the backend that runs it, "" for none.
+        sizes: of the symbols.
+    """
     pages: set[tuple[int, int]] = set()
-    for graph in graphs:
-        idle = unwritten(graph)
+    for backend, graph in graphs:
+        idle = unwritten_by(backend, graph)
         for number, value in enumerate(graph.values):
             if isinstance(value.storage, Scratch) and number not in idle:
                 end = value.storage.offset + value.type.nbytes(sizes)
@@ -293,7 +301,8 @@ def _scratch(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:
 def _workspace(part: Delegate, graph: Graph, sizes: Mapping[str, int]) -> int:
     """Return what a library lays out for a partition, as kvc would have planned it."""
     beyond = part.workspace_nbytes - graph.scratch_nbytes
-    return beyond + min(graph.scratch_nbytes, _scratch((graph,), sizes))
+    taken = _scratch([(part.backend, graph)], sizes)
+    return beyond + min(graph.scratch_nbytes, taken)
 
 
 def _laid_out(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:

@@ -22,7 +22,7 @@ from kvc.runtime.delegates.base import (
     library_unless,
     on_host,
 )
-from kvc.runtime.delegates.coreai.calls import bind_call, convert_into
+from kvc.runtime.delegates.coreai.calls import Bound, convert_into
 from kvc.runtime.delegates.coreai.context import Context
 from kvc.runtime.delegates.coreai.function import Weight
 from kvc.runtime.delegates.coreai.library import TARGET, check_installed
@@ -35,7 +35,7 @@ from kvc.runtime.delegates.coreai.translation import (
     translate,
 )
 from kvc.runtime.delegates.folders import pack_folder
-from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.operands import taken_block, where_of
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.coreai import why_not
@@ -127,11 +127,7 @@ class CoreAI(Delegate):
         """Return the bytes of weights that were written for Core AI, by name."""
         if self._context is None:
             return {}
-        names, found = self._options.program.names, dict[str, int]()
-        for weight, nbytes in self._context.stored.items():
-            name = names[weight.data].name
-            found[name] = found.get(name, 0) + nbytes
-        return found
+        return self._context.packed(self._options.program.names)
 
     def close(self) -> None:
         """End the process that has the library."""
@@ -154,7 +150,7 @@ class CoreAIHandle(Handle):
         self._program, self._context, self._all = program, context, all_handles
         method = program.methods[partition.method]
         self._method, self._block = method.name, method.blocks[partition.block]
-        self._where, self._path = _where(options, partition), options.path
+        self._where, self._path = where_of(program, partition), options.path
         self.names = partition.names
         self._half = _PRECISIONS[partition.payload]
         self._called = name_partition(program, program.delegates.index(partition))
@@ -179,7 +175,8 @@ class CoreAIHandle(Handle):
         plan = self.plan({name: sizes[name] for name in symbols})
         make = partial(self._context.call, plan, self._together, self._weight)
         call = workspace.own((self, plan.function.name), make)
-        return bind_call(
+        return Bound(
+            call,
             self._method,
             self._block,
             sizes,
@@ -187,8 +184,7 @@ class CoreAIHandle(Handle):
             on_host(outputs),
             workspace.arena,
             self._constant,
-            call,
-        )
+        ).run
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
         """Return the plan of some sizes.
@@ -279,12 +275,12 @@ def _check(options: Options, partition: Partition) -> None:
     Raises:
         BadProgram: it is not.
     """
-    program, where = options.program, _where(options, partition)
+    program = options.program
+    where = where_of(program, partition)
     if partition.payload not in _PRECISIONS:
         what = f"a payload of {len(partition.payload)} bytes that is no precision"
         raise BadProgram(path=options.path, where=where, what=what)
-    graph = program.methods[partition.method].blocks[partition.block].graph
-    check_taken(graph, "coreai", why_not, where)
+    graph = taken_block(program, options.path, partition, why_not).graph
     sizes = sizes_of(graph, program.symbols)
     if sizes is None:
         what = "coreai runs fixed shapes, and a size has no buckets"
@@ -299,10 +295,6 @@ def _check(options: Options, partition: Partition) -> None:
 def _not_taken(path: str, where: str, error: Exception) -> BadProgram:
     what = f"the backend coreai does not take it: {error}"
     return BadProgram(path=path, where=where, what=what)
-
-
-def _where(options: Options, partition: Partition) -> str:
-    return f"a delegate of method {options.program.methods[partition.method].name!r}"
 
 
 def _found() -> bool:

@@ -1,116 +1,57 @@
-"""Bind a partition to arrays of the host, and run it.
+"""Bind a partition to arrays of the host, and run it as a function of Core AI.
 
 In: a `Call`, whose memory Core AI's process sees, and the operands of the partition.
-Out: a function that converts what goes in, has it run, and writes what comes out.
-Nothing that outlives the partition is written before the run has finished, so what
-fails has written nothing.
+Out: a `Bound`, which converts what goes in, and writes what comes out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, copy_into, lies_over
-from kvc.runtime.binding.executor import Unbegun, fail
-from kvc.runtime.binding.values import Values
+from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.cache_writes import Read, count_of
-from kvc.runtime.delegates.coreai.context import Call
 from kvc.runtime.delegates.coreai.plan import OUTSIDE, Changed, Looked, Plan
-from kvc.runtime.delegates.host_values import Check, host_values
-from kvc.schema.errors import IndexOutOfRange, KvcError
-from kvc.schema.model import Block
-
-Runs = list[list[tuple[int, int, int]]]  # of each batch row: new row, slot, count
+from kvc.runtime.delegates.host_runs import HostRun, Runs
+from kvc.schema.errors import IndexOutOfRange
 
 
-def bind_call(
-    method: str,
-    block: Block,
-    sizes: Mapping[str, int],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    arena: Arena,
-    constant: Callable[[int], Array],
-    call: Call,
-) -> Callable[[], None]:
-    """Return a function that runs a partition.
-
-    Args:
-        method: the name of its method.
-        block: its code.
-        sizes: of the program's symbols.
-        inputs: arrays of the graph's inputs.
-        outputs: likewise, written by the function.
-        arena: scratch memory of the context, which the values are laid out over.
-        constant: returns named data.
-        call: of the plan of these sizes.
-    """
-    values, checks = host_values(block.graph, sizes, inputs, outputs, arena, constant)
-    return _Bound(method, block, values, outputs, call, checks).run
-
-
-class _Bound:
+class Bound(HostRun[Plan]):
     """A partition and the arrays that it is bound to."""
 
-    def __init__(
-        self,
-        method: str,
-        block: Block,
-        values: Values,
-        outputs: Sequence[Array],
-        call: Call,
-        checks: Sequence[Check],
-    ) -> None:
-        self._checks, self._plan = checks, call.plan
-        self._method, self._block, self._call = method, block, call
-        self._read, self._outputs = values.array, outputs
-        self._at = 0  # the instruction that is to blame
-
-    def run(self) -> None:
-        """Run the partition once.
-
-        Raises:
-            Unbegun: from what went wrong before anything was written.
-        """
-        self._at = 0
-        try:
-            handed, runs = self._run()
-        except Exception as error:
-            at = self._block.graph.instructions[self._at]
-            try:
-                fail(self._method, self._at, at, error)
-            except KvcError as told:
-                raise Unbegun from told
-        for output, array in handed:
-            copy_into(self._outputs[output], array)
-        for take in self._plan.takes:
-            target = self._outputs[take.output]
-            made = self._call.arrays[take.name]
-            np.copyto(target, made.reshape(target.shape))
-        for changed in self._plan.changed:
-            self._write(changed, self._call.arrays[changed.name], runs.get(changed))
-
-    def _run(self) -> tuple[list[tuple[int, Array]], dict[Changed, Runs]]:
-        """Do all that may fail; return copies of what is handed on, and rows."""
-        for at, check in self._checks:
-            self._at = at
-            check()
-        for looked in self._plan.looked:
+    def _compute(self) -> Callable[[], None]:
+        plan = self._call.plan
+        for looked in plan.looked:
             self._at = looked.instruction
             _look(looked, self._read)
         self._at = 0
-        for feed in self._plan.feeds:
+        for feed in plan.feeds:
             convert_into(self._call.arrays[feed.name], self._read(feed.value))
         self._call.run()
-        self._look_outside(self._plan)
-        handed = [(e.output, self._read(e.value).copy()) for e in self._plan.handed]
-        runs = {
-            each: _runs(each, self._read)
-            for each in self._plan.changed
-            if each.writes is not None
-        }
-        return handed, runs
+        self._look_outside(plan)
+        changed = [(each, self._changed_rows(each)) for each in plan.changed]
+        return partial(self._take, changed)
+
+    def _changed_rows(self, changed: Changed) -> Runs | None:
+        """Return the rows of a cache that are written; None where all is changed."""
+        if changed.writes is None:
+            return None
+        runs = self._rows(changed.cache, changed.writes)
+        # The function has the whole cache: what goes into a slot is at that slot.
+        return [[(slot, slot, count) for _, slot, count in parts] for parts in runs]
+
+    def _take(self, changed: list[tuple[Changed, Runs | None]]) -> None:
+        """Write what the function has made."""
+        for take in self._call.plan.takes:
+            target = self._outputs[take.output]
+            made = self._call.arrays[take.name]
+            np.copyto(target, made.reshape(target.shape))
+        for each, runs in changed:
+            made = self._call.arrays[each.name]
+            if runs is None:
+                np.copyto(self._outputs[each.output], made)
+            else:
+                self._write_rows(each.output, each.cache, made, runs)
 
     def _look_outside(self, plan: Plan) -> None:
         """Refuse indices that the function has found outside.
@@ -126,25 +67,6 @@ class _Bound:
             for index in worst:
                 if index:
                     raise IndexOutOfRange(place="", index=index, size=indexed.most)
-
-    def _write(self, changed: Changed, made: Array, runs: Runs | None) -> None:
-        target = self._outputs[changed.output]
-        if runs is None:
-            np.copyto(target, made)
-            return
-        old = self._read(changed.cache)
-        if not lies_over(old, target):
-            copy_into(target, old)
-        for row, parts in enumerate(runs):
-            for _, slot, count in parts:
-                span = slice(slot, slot + count)
-                np.copyto(target[row, :, span], made[row, :, span])
-
-
-def _runs(changed: Changed, read: Read) -> Runs:
-    assert changed.writes is not None
-    rows = range(read(changed.cache).shape[0])
-    return [changed.writes.runs(read, row) for row in rows]
 
 
 def _look(looked: Looked, read: Read) -> None:

@@ -5,6 +5,7 @@ A `Plan` is made for each set of sizes. Values are those of the partition's grap
 
 from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.coreai.function import Function
+from kvc.runtime.delegates.host_runs import Handed
 from kvc.schema.frozen import frozen
 
 
@@ -39,14 +40,6 @@ class Changed:
     output: int
     cache: int
     writes: Writes | None
-
-
-@frozen
-class Handed:
-    """A result that the host has already, by the value that it is."""
-
-    output: int
-    value: int
 
 
 @frozen

@@ -25,12 +25,13 @@ from kvc.runtime.delegates.coreai.plan import (
     OUTSIDE,
     Changed,
     Feed,
-    Handed,
     Indexed,
     Looked,
     Plan,
     Take,
 )
+from kvc.runtime.delegates.host_runs import Handed
+from kvc.runtime.delegates.operands import settled
 from kvc.schema.backends.coreai import ATTENTION
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.dtypes import DType
@@ -185,20 +186,10 @@ class _Translator:
             self._half,
             self._note,
         )
-        arguments = [self._argument(each) for each in instruction.arguments]
+        arguments = [settled(each, self._sizes) for each in instruction.arguments]
         made = EMITTERS[instruction.op](line, *arguments)
         given = [made] if isinstance(made, str) else made
         self._made.update(zip(instruction.results, given, strict=True))
-
-    def _argument(self, argument: Argument) -> object:
-        """Return an argument with its sizes settled; tensors stay references."""
-        match argument:
-            case tuple():
-                return tuple(self._argument(item) for item in argument)
-            case Affine():
-                return argument.evaluate(self._sizes)
-            case _:
-                return argument
 
     def _read(self, ref: object, dtype: str) -> str:
         """Return the name of an operand, a constant float in a dtype."""
@@ -309,7 +300,7 @@ class _Translator:
         )
 
     def _whole(self, argument: Argument) -> int | None:
-        found = self._argument(argument)
+        found = settled(argument, self._sizes)
         return found if isinstance(found, int) else None
 
     def _scale(self, scale: Argument, q: Ref) -> float:

@@ -44,19 +44,6 @@ class Work:
         self._functions: dict[str, Any] = {}
         self._bound: dict[int, _Bound] = {}
 
-    def do(self, request: Request, descriptors: Sequence[int]) -> object:
-        """Do what is asked; raises whatever the library raises."""
-        kinds: Mapping[str, Callable[..., object]] = {
-            "open": self.open,
-            "build": self.build,
-            "store": self.store,
-            "bind": self.bind,
-            "run": self.run,
-            "forget": self.forget,
-        }
-        kind = request.pop("do")
-        return kinds[kind](*descriptors, **request)
-
     def open(self, paths: list[str], folder: str) -> None:
         """Load the library; its temporary files are within the folder."""
         sys.path[:] = paths

@@ -1,9 +1,9 @@
 """Caches and attention as calls of MIL.
 
 A cache is written by a slice where one row of the batch writes all that it is given,
-and else by a product with ones and zeros, which picks for each slot the new row that
-goes there. Attention is a product, a softmax and a product; what a query does not see
-gets -30000 added to its score. All layers share what says who sees what.
+and else slot by slot: a slot becomes the new row that goes there, or stays as it was.
+Attention is a product, a softmax and a product; what a query does not see gets -30000
+added to its score. All layers share what says who sees what.
 """
 
 from collections.abc import Sequence
@@ -49,21 +49,45 @@ def update_cache(
         at = emitter.pair("sub", at, emitter.reshape(first, (batch, 1, 1)))
     if mode == "circular":
         at = emitter.pair("mod", at, Number(slots, "int32"))
-    numbers = _integers(emitter, range(count), (1, 1, count))
-    picks = emitter.pair("equal", at, numbers, "bool")
+    at = emitter.reshape(at, (at.shape[0], 1, slots, 1))
+    end: Tensor | Number = Number(count, "int32")
     if lengths is not None:
-        known = emitter.reshape(step.read(lengths, "int32"), (batch, 1, 1))
-        counts = emitter.pair("less", numbers, known, "bool")
-        picks = emitter.pair("logical_and", picks, counts)
-    wide = emitter.cast(emitter.spread(picks, (batch, slots, count)), dtype)
-    one_hot = emitter.reshape(wide, (batch, 1, slots, count))
-    new = emitter.call("matmul", dtype, held.shape, x=one_hot, y=rows)
-    shape = (batch, 1, slots, 1)
-    written = emitter.call(
-        "reduce_max", dtype, shape, x=one_hot, axes=(3,), keep_dims=True
+        end = emitter.reshape(step.read(lengths, "int32"), (batch, 1, 1, 1))
+    is_written = emitter.pair(
+        "logical_and",
+        emitter.pair("greater_equal", at, Number(0, "int32"), "bool"),
+        emitter.pair("less", at, end, "bool"),
     )
-    kept = emitter.pair("mul", held, emitter.pair("sub", Number(1, dtype), written))
-    return emitter.pair("add", kept, new)
+    return emitter.call(
+        "select",
+        dtype,
+        held.shape,
+        cond=emitter.spread(is_written, held.shape),
+        a=_rows_at(emitter, rows, at, held.shape),
+        b=held,
+    )
+
+
+def _rows_at(
+    emitter: Emitter, rows: Tensor, at: Tensor, shape: Sequence[int]
+) -> Tensor:
+    """Return for each slot the new row that goes there; any row where none does.
+
+    Args:
+        emitter: of the function.
+        rows: [batch, heads, count, width].
+        at: int32 [1 or batch, 1, slots, 1], the number of the row.
+        shape: of the result, [batch, heads, slots, width].
+    """
+    count = rows.shape[2]
+    if count == 1:
+        return emitter.spread(rows, shape)
+    found = emitter.pair("maximum", at, Number(0, "int32"))
+    found = emitter.pair("minimum", found, Number(count - 1, "int32"))
+    indices = emitter.spread(found, shape)
+    return emitter.call(
+        "gather_along_axis", rows.dtype, shape, x=rows, indices=indices, axis=2
+    )
 
 
 def _slice_written(

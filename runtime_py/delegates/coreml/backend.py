@@ -18,10 +18,10 @@ from kvc.runtime.delegates.coreml.functions import CannotExport, functions_of
 from kvc.runtime.delegates.coreml.halves import computed_halves, stored_halves
 from kvc.runtime.delegates.coreml.package import VERSION, package_of
 from kvc.runtime.delegates.fixed_point import FixedPointHandle
-from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.operands import refuse_payload, taken_block
 from kvc.schema.backends.coreml import why_not
 from kvc.schema.backends.grids import Floats
-from kvc.schema.errors import BadProgram, ExportFailed
+from kvc.schema.errors import ExportFailed
 from kvc.schema.graph import Graph, Ref
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Program
@@ -55,13 +55,8 @@ class CoreMl(Delegate):
             BadProgram: the backend does not take an operator, or there is a payload.
         """
         program = self._program
-        method = program.methods[partition.method]
-        graph = method.blocks[partition.block].graph
-        where = f"a delegate of method {method.name!r}"
-        check_taken(graph, partition.backend, why_not, f"{self._path}: {where}")
-        if partition.payload:
-            what = f"a payload of {len(partition.payload)} bytes, where coreml has none"
-            raise BadProgram(path=self._path, where=where, what=what)
+        taken_block(program, self._path, partition, why_not)
+        refuse_payload(program, self._path, partition)
         return CoreMlHandle(program, partition, data)
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:

@@ -14,14 +14,13 @@ from kvc.runtime.delegates.coreml.mil import Data, Emitter, Function, Shape, Ten
 from kvc.runtime.delegates.coreml.operators import EMITTERS
 from kvc.runtime.delegates.coreml.places import Places
 from kvc.runtime.delegates.coreml.step import NotTaken, Step
-from kvc.runtime.delegates.operands import operands_of
+from kvc.runtime.delegates.operands import operands_of, settled
 from kvc.schema.backends.coreml import why_not
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
-from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Constant, Graph, Instruction, Ref
 from kvc.schema.model import Program
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
-from kvc.schema.types import Affine
 
 _DTYPES = {DType.INT64: "int32", DType.INT32: "int32", DType.BOOL: "bool"}
 _FLOATS = (DType.FLOAT32, DType.FLOAT16)
@@ -148,7 +147,7 @@ class _Code:
             self._dtype(graph, step.results[0], halves),
             [self._shape(graph, value) for value in step.results],
         )
-        arguments = [self._argument(each) for each in step.arguments]
+        arguments = [settled(each, self._sizes) for each in step.arguments]
         made = EMITTERS[step.op](own, *arguments)
         results = made if isinstance(made, list) else [made]
         for value, tensor in zip(step.results, results, strict=True):
@@ -174,16 +173,6 @@ class _Code:
         if self._shape(graph, root) != made.shape:
             raise NotTaken("a part of a state is written")
         return self._places.write(roots[root], made)
-
-    def _argument(self, argument: Argument) -> object:
-        """Return an argument with its sizes settled; tensors stay references."""
-        match argument:
-            case tuple():
-                return tuple(self._argument(item) for item in argument)
-            case Affine():
-                return argument.evaluate(self._sizes)
-            case _:
-                return argument
 
     def _read(
         self, graph: Graph, values: dict[int, Tensor], ref: object, dtype: str

@@ -18,7 +18,7 @@ from kvc.runtime.delegates.base import (
     on_host,
 )
 from kvc.runtime.delegates.cpu.binding import bind_steps
-from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.operands import taken_block
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.native import Library, find_library
 from kvc.runtime.states.owner import Buffer
@@ -54,16 +54,12 @@ class Cpu(Delegate):
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Check a partition; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
-        method = program.methods[partition.method]
-        block = method.blocks[partition.block]
-        where = f"{path}: a delegate of method {method.name!r}"
-        check_taken(block.graph, "cpu", why_not, where)
+        block = taken_block(program, path, partition, why_not)
         if self._library is None:
             return ReferenceHandle(program, partition, data)
         buffers = {name: data[program.names[name].name] for name in partition.names}
-        return CpuHandle(
-            method.name, block, buffers, self._library, self._options.threads
-        )
+        method = program.methods[partition.method].name
+        return CpuHandle(method, block, buffers, self._library, self._options.threads)
 
     def packed(self) -> Mapping[str, int]:
         """Return nothing: weights are used as they lie in the bundle."""

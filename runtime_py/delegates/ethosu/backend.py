@@ -21,7 +21,7 @@ from kvc.runtime.delegates.ethosu.lowered_values import ELEMENTS
 from kvc.runtime.delegates.ethosu.lowering import lower, results_of, written_inputs
 from kvc.runtime.delegates.ethosu.tosa import TosaGraph
 from kvc.runtime.delegates.ethosu.vela import VERSION
-from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.operands import taken_block, where_of
 from kvc.runtime.delegates.state_memories import StateMemories
 from kvc.runtime.states.owner import Buffer
 from kvc.schema import model
@@ -56,10 +56,8 @@ class EthosU(Delegate):
                 one that TOSA does not have.
         """
         program = self._program
-        method = program.methods[partition.method]
-        graph = method.blocks[partition.block].graph
-        where = f"a delegate of method {method.name!r}"
-        check_taken(graph, partition.backend, why_not, f"{self._path}: {where}")
+        graph = taken_block(program, self._path, partition, why_not).graph
+        where = where_of(program, partition)
         grids = read_grids(partition.payload, graph, self._path, where)
         self._check(graph, grids, where)
         every = fixed_sizes(program.symbols, [value.type for value in graph.values])

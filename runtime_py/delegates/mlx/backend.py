@@ -22,7 +22,7 @@ from kvc.runtime.delegates.base import (
     library_unless,
 )
 from kvc.runtime.delegates.mlx.library import import_mlx
-from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.operands import refuse_payload, taken_block, where_of
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
 from kvc.schema.backends.mlx import why_not
@@ -72,22 +72,18 @@ class Mlx(Delegate):
                 written, or there is a payload.
         """
         program, path = self._options.program, self._options.path
-        method = program.methods[partition.method]
-        block = method.blocks[partition.block]
-        where = f"a delegate of method {method.name!r}"
-        check_taken(block.graph, partition.backend, why_not, f"{path}: {where}")
-        wrong = ""
-        if partition.payload:
-            wrong = f"a payload of {len(partition.payload)} bytes, where mlx has none"
+        block = taken_block(program, path, partition, why_not)
+        refuse_payload(program, path, partition)
         for root, new in written_inputs(block.graph).items():
             if block.graph.values[root].type != block.graph.values[new].type:
                 wrong = f"value {new} is a part of input {root}, which it is to become"
-        if wrong:
-            raise BadProgram(path=path, where=where, what=wrong)
+                where = where_of(program, partition)
+                raise BadProgram(path=path, where=where, what=wrong)
         if self._weights is None:
             return ReferenceHandle(program, partition, data)
         self._held |= {i: data[program.names[i].name] for i in partition.names}
-        return MlxHandle(method.name, block, self._weights)
+        method = program.methods[partition.method].name
+        return MlxHandle(method, block, self._weights)
 
     def owner(
         self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue

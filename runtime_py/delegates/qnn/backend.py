@@ -26,8 +26,9 @@ from kvc.runtime.delegates.base import (
     library_unless,
     on_host,
 )
-from kvc.runtime.delegates.operands import check_taken
-from kvc.runtime.delegates.qnn.calls import Call, bind_call, rounded
+from kvc.runtime.delegates.host_runs import PlanCall
+from kvc.runtime.delegates.operands import taken_block, where_of
+from kvc.runtime.delegates.qnn.calls import Bound, rounded
 from kvc.runtime.delegates.qnn.context import Context, Graph
 from kvc.runtime.delegates.qnn.context_file import (
     BadContexts,
@@ -168,11 +169,7 @@ class Qnn(Delegate):
         """Return the bytes of weights that were written for the device, by name."""
         if self._context is None:
             return {}
-        names, found = self._options.program.names, dict[str, int]()
-        for stored, nbytes in self._context.stored.items():
-            name = names[stored.data].name
-            found[name] = found.get(name, 0) + nbytes
-        return found
+        return self._context.packed(self._options.program.names)
 
     def close(self) -> None:
         """End the process that has the library."""
@@ -196,7 +193,7 @@ class QnnHandle(Handle):
         self._number = program.delegates.index(partition)
         method = program.methods[partition.method]
         self._method, self._block = method.name, method.blocks[partition.block]
-        self._where = _where(options, partition)
+        self._where = where_of(program, partition)
         self._path, self._context = options.path, context
         self._grids = _grids_of(options, partition)
         self._buffers = {i: data[program.names[i].name] for i in partition.names}
@@ -216,11 +213,12 @@ class QnnHandle(Handle):
         plan = self.plan({name: sizes[name] for name in self._symbols})
         found = self._graph(plan)
 
-        def make() -> Call:
+        def make() -> PlanCall[Plan]:
             return self._context.call(plan, self.weight, found)
 
         call = workspace.own((self, plan.model.name), make)
-        return bind_call(
+        return Bound(
+            call,
             self._method,
             self._block,
             sizes,
@@ -228,8 +226,7 @@ class QnnHandle(Handle):
             on_host(outputs),
             workspace.arena,
             lambda name: self._buffers[name].array(),
-            call,
-        )
+        ).run
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
         """Return the plan of some sizes.
@@ -308,11 +305,10 @@ def _check(options: Options, number: int) -> None:
         BadProgram: it is not.
     """
     program, partition = options.program, options.program.delegates[number]
-    where = _where(options, partition)
+    where = where_of(program, partition)
     grids = _grids_of(options, partition)
-    graph = program.methods[partition.method].blocks[partition.block].graph
     taken = qnn.why_not if grids is None else qnn_fixed.why_not
-    check_taken(graph, "qnn", taken, where)
+    graph = taken_block(program, options.path, partition, taken).graph
     sizes = fixed_sizes(program.symbols, [value.type for value in graph.values])
     if sizes is None:
         what = "qnn runs fixed shapes, and a size has no buckets"
@@ -332,13 +328,10 @@ def _grids_of(options: Options, partition: Partition) -> qnn_fixed.Grids | None:
     """
     if not partition.payload:
         return None
-    graph = options.program.methods[partition.method].blocks[partition.block].graph
-    where = _where(options, partition)
+    program = options.program
+    graph = program.methods[partition.method].blocks[partition.block].graph
+    where = where_of(program, partition)
     return qnn_fixed.read_payload(partition.payload, graph, options.path, where)
-
-
-def _where(options: Options, partition: Partition) -> str:
-    return f"a delegate of method {options.program.methods[partition.method].name!r}"
 
 
 def _find(device: int | None) -> int:
@@ -352,9 +345,10 @@ def _find(device: int | None) -> int:
         return tuple(ARCHITECTURES)[device]
     if not _told:
         _told.append(USUAL)
+        target = f"qnn:{target_of(USUAL)}"
         text = (
             f"{LIBRARY} is an emulator here, which is slow; "
-            f"load(..., device='qnn:{target_of(USUAL)}') asks for it"
+            f"load(..., device='{target}') or --device {target} asks for it"
         )
         warnings.warn(text, SoftwareDevice, stacklevel=2)
     return USUAL

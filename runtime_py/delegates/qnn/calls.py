@@ -1,22 +1,16 @@
-"""Bind a partition to arrays of the host, and run it.
+"""Bind a partition to arrays of the host, and run it as a graph of the device.
 
-In: a `Call`, whose memory the device sees, and the operands of the partition. Out: a
-function that rounds what goes in, has the device run, and writes what comes out.
-Nothing that outlives the partition is written before the device has finished, so what
-fails has written nothing.
+In: a call, whose memory the device sees, and the operands of the partition. Out: a
+`Bound`, which rounds what goes in, and writes what comes out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, copy_into, lies_over
-from kvc.runtime.binding.executor import Unbegun, fail
-from kvc.runtime.binding.values import Values
-from kvc.runtime.delegates.host_values import Check, host_values
+from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.host_runs import HostRun, Runs
 from kvc.runtime.delegates.qnn.plan import (
     Bias,
     Feed,
@@ -28,100 +22,30 @@ from kvc.runtime.delegates.qnn.plan import (
     Whole,
 )
 from kvc.runtime.delegates.qnn.sights import Sight
-from kvc.schema.errors import KvcError
-from kvc.schema.model import Block
 
 Measured = tuple[Array, Array, Array]
 
 
-class Call(Protocol):
-    """A plan bound to memory; `context.Call` has that of the device."""
-
-    @property
-    def plan(self) -> Plan:
-        """Return what it runs."""
-
-    @property
-    def arrays(self) -> Mapping[str, Array]:
-        """Return the memory of inputs and outputs, by name."""
-
-    def run(self) -> None:
-        """Make the outputs of the inputs."""
-
-    def close(self) -> None:
-        """Give it back."""
-
-
-def bind_call(
-    method: str,
-    block: Block,
-    sizes: Mapping[str, int],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    arena: Arena,
-    constant: Callable[[int], Array],
-    call: Call,
-) -> Callable[[], None]:
-    """Return a function that runs a partition.
-
-    Args:
-        method: the name of its method.
-        block: its code.
-        sizes: of the program's symbols.
-        inputs: arrays of the graph's inputs.
-        outputs: likewise, written by the function.
-        arena: scratch memory of the context, which the values are laid out over.
-        constant: returns named data.
-        call: of the plan of these sizes.
-    """
-    values, checks = host_values(block.graph, sizes, inputs, outputs, arena, constant)
-    return _Bound(method, block, values, outputs, call, checks).run
-
-
-class _Bound:
+class Bound(HostRun[Plan]):
     """A partition and the arrays that it is bound to."""
 
-    def __init__(
-        self,
-        method: str,
-        block: Block,
-        values: Values,
-        outputs: Sequence[Array],
-        call: Call,
-        checks: Sequence[Check],
-    ) -> None:
-        self._checks = checks
-        self._method, self._block, self._call = method, block, call
-        self._read, self._outputs = values.array, outputs
+    def _compute(self) -> Callable[[], None]:
+        self._fill()
+        self._call.run()
+        rows = (t for _, takes in self._taken() for t in takes if isinstance(t, Rows))
+        runs = {each: self._rows(each.cache, each.writes) for each in rows}
+        return partial(self._take, runs)
 
-    def run(self) -> None:
-        """Run the partition once.
-
-        Raises:
-            Unbegun: from what went wrong before anything was written.
-        """
-        index = 0
-        try:
-            for index, check in self._checks:  # noqa: B007  # it tells which failed
-                check()
-            self._fill()
-            self._call.run()
-            handed = [
-                (each.output, self._read(each.value).copy())
-                for each in self._call.plan.handed
-            ]
-            runs = self._row_runs()
-        except Exception as error:
-            try:
-                fail(self._method, index, self._block.graph.instructions[index], error)
-            except KvcError as told:
-                raise Unbegun from told
-        for output, array in handed:
-            copy_into(self._outputs[output], array)
+    def _take(self, runs: dict[Rows, Runs]) -> None:
+        """Write what the device has made."""
         for value, takes in self._taken():
             made = self._numbers(value)
             for take in takes:
-                self._write(take, made, runs)
+                if isinstance(take, Rows):
+                    self._write_rows(take.output, take.cache, made, runs[take])
+                else:
+                    target = self._outputs[take.output]
+                    np.copyto(target, made.reshape(target.shape))
 
     def _fill(self) -> None:
         """Write what the device is given."""
@@ -164,35 +88,6 @@ class _Bound:
         plan = self._call.plan
         names = (value.name for value in plan.model.outputs)
         return list(zip(names, plan.takes, strict=True))
-
-    def _row_runs(self) -> dict[Rows, list[list[tuple[int, int, int]]]]:
-        """Return where the rows of each cache go, by batch row."""
-        rows = (t for _, takes in self._taken() for t in takes if isinstance(t, Rows))
-        return {
-            each: [
-                each.writes.runs(self._read, row)
-                for row in range(self._read(each.cache).shape[0])
-            ]
-            for each in rows
-        }
-
-    def _write(
-        self,
-        take: Made | Rows,
-        made: Array,
-        runs: Mapping[Rows, Sequence[Sequence[tuple[int, int, int]]]],
-    ) -> None:
-        target = self._outputs[take.output]
-        if isinstance(take, Made):
-            np.copyto(target, made.reshape(target.shape))
-            return
-        old = self._read(take.cache)
-        if not lies_over(old, target):
-            copy_into(target, old)
-        for row, parts in enumerate(runs[take]):
-            for first, slot, count in parts:
-                new = made[row, :, first : first + count]
-                np.copyto(target[row, :, slot : slot + count], new)
 
 
 def _fill_past(

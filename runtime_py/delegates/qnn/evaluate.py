@@ -26,8 +26,6 @@ _erf: Final = np.frompyfunc(math.erf, 1, 1)
 class HostContext:
     """Stands for the device where its library is missing."""
 
-    stored: Mapping[Stored, int] = {}
-
     def call(self, plan: Plan, read: Read, found: object) -> "HostCall":
         """Return a call of a plan, bound to memory of its own."""
         return HostCall(plan, read)

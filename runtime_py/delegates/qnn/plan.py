@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from kvc.runtime.delegates.cache_writes import Writes
+from kvc.runtime.delegates.host_runs import Handed
 from kvc.runtime.delegates.qnn.model_file import Model
 from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.schema.backends.grids import Grid
@@ -75,14 +76,6 @@ class Rows:
     output: int
     cache: int
     writes: Writes
-
-
-@frozen
-class Handed:
-    """A result that the host has already, by the value that it is."""
-
-    output: int
-    value: int
 
 
 @frozen

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from kvc.runtime.delegates.cache_writes import Writes
+from kvc.runtime.delegates.host_runs import Handed
+from kvc.runtime.delegates.operands import settled
 from kvc.runtime.delegates.qnn.attended import Update, hiding, same_place
 from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken
 from kvc.runtime.delegates.qnn.fixed_emitting import FixedEmitter, grid_of
@@ -21,7 +23,6 @@ from kvc.runtime.delegates.qnn.operators import EMITTERS
 from kvc.runtime.delegates.qnn.plan import (
     Bias,
     Feed,
-    Handed,
     Made,
     Past,
     Plan,
@@ -38,7 +39,6 @@ from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE
 from kvc.schema.backends.qnn_fixed import Grids
 from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
-from kvc.schema.types import Affine
 
 
 def translate(
@@ -133,7 +133,7 @@ class _Translator:
 
     def _compute(self, instruction: Instruction) -> None:
         emit, step = self._emitters[instruction.op], self._step(instruction)
-        arguments = [self._argument(each) for each in instruction.arguments]
+        arguments = [settled(each, self._sizes) for each in instruction.arguments]
         made = emit(step, *arguments)
         given = [made] if isinstance(made, str) else made
         self._names.update(zip(instruction.results, given, strict=True))
@@ -150,16 +150,6 @@ class _Translator:
             self._channels,
             None if scores is None else reach_of(scores),
         )
-
-    def _argument(self, argument: Argument) -> object:
-        """Return an argument with its sizes settled; tensors stay references."""
-        match argument:
-            case tuple():
-                return tuple(self._argument(item) for item in argument)
-            case Affine():
-                return argument.evaluate(self._sizes)
-            case _:
-                return argument
 
     def _read(self, ref: object) -> str:
         """Return the device's name of an operand, which it is given if need be."""
@@ -269,7 +259,7 @@ class _Translator:
         return argument.value
 
     def _attend(self, instruction: Instruction) -> None:
-        arguments = [self._argument(each) for each in instruction.arguments]
+        arguments = [settled(each, self._sizes) for each in instruction.arguments]
         q, k, v, _, scale, causal, left, right, softcap = arguments[:9]
         mask, slopes, _, layout, *_, keep = arguments[9:]
         assert isinstance(q, Ref)

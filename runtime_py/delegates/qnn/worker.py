@@ -14,7 +14,7 @@ This imports nothing of kvc: what the library breaks, it breaks here.
 import mmap
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,20 +33,6 @@ class Work:
         self._library = ""
         self._sessions: dict[str, Any] = {}
         self._bound: dict[int, tuple[Any, Any, mmap.mmap]] = {}
-
-    def do(self, request: Request, descriptors: Sequence[int]) -> object:
-        """Do what is asked; raises whatever the library raises."""
-        kinds: Mapping[str, Callable[..., object]] = {
-            "open": self.open,
-            "build": self.build,
-            "store": self.store,
-            "load": self.load,
-            "bind": self.bind,
-            "run": self.run,
-            "forget": self.forget,
-        }
-        kind = request.pop("do")
-        return kinds[kind](*descriptors, **request)
 
     def open(self, paths: list[str], folder: str) -> None:
         """Load the library."""

@@ -26,7 +26,7 @@ from kvc.runtime.delegates.base import (
     Workspace,
     library_unless,
 )
-from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.operands import refuse_payload, taken_block
 from kvc.runtime.delegates.partition_memory import place_outputs
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.vulkan.binding import Binder, Bound, Places
@@ -39,7 +39,7 @@ from kvc.runtime.delegates.vulkan.states import DeviceOwner, DeviceState
 from kvc.runtime.delegates.vulkan.steps import Steps
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
 from kvc.schema.backends.vulkan import why_not
-from kvc.schema.errors import BadProgram, NativeCallFailed, OutOfMemory
+from kvc.schema.errors import NativeCallFailed, OutOfMemory
 from kvc.schema.graph import Caller
 from kvc.schema.model import Block
 from kvc.schema.model import Delegate as Partition
@@ -255,9 +255,10 @@ def _open(number: int | None) -> Device:
     device = open_device(number)
     if number is None and device.found.kind is Kind.SOFTWARE and not _told:
         _told.append(device.found.name)
+        target = f"vulkan:{device.found.number}"
         text = (
             f"the only Vulkan device is {device.found.what}, which is slow; "
-            f"load(..., device='vulkan:{device.found.number}') asks for it"
+            f"load(..., device='{target}') or --device {target} asks for it"
         )
         warnings.warn(text, SoftwareDevice, stacklevel=2)
     return device
@@ -272,14 +273,8 @@ def _checked_block(options: Options, partition: Partition) -> Block:
     Raises:
         BadProgram: it is not for this backend.
     """
-    method = options.program.methods[partition.method]
-    block = method.blocks[partition.block]
-    where = f"{options.path}: a delegate of method {method.name!r}"
-    if partition.payload:
-        what = f"a payload of {len(partition.payload)} bytes, where vulkan has none"
-        raise BadProgram(path=options.path, where=where, what=what)
-    check_taken(block.graph, "vulkan", why_not, where)
-    return block
+    refuse_payload(options.program, options.path, partition)
+    return taken_block(options.program, options.path, partition, why_not)
 
 
 def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:

@@ -20,6 +20,7 @@ from kvc.runtime.delegates.base import (
     Packing,
     library_unless,
 )
+from kvc.runtime.delegates.operands import where_of
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.table import delegate_of
 from kvc.runtime.delegates.xnnpack.checks import check_ops, check_scales
@@ -90,7 +91,7 @@ class Xnnpack(Delegate):
         """Check a partition; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
         method = program.methods[partition.method]
-        where = f"{path}: a delegate of method {method.name!r}"
+        where = f"{path}: {where_of(program, partition)}"
         graph = method.blocks[partition.block].graph
         check_ops(graph, where)
         if self._library is None or self._weights is None:

@@ -3,14 +3,13 @@
 Each entry records nodes for one op: from the builder, the result's dims and the op's
 arguments to the result.
 
-NaN stays NaN. Infinities are torch's, but the square root of infinity is NaN, and so is
-the reciprocal root of 0; the logarithm of infinity is 88.4 or infinite, and sigmoid
-beyond -1e20 and 1e20 right or NaN, depending on the processor. Results are within 5e-7
-of exact ones, relatively, with these exceptions: exp beyond -5 and 5 (5e-6), infinite
-from 88.37 on, where float32 goes to 88.72; log near 1 (5e-7 absolute); gelu (1e-6
-absolute); roots of more than 8.5e37 and logarithms of more than 2.4e38, which are
-wrong; sigmoid below -76, which is 2e-33 or less (measured on AVX2 and AVX-512,
-2026-11).
+NaN stays NaN. Infinities are torch's, but the logarithm of infinity is 88.4 or
+infinite, and sigmoid beyond -1e20 and 1e20 right or NaN, depending on the processor.
+Results are within 5e-7 of exact ones, relatively, with these exceptions: exp beyond -5
+and 5 (5e-6), infinite from 88.37 on, where float32 goes to 88.72; log near 1 (5e-7
+absolute); gelu (1e-6 absolute); roots of more than 8.5e37 and logarithms of more than
+2.4e38, which are wrong; sigmoid below -76, which is 2e-33 or less (measured on AVX2 and
+AVX-512, 2026-11).
 
 Left to other kernels for their numbers: the library's sine and cosine, which are 1.6e-5
 off at 1e7 and any number from 1e9 on (547 at most there), and its copysign, since it
@@ -79,6 +78,18 @@ def _operand(b: Builder, x: Operand) -> Tensor:
     return x if isinstance(x, Tensor) else b.scalar(x)
 
 
+def _root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
+    """Take square roots; the library's of infinity is NaN, so that is added after."""
+    finite = b.clamp(x, -math.inf, float(np.finfo(np.float32).max))
+    rest = b.binary(Binary.SUBTRACT, x, finite)
+    return b.binary(Binary.ADD, b.unary(Unary.SQUARE_ROOT, finite), rest)
+
+
+def _reciprocal_root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
+    """Divide by roots; the library's own reciprocal root of 0 is NaN."""
+    return _reciprocal(b, dims, _root(b, dims, x))
+
+
 def _reciprocal(b: Builder, dims: Dims, x: Tensor) -> Tensor:
     return b.binary(Binary.DIVIDE, b.scalar(1), x)
 
@@ -138,9 +149,9 @@ def _power(b: Builder, dims: Dims, x: Tensor, exponent: Number) -> Tensor:
         case 3:
             return b.binary(Binary.MULTIPLY, b.unary(Unary.SQUARE, x), x)
         case 0.5:
-            return b.unary(Unary.SQUARE_ROOT, x)
+            return _root(b, dims, x)
         case -0.5:
-            return b.unary(Unary.RECIPROCAL_SQUARE_ROOT, x)
+            return _reciprocal_root(b, dims, x)
     return _reciprocal(b, dims, x)
 
 
@@ -150,9 +161,7 @@ _ALONE = {
     "floor": Unary.FLOOR,
     "neg": Unary.NEGATE,
     "round": Unary.ROUND_TO_EVEN,
-    "rsqrt": Unary.RECIPROCAL_SQUARE_ROOT,
     "sigmoid": Unary.SIGMOID,
-    "sqrt": Unary.SQUARE_ROOT,
     "tanh": Unary.TANH,
 }
 _PAIRS = {
@@ -185,6 +194,8 @@ DEFINITIONS: Mapping[str, Define] = {
     "aten::pow.Tensor_Scalar": _power,
     "aten::reciprocal": _reciprocal,
     "aten::relu": _relu,
+    "aten::rsqrt": _reciprocal_root,
+    "aten::sqrt": _root,
     "aten::rsub.Scalar": _rsub,
     "aten::silu": _silu,
     "aten::trunc": _truncate,

@@ -39,6 +39,7 @@ CASES = {
     "planes, back": lambda x: (fft.irfft2(fft.rfft2(x), (4, 5)), fft.ifft2(whole(x)).real),
     "all axes": lambda x: (pairs(fft.fftn(x)), pairs(fft.rfftn(x, (4, 8)))),
     "all axes, back": lambda x: (fft.irfftn(whole(x), dim=(0, 2)), fft.ifftn(x).imag),
+    "one axis of several": lambda x: (pairs(fft.rfftn(x, dim=0)), fft.irfft2(whole(x), dim=1), fft.hfftn(x, 6, -1)),
     "hfft of planes and all axes": lambda x: (fft.hfft2(whole(x)), fft.hfft2(x, (3, 7), norm="ortho"), fft.hfftn(whole(x), (4, 6)), fft.hfftn(whole(x))),
     "ihfft of planes and all axes": lambda x: (pairs(fft.ihfft2(x).resolve_conj()), pairs(fft.ihfft2(x, (3, 7), norm="ortho").resolve_conj()), pairs(fft.ihfftn(x, dim=(0, 2)).resolve_conj())),
     "double": lambda x: pairs(fft.rfft(x.double())),
@@ -82,6 +83,12 @@ DAILY = [
 def test_it_equals_eager(name, tmp_path):
     found = outcome(Applied(CASES[name]), (X,), {}, tmp_path / "function.kvc")
 
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_a_quarter_turn_leaves_small_numbers_beside_great_ones(tmp_path):
+    x = torch.tensor([4.0, 4, 0, 2.0**63, 0, 1, 1])
+    found = outcome(Applied(fft.irfft), (x,), {}, tmp_path / "turn.kvc")
     assert (found.kind, found.reason) == ("equal", "")
 
 

@@ -38,6 +38,10 @@ CASES = {
         torch.linalg.pinv(x, atol=0.5),
         torch.linalg.pinv(x, atol=0.1, rtol=0.7),
     ),
+    "pinv of nothing": lambda x: (
+        torch.linalg.pinv(x[:0]),
+        torch.linalg.pinv(x[None, :, :0]),
+    ),
     "what is told of failures": lambda x: [
         (*torch.linalg.cholesky_ex(a), *torch.linalg.solve_ex(a, x), inverse.info)
         for a in (positive(x), torch.zeros(3, 3))

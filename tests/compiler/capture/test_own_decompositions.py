@@ -1,6 +1,8 @@
 # ruff: noqa: E501  texts and tables read best unbroken
 """Operators that kvc takes apart in its own way, against eager."""
 
+import math
+
 import pytest
 import torch
 from module_outcomes import outcome
@@ -13,6 +15,7 @@ from kvc.schema.errors import IndexOutOfRange, KernelFailed
 
 X = torch.arange(12.0).reshape(3, 4).sin()
 CASES = {
+    "addbmm of integers, by parts of 1": lambda x: torch.addbmm((9 * x).int(), (9 * x).int()[None, :, :3], (5 * x).int()[None], beta=0.6, alpha=2.7),
     "as_strided of its own memory": lambda x: (x * 2).as_strided((2, 3, 2), (4, 1, 2), 1),
     "as_strided_copy": lambda x: torch.as_strided_copy(x, (2, 2), (4, 1), 3),
     "as_strided_scatter": lambda x: x.as_strided_scatter(x[0, :2].expand(2, 2), (2, 2), (1, 5), 3),
@@ -28,6 +31,9 @@ CASES = {
     "masked_scatter of a row": lambda x: x[0].masked_scatter(x > 0, x.flatten() * 3),
     "masked_scatter of nothing": lambda x: x.masked_scatter(x > 9, x[:0]),
     "pdist": lambda x: functional.pdist(x, 1.5),
+    "pdist of infinite numbers": lambda x: [
+        functional.pdist(torch.where(x > 0.9, each, x), p) for each in (math.inf, math.nan) for p in (1.5, math.inf)
+    ],
     "pdist of many rows that are close": lambda x: functional.pdist(
         100 + x.flatten()[:, None].repeat(3, 2).cumsum(0) * 1e-2
     ),
@@ -57,6 +63,16 @@ CASES = {
     "statistics of groups": lambda x: torch.native_group_norm(x.reshape(1, 6, 2), x.flatten()[:6], None, 1, 6, 2, 3, 0.1),
     "statistics of groups in float16": lambda x: torch.native_group_norm(x.half(), None, None, 3, 4, 1, 2, 0.1),
     "windows of a number": lambda x: [x[0, 1].unfold(0, size, 2) * 2 for size in (0, 1)] + [torch.unfold_copy(x[1, 1], 0, 1, 1)],
+    "softmax backwards, of infinities": lambda x: torch.ops.aten._softmax_backward_data(torch.where(x > 0.9, math.inf, x), x.softmax(-1), -1, torch.float32),
+    "searchsorted from the right": lambda x: torch.searchsorted(x[0].sort().values, x, side="right", out_int32=True),
+    "searchsorted from the left": lambda x: torch.searchsorted(x.sort().values, x, side="left"),
+    "searchsorted in the order of a sorter": lambda x: torch.searchsorted(x, x.flip(0), sorter=x.argsort(-1), right=True),
+    "searchsorted of a number": lambda x: [torch.searchsorted(x[0].sort().values, 0.5, right=r) for r in (True, False)],
+    "a mask of where to add": lambda x: [
+        torch.index_put(x, (x > 0,), torch.tensor(2.0), accumulate=True),
+        torch.index_put(x, (x[:, 0] > 0,), x[1], accumulate=True),
+        torch.index_put(x > 0.5, (x < 0,), torch.tensor(True), accumulate=True),
+    ],
     "put": lambda x: x.put(torch.tensor([[0, -1], [3, 5]]), torch.arange(4.0)),
     "put, added up": lambda x: x.t().put(torch.tensor([1, 1, 7]), torch.ones(3), accumulate=True),
     "index_reduce": lambda x: [

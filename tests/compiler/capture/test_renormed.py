@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from module_outcomes import outcome
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kvc.compiler import Method, compile_program
+from kvc.runtime import load
 from kvc.schema.errors import CaptureError
 
 
@@ -72,6 +74,65 @@ def test_the_table_stays_as_it_is():
 def test_other_code_that_reads_the_table_is_refused(kind):
     with pytest.raises(CaptureError, match=r"max_norm=.*shortens in place is read by"):
         compile_program(kind(), [Method("forward", (TOKENS,))])
+
+
+class Parts(nn.Module):
+    """Two tables that are parts of one storage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rows = [torch.randn(18, 4) * 3]
+        (rows,) = self.rows
+        self.one, self.other = (nn.Embedding(9, 4, max_norm=n) for n in (1.0, 2.0))
+        self.one.weight = nn.Parameter(rows[:9])
+        self.other.weight = nn.Parameter(rows[9:])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.one(tokens) + self.other(tokens)
+
+    def plain(self, tokens: Tensor) -> Tensor:
+        return self.one(tokens) + functional.embedding(tokens, self.other.weight)
+
+    def other_alone(self, tokens: Tensor) -> Tensor:
+        return functional.embedding(tokens, self.other.weight)
+
+    def alone(self, tokens: Tensor) -> Tensor:
+        return self.one(tokens)
+
+
+class Across(Parts):
+    """Another table has rows of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("both", self.rows[0][4:14])
+
+    def across(self, tokens: Tensor) -> Tensor:
+        return functional.embedding(tokens, self.both)
+
+
+@pytest.mark.parametrize("name", ["forward", "plain"])
+def test_tables_that_are_parts_of_one_storage_have_bounds_of_their_own(name, tmp_path):
+    model = Parts()
+    wanted = getattr(copy.deepcopy(model), name)(TOKENS)
+    bundle = compile_program(model, [Method(name, (TOKENS,))])
+    assert torch.equal(model.one.weight, Parts().one.weight)
+    bundle.save(tmp_path / "m.kvc")
+    with load(tmp_path / "m.kvc") as program:
+        found = getattr(program, name)(TOKENS.numpy())
+    np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-6)
+
+
+def test_another_method_may_read_another_part_alone():
+    methods = [Method(name, (TOKENS,)) for name in ("alone", "other_alone")]
+    assert len(compile_program(Parts(), methods).program.methods) == 2
+
+
+def test_a_table_that_has_rows_of_a_bounded_one_is_refused():
+    methods = [Method(name, (TOKENS,)) for name in ("alone", "across")]
+    with pytest.raises(CaptureError, match="with another bound"):
+        compile_program(Across(), methods)
 
 
 class Given(nn.Module):

@@ -15,6 +15,7 @@ from kvc.schema.ops import OPS
 from kvc.schema.types import Affine, TensorType
 
 X, Y = value(0, 2, 6), value(1, 2, 6)
+PLANES, KERNEL = value(0, 1, 3, 4, 4), value(1, 2, 3, 2, 2)
 MASK = value(2, 2, 6, dtype=DType.BOOL)
 F32 = DType.FLOAT32
 SEQ = Affine(0, (("seq", 1),))
@@ -48,6 +49,11 @@ def kind(*dims, dtype=F32):
         ("expand", {"self": X, "size": (3, -1, -1), "implicit": False}, kind(3, 2, 6), "expand", (X, (3, 2, 6))),
         ("t", {"self": X}, kind(6, 2), "transpose.int", (X, 0, 1)),
         ("t", {"self": value(0, 6)}, kind(6), "alias", (value(0, 6),)),
+        ("transpose.int", {"self": value(0), "dim0": 0, "dim1": -1}, kind(), "alias", (value(0),)),
+        ("avg_pool2d", {"self": PLANES, "kernel_size": (2,), "stride": (), "padding": (1,), "ceil_mode": False, "count_include_pad": True, "divisor_override": None}, kind(1, 3, 3, 3), "avg_pool2d", (PLANES, (2, 2), (), (1, 1), False, True, None)),
+        ("max_pool2d_with_indices", {"self": PLANES, "kernel_size": (2, 1), "stride": (1,), "padding": (0,), "dilation": (1,), "ceil_mode": False}, kind(1, 3, 3, 4), "max_pool2d_with_indices", (PLANES, (2, 1), (1, 1), (0, 0), (1, 1), False)),
+        ("convolution", {"input": PLANES, "weight": KERNEL, "bias": None, "stride": (2,), "padding": (0,), "dilation": (1,), "transposed": False, "output_padding": (0,), "groups": 1}, kind(1, 2, 2, 2), "convolution", (PLANES, KERNEL, None, (2, 2), (0, 0), (1, 1), 1)),
+        ("convolution", {"input": PLANES, "weight": KERNEL, "bias": None, "stride": (2,), "padding": (0,), "dilation": (1,), "transposed": True, "output_padding": (0,), "groups": 1}, kind(1, 3, 8, 8), "conv_transpose2d.input", (PLANES, KERNEL, None, (2, 2), (0, 0), (0, 0), 1, (1, 1))),
         ("squeeze", {"self": value(0, 1, 6, 1)}, kind(6), "squeeze.dims", (value(0, 1, 6, 1), (0, 2))),
         ("squeeze.dim", {"self": X, "dim": 0}, kind(2, 6), "squeeze.dims", (X, (0,))),
         ("slice.Tensor", {"self": X, "dim": 1, "start": None, "end": 2**63 - 1, "step": 1}, kind(2, 6), "slice.Tensor", (X, 1, 0, None, 1)),
@@ -280,7 +286,6 @@ def test_an_argument_of_another_kind_is_refused(call, reason):
         ("scaled_dot_product_attention", {"dropout_p": 0.1}, kind(2), "dropout_p=0.1"),
         ("full", {"size": (2,), "fill_value": X}, kind(2), "a fill value that is a tensor"),
         ("index_put", {"self": X, "indices": (MASK,), "values": value(3, 4), "accumulate": False}, kind(2, 6), "a value for each element"),
-        ("index_put", {"self": X, "indices": (MASK,), "values": value(3), "accumulate": True}, kind(2, 6), "one that accumulates"),
         ("index_put", {"self": X, "indices": (value(2, 2, dtype=DType.BOOL), Y), "values": value(3), "accumulate": False}, kind(2, 6), "a boolean index beside another"),
         ("masked_scatter", {"self": X}, kind(2, 6), "no kernel"),
         ("split.Tensor", {"self": value(0, SEQ), "split_size": 2, "dim": 0}, kind(2), "split of a dynamic dimension"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from daily import every
 from hf_models import rescale
 from seq2seq_models import TOLERANCE, measure
 from spoken_sounds import RATE, sound
@@ -87,6 +88,7 @@ def test_logits_are_those_of_the_model(model, session):
     assert found.noticed
 
 
+@every(2, "seconds", "language", "task")
 @pytest.mark.parametrize("seconds", [0.3, 2.7])
 @pytest.mark.parametrize(
     ("language", "task"),

@@ -6,10 +6,8 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
-import coreai_here
-import mlx_here
+import library_here
 import pytest
-import qnn_here
 import vulkan_here
 from ragged_models import opened_ragged
 from state_backends import FIXED, RECIPES, WAYS, compiling_with
@@ -129,11 +127,11 @@ def backend(request: pytest.FixtureRequest) -> str:
     if name == "vulkan_fp32":
         vulkan_here.device()
     if name == "mlx":
-        mlx_here.check()
+        library_here.need("mlx")
     if name.startswith("qnn"):
-        qnn_here.check()
+        library_here.need("qnn")
     if name.startswith("coreai"):
-        coreai_here.check()
+        library_here.need("coreai")
     return name
 
 

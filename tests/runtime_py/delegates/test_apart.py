@@ -29,8 +29,6 @@ def script(tmp_path: Path) -> Path:
             import os, sys, time
             class Work:
                 folder = ""
-                def do(self, request, descriptors):
-                    return getattr(self, request.pop("do"))(*descriptors, **request)
                 def open(self, paths, folder):
                     os.chdir(folder)
                     self.folder = folder
@@ -43,6 +41,11 @@ def script(tmp_path: Path) -> Path:
                         raise RuntimeError("no such graph")
                     if number == 4:
                         os._exit(7)
+                    if number == 5:
+                        parent = os.getppid()
+                        open("begun", "w").close()
+                        while os.getppid() == parent:
+                            time.sleep(0.01)
                     return os.getpid()
             """
         )
@@ -150,14 +153,24 @@ def test_a_fork_that_ends_in_order_leaves_its_parents_folder(script: Path):
     assert not process.folder.exists()
 
 
-def test_a_folder_goes_where_its_process_is_killed(script: Path):
-    code = (
-        "import os, sys; from pathlib import Path\n"
-        "from kvc.runtime.delegates.apart import Process\n"
-        "made = Process(Path(sys.argv[1]), 'a library', 'kvc-test-')\n"
-        "print(made.folder, made.ask('run', 20, number=0), flush=True)\n"
-        "os.kill(os.getpid(), 9)"
-    )
+KILLED = """
+import os, sys, threading, time
+from pathlib import Path
+from kvc.runtime.delegates.apart import Process
+made = Process(Path(sys.argv[1]), "a library", "kvc-test-")
+print(made.folder, made.ask("run", 20, number=0), flush=True)
+"""
+AT_WORK = """
+work = threading.Thread(target=made.ask, args=("run", 20), kwargs={"number": 5})
+work.start()
+while not (made.folder / "begun").exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("work", ["", AT_WORK], ids=["idle", "at work"])
+def test_a_folder_goes_where_its_process_is_killed(script: Path, work: str):
+    code = KILLED + work + "os.kill(os.getpid(), 9)"
     command = [sys.executable, "-c", code, str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     folder, worker = done.stdout.split()

@@ -66,14 +66,42 @@ def test_products_that_run_together_have_the_bits_of_the_reference(path: Path):
 
 def test_rows_made_with_products_have_the_bits_of_those_made_before(path, monkeypatch):
     x = np.random.default_rng(0).normal(size=(WIDTH, ROWS)).astype(np.float32)
-    with load(path) as together:
-        found = [together.session().forward(x[:, :n]) for n in (1, 3, 9, ROWS)]
+    found = _answers(path, [x[:, :n] for n in (1, 3, 9, ROWS)])
     monkeypatch.setattr(row_products, "_source", lambda *_: ())
-    with load(path) as apart:
-        expected = [apart.session().forward(x[:, :n]) for n in (1, 3, 9, ROWS)]
-    for one, other in zip(found, expected, strict=True):
-        assert np.array_equal(one[0], other[0])
-        assert np.array_equal(one[1], other[1])
+    expected = _answers(path, [x[:, :n] for n in (1, 3, 9, ROWS)])
+    assert all(map(np.array_equal, found, expected))
+
+
+class Wide(nn.Module):
+    """Rows so wide that it takes several threads to make a few of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.first = nn.RMSNorm(2048), nn.Linear(2048, 8)
+        self.gate, self.up = nn.Linear(8, 4100), nn.Linear(8, 4100)
+        self.down = nn.Linear(4100, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        normed = self.first(self.norm(x))
+        gate = torch.nn.functional.gelu(self.gate(normed))
+        return normed, self.down(gate * self.up(normed))
+
+
+def test_few_wide_rows_have_the_bits_of_those_made_before(tmp_path, monkeypatch):
+    rows = Dim("rows", 1, ROWS)
+    method = Method("forward", (torch.zeros(9, 2048),), dynamic={"x": {0: rows}})
+    path = tmp_path / "wide.kvc"
+    compile_program(Wide().eval(), (method,), recipe="cpu_q8").save(path)
+    x = np.random.default_rng(0).normal(size=(ROWS, 2048)).astype(np.float32)
+    found = _answers(path, [x[:n] for n in (1, 7, 9, 32, ROWS)])
+    monkeypatch.setattr(row_products, "_source", lambda *_: ())
+    expected = _answers(path, [x[:n] for n in (1, 7, 9, 32, ROWS)])
+    assert all(map(np.array_equal, found, expected))
+
+
+def _answers(path: Path, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    with load(path) as program:
+        return [part for x in inputs for part in program.session().forward(x)]
 
 
 def test_products_of_the_same_rows_are_one_group(path: Path):

@@ -484,6 +484,11 @@ PLAIN = (None, False, None, False)
     [
         (WRITE, (CACHE, ROWS, tensor(2), 2, "linear", None, 0), "are not int64"),
         (WRITE, (CACHE, tensor(2, 3, 8), NOWHERE, 2, "linear", None, 0), " into "),
+        (
+            WRITE,
+            (CACHE, tensor(2, 3, 1, 8, dtype=FLOAT64), NOWHERE, 2, "linear", None, 0),
+            " into ",
+        ),
         (WRITE, (CACHE, tensor(2, 3, 1, 7), NOWHERE, 2, "linear", None, 0), " into "),
         ("kvc::check_size", (-1, 1), "check_size"),
         (BAG, (tensor(9, 4), index(3), index(0), 0, None, True, -1), "offsets"),

@@ -168,6 +168,21 @@ def test_a_string_that_is_reached_twice_is_refused():
     refuse(patched(first + 4, again), "two parts overlap")
 
 
+@pytest.mark.parametrize("change", [1, 2, 2**20, 2**31 - 4, -(2**20)])
+def test_a_string_of_many_that_lies_nowhere_is_refused(change):
+    first = POOL._target("ops") + 4
+    (found,) = struct.unpack_from("<I", RAW, first)
+    other = struct.pack("<I", (found + change) % 2**32)
+    refuse(patched(first, other), "a string is misplaced")
+
+
+def test_a_string_of_many_without_an_end_is_refused():
+    first, *_ = POOL._targets("ops")
+    (count,) = struct.unpack_from("<I", RAW, first)
+    for other in (count - 1, 2**31 - 1):
+        refuse(patched(first, struct.pack("<I", other)), "a string has no end")
+
+
 @pytest.mark.parametrize(
     ("at", "change", "text"),
     [

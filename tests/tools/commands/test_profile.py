@@ -124,12 +124,23 @@ def test_a_trace_has_every_step(kvc, fast, tmp_path):
     assert all(event["args"]["method"] == "decode" for event in steps)
 
 
-def test_a_trace_takes_no_bundle_s_place(kvc, fast):
-    before = fast.read_bytes()
-    done = kvc("profile", fast, "-p", 1, "-n", 0, "--trace", fast)
-    assert done.exit_code == 1
-    assert "a bundle is there" in done.stderr
-    assert fast.read_bytes() == before
+def test_a_trace_replaces_traces_alone(kvc, fast, tmp_path):
+    path = tmp_path / "trace.json"
+    for there in (
+        fast.read_bytes(),
+        b'{"traceEvents": [{"name": "of another"}]}',
+        b"{",
+    ):
+        path.write_bytes(there)
+        done = kvc("profile", fast, "-p", 1, "-n", 0, "--trace", path)
+        assert done.exit_code == 1
+        assert "another file is there" in done.stderr
+        assert path.read_bytes() == there
+    path.write_bytes(b"")
+    for tokens in (1, 2):
+        done = kvc("profile", fast, "-p", tokens, "-n", 0, "--trace", path)
+        assert done.exit_code == 0, done.output
+        assert f"pp{tokens}" in path.read_text()
 
 
 def test_the_mean_that_rows_add_up_to_stands_above_them(kvc, fast):

@@ -117,6 +117,8 @@ def test_pages_of_equal_bundles_are_equal_and_ask_for_nothing(kvc, fast, tmp_pat
         done = kvc("dump", fast, "--html", tmp_path / name)
         assert done.exit_code == 0, done.output
         assert done.output == ""
+        again = kvc("dump", fast, "--html", tmp_path / name)
+        assert again.exit_code == 0, "a page is replaced"
         pages.append((tmp_path / name).read_text())
     assert pages[0] == pages[1]
     policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', pages[0])[1]
@@ -127,12 +129,13 @@ def test_pages_of_equal_bundles_are_equal_and_ask_for_nothing(kvc, fast, tmp_pat
 
 
 def test_where_a_page_cannot_be(kvc, fast, tmp_path):
-    bundle = tmp_path / "copy.kvc"
-    bundle.write_bytes(fast.read_bytes())
-    done = kvc("dump", bundle, "--html", bundle)
-    assert done.exit_code == 1
-    assert "a bundle is there" in done.output
-    assert bundle.read_bytes() == fast.read_bytes()
+    path = tmp_path / "report.html"
+    for there in (fast.read_bytes(), b'<!doctype html>\n<html lang="en">my own', b"<"):
+        path.write_bytes(there)
+        done = kvc("dump", fast, "--html", path)
+        assert done.exit_code == 1
+        assert "another file is there" in done.output
+        assert path.read_bytes() == there
     beside = kvc("dump", fast, "--html", tmp_path / "page.html", "--size")
     assert beside.exit_code == 2
     assert "--html has everything" in beside.output

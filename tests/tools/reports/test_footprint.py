@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from model_a import random_decoder
+from torch import Tensor, nn
 from whole_process import foretold, resident_whole
 
 from kvc.compiler import Dim, Method, StateSpec, compile_program
@@ -13,6 +14,7 @@ from kvc.compiler.models.decoder import DecoderConfig
 from kvc.runtime import load
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import BadSetting, UnknownName
+from kvc.schema.model import MemoryKind
 from kvc.tools.reports.footprint import (
     PROCESS_NBYTES,
     STEP_NBYTES,
@@ -124,6 +126,35 @@ def test_scratch_shrinks_with_the_prompt(program):
     long, short = (describe_footprint(program, {"seq": n}) for n in (512, 16))
     assert short.backends < long.backends / 16
     assert long.backends >= 512 * 256 * 4  # a layer's widest values
+
+
+class Normed(nn.Module):
+    """Rows that are normed and quantized for one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.RMSNorm(256, eps=1e-5), nn.Linear(256, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.norm(x.neg())).neg()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "written"),
+    [("cpu_q8", False), ("xnnpack_q8", True), ("vulkan_q8", True)],
+)
+def test_only_what_a_backend_makes_on_the_way_is_not_foretold(
+    tmp_path, recipe, written
+):
+    tokens = Dim("tokens", 1, 512)
+    method = Method("forward", (torch.zeros(64, 256),), dynamic={"x": {0: tokens}})
+    compile_program(Normed(), [method], recipe).save(tmp_path / "model.kvc")
+    with BundleFile.open(tmp_path / "model.kvc") as file:
+        (part,) = file.program.delegates
+        found = describe_footprint(file.program, {"tokens": 512})
+    laid_out = 0 if part.memory is MemoryKind.OPAQUE else 4 * 512 * 256
+    taken = found.backends - laid_out
+    assert (taken > part.workspace_nbytes - 2 * PAGE) == written
 
 
 def test_the_largest_capacity_is_the_last_that_fits(program):

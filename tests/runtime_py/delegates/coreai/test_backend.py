@@ -17,6 +17,7 @@ from coreai_device import ASKED, NumpyCoreAI, use_numpy_core_ai
 from kvc.compiler import compile_program
 from kvc.recipes import load_recipe
 from kvc.runtime import load
+from kvc.runtime.delegates.apart_calls import WEIGHTS
 from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.coreai import CoreAI, context
 from kvc.runtime.delegates.coreai.calls import convert_into
@@ -270,10 +271,10 @@ def test_all_functions_share_one_process_and_weights_are_written_once(
     monkeypatch.setattr(context, "MOST_TOGETHER", 1)
     with load(path) as program, program.session() as session:
         session.prefill(TOKENS[:, :4])
-        alone = (made[0].folder / context.WEIGHTS).stat().st_size
+        alone = (made[0].folder / WEIGHTS).stat().st_size
         session.decode(TOKENS[:, 4:5])
         assert ASKED.count("build") == 2
-        assert (made[0].folder / context.WEIGHTS).stat().st_size == alone
+        assert (made[0].folder / WEIGHTS).stat().st_size == alone
         packed = sum(blob.packed for blob in program.residency().blobs)
         assert 0 < packed <= alone
     assert ASKED[-2:] == ["forget", "forget"]

@@ -6,7 +6,7 @@ By numpy, and by Core AI where it is here.
 from collections.abc import Iterator
 from dataclasses import replace
 
-import coreai_here
+import library_here
 import numpy as np
 import pytest
 import torch
@@ -111,7 +111,7 @@ def context(request: pytest.FixtureRequest) -> Iterator[Context]:
         if request.param == "numpy":
             use_numpy_core_ai(patch)
         else:
-            coreai_here.check()
+            library_here.need("coreai")
         made = Context()
         yield made
         made.close()

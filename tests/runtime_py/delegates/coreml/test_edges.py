@@ -119,6 +119,31 @@ def test_what_lies_far_after_the_end_stays_hidden():
     check(list(run("call", **given(case)).values()), case)
 
 
+@pytest.mark.parametrize(
+    ("starts", "count", "mode", "lengths"),
+    [
+        ((2, 5), 1, "linear", None),
+        ((2, 3), 3, "linear", None),
+        ((0, 3), 3, "linear", (1, 2)),
+        ((1, 5), 3, "circular", None),
+        ((5, 4), 3, "circular", (2, 3)),
+        ((4, 2), 6, "circular", (0, 6)),
+    ],
+)
+def test_a_number_that_is_infinite_stays_in_its_slot(starts, count, mode, lengths):
+    cache, rows = rand(2, 1, 6, 4), rand(2, 1, count, 4)
+    cache[0, 0, 0, 2], rows[1, 0, 0, 3], rows[:, 0, -1, 1] = np.inf, -np.inf, np.inf
+    counted = None if lengths is None else index(*lengths)
+    written = cache, rows, index(*starts), 2, mode, counted, 0
+    case = Case("kvc::cache_update", written)
+    run = Interpreter([function_of(case)], lambda name: graph_of(case)[1][name].numpy())
+    (found,) = run("call", **given(case)).values()
+    wanted = case.eager()[0].numpy()
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(wanted))
+    assert not np.isnan(found).any()
+    check([found], case)
+
+
 class Named(nn.Module):
     """Has states whose names become the same word, one of them that of an input."""
 

@@ -6,7 +6,8 @@ coremltools knows of its operators, where it is installed.
 
 from pathlib import Path
 
-import coreml_here
+import coremltools_values
+import library_here
 import numpy as np
 import pytest
 from coreml_operators import WEIGHTS, check, function_of, given, graph_of
@@ -58,7 +59,7 @@ def test_an_operator_is_near_eager(case: Case) -> None:
 
 
 def test_coremltools_computes_what_eager_does(tmp_path: Path) -> None:
-    coreml_here.check()
+    library_here.need("coreml")
     chosen = {kind_of(case): case for case in HERE if case.op not in WEIGHTS}.values()
     cases = {f"call{number}": case for number, case in enumerate(chosen)}
     functions = [function_of(case, name) for name, case in cases.items()]
@@ -69,7 +70,7 @@ def test_coremltools_computes_what_eager_does(tmp_path: Path) -> None:
         inputs = {var.name: var.dtype for var in function.inputs}
         own = {n: a.astype(DTYPES[inputs[n]]) for n, a in given(case).items()}
         calls.append((function.name, own))
-    found, _ = coreml_here.computed(tmp_path / "m.mlpackage", calls, tmp_path)
+    found, _ = coremltools_values.computed(tmp_path / "m.mlpackage", calls, tmp_path)
     for made, case in zip(found, cases.values(), strict=True):
         check(list(made.values()), case)
 

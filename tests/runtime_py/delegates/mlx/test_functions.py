@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-import mlx_here
+import library_here
 import numpy as np
 import pytest
 import torch
@@ -19,7 +19,7 @@ from kvc.schema.ops import OPS, Aliasing
 
 @pytest.fixture(autouse=True)
 def _here() -> None:
-    mlx_here.check()
+    library_here.need("mlx")
 
 
 MORE = (

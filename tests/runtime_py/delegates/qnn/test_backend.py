@@ -15,6 +15,7 @@ from qnn_device import ASKED, NumpyDevice, use_numpy_device
 from kvc.compiler import compile_program
 from kvc.recipes import load_recipe
 from kvc.runtime import load
+from kvc.runtime.delegates.apart_calls import WEIGHTS
 from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.qnn import Qnn, context
 from kvc.runtime.delegates.qnn.context_file import read_contexts, write_contexts
@@ -360,10 +361,10 @@ def test_all_graphs_share_one_process_and_weights_are_written_once(
     monkeypatch.setattr(context, "Process", Counted)
     with load(path) as program, program.session() as session:
         session.prefill(TOKENS[:, :4])
-        alone = (made[0].folder / context.WEIGHTS).stat().st_size
+        alone = (made[0].folder / WEIGHTS).stat().st_size
         session.decode(TOKENS[:, 4:5])
         assert ASKED.count("build") == 2
-        assert (made[0].folder / context.WEIGHTS).stat().st_size == alone
+        assert (made[0].folder / WEIGHTS).stat().st_size == alone
         session.decode(TOKENS[:, 5:6])
     assert ASKED[-2:] == ["forget", "forget"]
     assert len(made) == 1

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+import library_here
 import numpy as np
 import pytest
 import qnn_fixed
-import qnn_here
 import torch
 from op_cases import Case
 from qnn_device import ASKED, use_numpy_device
@@ -200,7 +200,7 @@ def context(request: pytest.FixtureRequest) -> Iterator[Context]:
         if request.param == "numpy":
             use_numpy_device(patch)
         else:
-            qnn_here.check()
+            library_here.need("qnn")
         made = Context(75)
         yield made
         made.close()

@@ -5,9 +5,9 @@ On a device that is numpy, and on the library where it is here.
 
 from collections.abc import Iterator
 
+import library_here
 import numpy as np
 import pytest
-import qnn_here
 import torch
 from op_cases import CASES, Case
 from qnn_device import use_numpy_device
@@ -57,7 +57,7 @@ def context(request: pytest.FixtureRequest) -> Iterator[Context]:
         if request.param == "numpy":
             use_numpy_device(patch)
         else:
-            qnn_here.check()
+            library_here.need("qnn")
         made = Context(75)
         yield made
         made.close()

@@ -171,16 +171,27 @@ def test_a_maximum_with_a_constant_keeps_nan(first):
     _check_special(sketch, y, SPECIAL)
 
 
-def test_roots_and_logarithms_at_their_ends_are_what_is_stated():
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        ("sqrt", ()),
+        ("rsqrt", ()),
+        ("pow.Tensor_Scalar", (0.5,)),
+        ("pow.Tensor_Scalar", (-0.5,)),
+    ],
+)
+def test_roots_at_their_ends_are_torchs(op, arguments):
     sketch = Sketch()
-    x = sketch.input(4)
-    functions = ("sqrt", "rsqrt", "log")
-    native = Native(sketch, *(sketch(f"aten::{name}", x) for name in functions))
-    made = native(np.array([INF, 0, -1, NAN], np.float32), seq=1)
-    assert np.array_equal(made[0], [NAN, 0, NAN, NAN], equal_nan=True)
-    assert np.array_equal(made[1], [0, NAN, NAN, NAN], equal_nan=True)
-    assert made[2][0] > 88  # 88.4 or infinite, by the processor
-    assert np.array_equal(made[2][1:], [-INF, NAN, NAN], equal_nan=True)
+    y = sketch(f"aten::{op}", sketch.input(SEQ), *arguments)
+    _check_special(sketch, y, np.array([INF, 0, -1, NAN, -INF, 8e37, 1], np.float32))
+
+
+def test_logarithms_at_their_ends_are_what_is_stated():
+    sketch = Sketch()
+    native = Native(sketch, sketch("aten::log", sketch.input(4)))
+    (made,) = native(np.array([INF, 0, -1, NAN], np.float32), seq=1)
+    assert made[0] > 88  # 88.4 or infinite, by the processor
+    assert np.array_equal(made[1:], [-INF, NAN, NAN], equal_nan=True)
     native.close()
 
 

@@ -1,4 +1,4 @@
-"""What coremltools computes of a package: tests that need it are skipped without it."""
+"""What coremltools computes of a package, in a process of its own."""
 
 import json
 import subprocess
@@ -8,18 +8,6 @@ from pathlib import Path
 
 import mil_values
 import numpy as np
-import pytest
-
-from kvc.runtime.delegates.coreml.package import check_coremltools
-from kvc.schema.errors import MissingLibrary
-
-
-def check() -> None:
-    """Skip a test where coremltools is missing."""
-    try:
-        check_coremltools()
-    except MissingLibrary as error:
-        pytest.skip(str(error))
 
 
 def computed(

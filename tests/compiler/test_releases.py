@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvc.compiler.torch_range import is_tested, range_text
+from kvc.compiler.releases import TORCH, TRANSFORMERS
 from kvc.schema.errors import MissingTransformers
 
 ROOT = Path(__file__).parents[2]
@@ -16,17 +16,19 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("version", ["2.13.0", "2.13.1+cpu", "2.13.0+cu130"])
 def test_releases_in_the_range(version):
-    assert is_tested(version)
+    assert TORCH.has(version)
 
 
 @pytest.mark.parametrize("version", ["2.12.9", "2.14.0", "3.13.0", "2.130.0", "main"])
 def test_releases_outside_of_it(version):
-    assert not is_tested(version)
+    assert not TORCH.has(version)
 
 
 def test_the_requirement_is_the_same_range():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert settings["project"]["optional-dependencies"]["compile"] == [range_text()]
+    extras = settings["project"]["optional-dependencies"]
+    assert extras["compile"] == [str(TORCH)]
+    assert str(TRANSFORMERS) in extras["hf"]
 
 
 def test_another_torch_is_refused_with_its_remedy():
@@ -34,6 +36,16 @@ def test_another_torch_is_refused_with_its_remedy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "WrongTorch: torch 2.14.0+cpu is installed" in done.stderr
     assert "pip install 'torch>=2.13,<2.14'" in done.stderr
+
+
+def test_another_transformers_is_refused_with_its_remedy():
+    code = (
+        "import transformers; transformers.__version__ = '5.24.0'\n"
+        "import kvc.compiler.hugging_face"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "WrongTransformers: transformers 5.24.0 is installed" in done.stderr
+    assert "pip install 'transformers>=5.23,<5.24'" in done.stderr
 
 
 def test_what_transformers_need_is_said_as_it_is_required():

@@ -1,0 +1,144 @@
+"""The tables of methods and of delegates: the code of a program, and who runs it.
+
+`method_record` and `delegate_record` write them; `read_methods` and `read_delegates`
+read a buffer that the structural verifier has accepted.
+"""
+
+from kvc.schema.codec.graphs import GraphReader, graph_record
+from kvc.schema.codec.pools import (
+    Pool,
+    PoolWriter,
+    dim_fields,
+    read_dim,
+    read_updates,
+    update_fields,
+)
+from kvc.schema.codec.records import Record, TableReader, octets, u32
+from kvc.schema.model import Advance, Block, Delegate, MemoryKind, Method
+
+
+def method_record(method: Method, pool: PoolWriter) -> Record:
+    """Return the table of a method."""
+    return Record(
+        "Method",
+        {
+            "name": method.name,
+            "role": method.role,
+            "graph": graph_record(method.graph, pool),
+            "input_names": list(method.input_names),
+            "input_tree": method.input_tree,
+            "output_tree": method.output_tree,
+            "reads": u32(method.reads),
+            "writes": u32(method.writes),
+            "advances": [_advance_record(one, pool) for one in method.advances],
+            **update_fields(method.updates, pool),
+            "blocks": [_block_record(block, pool) for block in method.blocks],
+        },
+    )
+
+
+def _block_record(block: Block, pool: PoolWriter) -> Record:
+    graph = graph_record(block.graph, pool)
+    return Record("Block", {"graph": graph, **update_fields(block.updates, pool)})
+
+
+def _advance_record(advance: Advance, pool: PoolWriter) -> Record:
+    kind, tokens = dim_fields(advance.tokens, pool)
+    return Record(
+        "Advance",
+        {
+            "cursor": advance.cursor,
+            "tokens_kind": kind,
+            "tokens": tokens,
+            "lengths": advance.lengths,
+        },
+    )
+
+
+def delegate_record(delegate: Delegate) -> Record:
+    """Return the table of a delegate."""
+    return Record(
+        "Delegate",
+        {
+            "backend": delegate.backend,
+            "method": delegate.method,
+            "block": delegate.block,
+            "payload": octets(delegate.payload),
+            "names": u32(delegate.names),
+            "memory": int(delegate.memory),
+            "workspace_nbytes": delegate.workspace_nbytes,
+            "tail_nbytes": delegate.tail_nbytes,
+        },
+    )
+
+
+def read_methods(
+    table: TableReader, graphs: GraphReader, pool: Pool, path: str
+) -> tuple[Method, ...]:
+    """Return the methods in a table of a program or a variant.
+
+    Raises:
+        BadProgram: an id leads nowhere, or vectors do not fit each other.
+    """
+    children = table.children("methods")
+    return tuple(_read_method(one, graphs, pool, path) for one in children)
+
+
+def _read_method(
+    table: TableReader, graphs: GraphReader, pool: Pool, path: str
+) -> Method:
+    name = table.text("name")
+    where = f"method {name!r}"
+    return Method(
+        name=name,
+        role=table.text("role"),
+        graph=graphs.read(table.child("graph"), where),
+        input_names=tuple(table.texts("input_names")),
+        input_tree=table.text("input_tree"),
+        output_tree=table.text("output_tree"),
+        reads=tuple(table.integers("reads")),
+        writes=tuple(table.integers("writes")),
+        advances=tuple(
+            _read_advance(one, pool, path, where) for one in table.children("advances")
+        ),
+        updates=read_updates(table, pool, path, where),
+        blocks=tuple(
+            _read_block(block, graphs, pool, path, f"{where}, block {number}")
+            for number, block in enumerate(table.children("blocks"))
+        ),
+    )
+
+
+def _read_block(
+    table: TableReader, graphs: GraphReader, pool: Pool, path: str, where: str
+) -> Block:
+    return Block(
+        graph=graphs.read(table.child("graph"), where),
+        updates=read_updates(table, pool, path, where),
+    )
+
+
+def _read_advance(table: TableReader, pool: Pool, path: str, where: str) -> Advance:
+    return Advance(
+        cursor=table.number("cursor"),
+        tokens=read_dim(table, "tokens", pool, path, where),
+        lengths=table.optional_number("lengths"),
+    )
+
+
+def read_delegates(table: TableReader) -> tuple[Delegate, ...]:
+    """Return the delegates in a table of a program or a variant."""
+    return tuple(_read_delegate(one) for one in table.children("delegates"))
+
+
+def _read_delegate(table: TableReader) -> Delegate:
+    return Delegate(
+        backend=table.text("backend"),
+        method=table.number("method"),
+        block=table.number("block"),
+        payload=table.octets("payload"),
+        names=tuple(table.integers("names")),
+        memory=MemoryKind(table.number("memory")),
+        workspace_nbytes=table.number("workspace_nbytes"),
+        tail_nbytes=table.number("tail_nbytes"),
+    )

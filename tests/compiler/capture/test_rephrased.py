@@ -1,0 +1,66 @@
+"""Functions that capture replaces by others, against eager."""
+
+import torch
+from module_outcomes import Applied, outcome
+
+X = torch.arange(12.0).reshape(3, 4).sin()
+
+
+def _polygamma_in_place(x):
+    held = x * 2 + 3
+    held.t().polygamma_(1)
+    return held
+
+
+def test_polygamma_writes_over_what_it_is_given(tmp_path):
+    given = (X,)
+    found = outcome(Applied(_polygamma_in_place), given, {}, tmp_path / "a.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_nothing_is_taken_of_an_axis_from_where_a_tensor_says(tmp_path):
+    def nothing(x):
+        return x.narrow(1, (x > 0).sum() // 12, 0), torch.narrow(
+            x, 0, x[0, 0].long(), 0
+        )
+
+    found = outcome(Applied(nothing), (X,), {}, tmp_path / "b.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def _written_copies(x):
+    made = []
+    for copied in (
+        torch.permute_copy(x[None], (2, 0, 1)),
+        torch.t_copy(x),
+        torch.transpose_copy(x, 0, 1),
+    ):
+        copied.reshape(-1)[:5].zero_()
+        made.append(copied * 2)
+    return made
+
+
+def test_copies_of_turned_views_are_in_order_and_written_as_such(tmp_path):
+    found = outcome(Applied(_written_copies), (X,), {}, tmp_path / "d.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def _written_pieces(x):
+    held = x + 1
+    torch.unsafe_split(held, 3, dim=1)[0].zero_()
+    held.unsafe_split_with_sizes([1, 2])[0].fill_(7)
+    torch.unsafe_chunk(held, 3)[2].mul_(2)
+    return held
+
+
+def test_writes_into_unsafe_pieces_go_through_as_in_torch(tmp_path):
+    found = outcome(Applied(_written_pieces), (X,), {}, tmp_path / "e.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_a_dtype_is_converted_to_as_primitives_do(tmp_path):
+    def convert(x):
+        return torch.ops.prims.convert_element_type(x, torch.float64)
+
+    found = outcome(Applied(convert), (X,), {}, tmp_path / "c.kvc")
+    assert (found.kind, found.reason) == ("equal", "")

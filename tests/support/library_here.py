@@ -1,0 +1,35 @@
+"""Whether the library of a backend is here; tests that need it are skipped without."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from kvc.runtime.delegates.coreai.library import check_installed as check_coreai
+from kvc.runtime.delegates.coreml.package import check_coremltools
+from kvc.runtime.delegates.mlx.library import check_installed as check_mlx
+from kvc.runtime.delegates.qnn.library import check_installed as check_qnn
+from kvc.schema.errors import MissingLibrary
+
+_CHECKS: Mapping[str, Callable[[], object]] = {
+    "coreai": check_coreai,
+    "coreml": check_coremltools,
+    "mlx": check_mlx,
+    "qnn": check_qnn,
+}
+
+
+def is_here(backend: str) -> bool:
+    """Tell whether it is."""
+    try:
+        _CHECKS[backend]()
+    except MissingLibrary:
+        return False
+    return True
+
+
+def need(backend: str) -> None:
+    """Skip a test where it is not."""
+    try:
+        _CHECKS[backend]()
+    except MissingLibrary as error:
+        pytest.skip(str(error))
