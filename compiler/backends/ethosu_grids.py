@@ -20,6 +20,7 @@ from kvc.schema.ops import OPS, Aliasing
 
 _NORM, _PRODUCT, _LINEAR = "aten::rms_norm", "aten::mul.Tensor", "aten::linear"
 _FARTHER: Final = 2.0  # than the samples
+_NEVER: Final = 2.0**-20  # the scale of what is 0 in all samples: it coarsens no other
 
 
 def payload(partition: Partition, stored: Stored) -> bytes:
@@ -45,6 +46,8 @@ def payload(partition: Partition, stored: Stored) -> bytes:
 
 def _grid(found: Range, fine: bool) -> Grid:
     """Return a grid; those of int16 have no zero of their own, as TOSA demands."""
+    if found.low == found.high == 0:
+        return Grid(Stored.INT16 if fine else Stored.INT8, _NEVER)
     if fine:
         reach = Range(_FARTHER * found.low, _FARTHER * found.high)
         return symmetric(reach, Stored.INT16)

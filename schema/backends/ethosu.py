@@ -7,6 +7,8 @@ recipe says so.
 
 from typing import Final
 
+import numpy as np
+
 from kvc.schema.backends.operands import (
     Arguments,
     Operand,
@@ -28,6 +30,7 @@ CHECK_INDEX: Final = "kvc::check_index"  # the host makes it before the NPU runs
 ROTARY: Final = "kvc::rotary_embedding"
 # Operands that are integers in the model: a first slot, a valid length, an index.
 _POSITIONS: Final = {CACHE_UPDATE: 2, ATTENTION: 3, CHECK_INDEX: 0}
+_LARGEST: Final = float(np.finfo(np.float32).max)
 MAX_DEPTH: Final = 32_768  # int8 products whose sum is below 2 ** 30
 MAX_BIAS: Final = 1 << 30  # with these products, an int32
 FUNCTIONS: Final = (  # of one value: a table of 256 results
@@ -146,11 +149,18 @@ def _slice(arguments: Arguments, results: Results) -> str:
     return "" if arguments[4] == 1 else f"every {arguments[4]}th element"
 
 
+def _is_factor(given: object) -> bool:
+    """Tell whether a number is left out, or of float32 and not below 0."""
+    return given is None or (isinstance(given, int | float) and 0 <= given <= _LARGEST)
+
+
 def _normed(arguments: Arguments, results: Results) -> str:
-    x, axes, *_ = arguments
+    x, axes, _, epsilon = arguments
     width = operand(x).type.dims[-1]
     if axes != (width,) or not isinstance(width, int) or width > MAX_WIDTH:
         return f"a norm over {axes}"
+    if not _is_factor(epsilon):
+        return f"a norm with an epsilon of {epsilon}"
     return _constant(arguments, 2)
 
 
@@ -183,6 +193,8 @@ def _attention(arguments: Arguments, results: Results) -> str:
         return f"{heads} heads of {groups}, {width} wide"
     if isinstance(slots, int) and slots > MAX_SLOTS:
         return f"a cache of {slots} positions, and not at most {MAX_SLOTS}"
+    if not _is_factor(arguments[4]):
+        return f"scores multiplied by {arguments[4]}"
     causal, *others, layout = arguments[5:13]
     if causal is not True or layout != "linear":
         return "attention that is not causal, or over a ring"

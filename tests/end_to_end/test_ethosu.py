@@ -1,10 +1,6 @@
-"""The backend `ethosu`: from models to integers, and to files of NPUs."""
+"""The backend `ethosu`: from models to integers."""
 
-import io
-import json
-import zipfile
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +8,23 @@ import pytest
 import tiny_decoder
 import torch
 from click.testing import CliRunner
-from streaming_audio import CHANNELS, CausalStack
+from ethosu_models import (
+    MODELS,
+    PROMPT,
+    RECIPES,
+    compiled,
+    decoder,
+    noise,
+    partition_of,
+    samples,
+    stream,
+)
 from torch import nn
-from torch.nn import functional
 from tosa_reference import needs_tosa, reference
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import Program, load
-from kvc.runtime.calibration import Samples
-from kvc.runtime.delegates.ethosu import EthosU, vela
+from kvc.runtime.delegates.ethosu import EthosU
 from kvc.runtime.delegates.ethosu.backend import EthosUHandle
 from kvc.runtime.delegates.ethosu.evaluate import evaluate
 from kvc.runtime.delegates.ethosu.lowering import results_of, written_inputs
@@ -29,100 +33,10 @@ from kvc.schema.container import BundleFile
 from kvc.schema.errors import (
     BadBuckets,
     BadProgram,
-    BadSetting,
-    ExportFailed,
-    MissingLibrary,
     RangeUnbounded,
 )
 from kvc.schema.ops import OPS, Aliasing
 from kvc.tools.cli import main
-
-U85, U55 = "ethosu:u85-256", "ethosu:u55-128"
-needs_vela = pytest.mark.skipif(
-    find_spec("ethosu") is None, reason="no Vela here: pip install 'kvc[ethosu]'"
-)
-
-
-class Picture(nn.Module):
-    """A small network of pictures: convolutions of each kind, and a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 8, 3, stride=2, padding=1)
-        self.deep = nn.Conv2d(8, 16, 3, padding=(1, 2), dilation=(1, 2), groups=8)
-        self.last = nn.Conv2d(16, 4, 1, bias=False)
-        self.out = nn.Linear(4 * 6 * 6, 10)
-
-    def forward(self, x):
-        x = functional.relu(self.first(x))
-        x = functional.silu(self.deep(x))
-        return self.out(self.last(x).flatten(1))
-
-
-class Shapes(nn.Module):
-    """Moves elements in all ways, and computes with values of different ranges."""
-
-    def forward(self, x, y):
-        a, b = x.split([2, 4], 1)
-        joined = torch.cat([a.tanh(), 3 * b[:, 1:3] - y[0, 1]], 1)
-        turned = joined.permute(0, 2, 1) + y.unsqueeze(1).expand(1, 4, 4, 4)[0]
-        mixed = (turned * turned.transpose(0, 1).sigmoid()).clamp(-1.5, 2)
-        return mixed[:, -1], mixed.neg()
-
-
-class Gated(nn.Module):
-    """The feed-forward part of a decoder."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.up = nn.Linear(16, 32), nn.Linear(16, 32, bias=False)
-        self.down = nn.Linear(32, 16)
-
-    def forward(self, x):
-        return x + self.down(functional.gelu(self.gate(x)) * self.up(x))
-
-
-MODELS = {
-    "picture": (Picture, [(1, 3, 12, 12)]),
-    "shapes": (Shapes, [(4, 6, 4), (1, 4, 4)]),
-    "gated": (Gated, [(2, 3, 16)]),
-}
-
-
-def noise(shapes, seed=0, calls=4):
-    random = np.random.default_rng(seed)
-    return [random.standard_normal((calls, *one)).astype(np.float32) for one in shapes]
-
-
-RECIPES = "ethosu_a8w8", "ethosu_a16w8"
-
-
-def compiled(
-    folder: Path, name: str, recipe: str = RECIPES[0]
-) -> tuple[nn.Module, Path, list[np.ndarray]]:
-    torch.manual_seed(0)
-    kind, shapes = MODELS[name]
-    model, given = kind().eval(), noise(shapes)
-    example = tuple(torch.from_numpy(one[0]) for one in given)
-    method = Method("forward", example)
-    path = folder / f"{name}.kvc"
-    compile_program(
-        model, [method], recipe=recipe, calibrate=samples(folder, *given)
-    ).save(path)
-    return model, path, given
-
-
-def samples(folder: Path, *given: np.ndarray) -> Samples:
-    path = folder / "samples.npz"
-    np.savez(path, **dict(zip(("x", "y"), given, strict=False)))
-    return Samples(path)
-
-
-def partition_of(path: Path):
-    with BundleFile.open(path) as file:
-        (partition,) = file.program.delegates
-        method = file.program.methods[partition.method]
-        return partition, method.blocks[partition.block].graph
 
 
 def is_whole(path: Path) -> bool:
@@ -187,19 +101,6 @@ def test_the_host_computes_what_the_reference_model_does(tmp_path: Path, name, r
         found = evaluate(graph, inputs)
         wanted = reference(graph, inputs, tmp_path)
         assert [one.tolist() for one in found] == [one.tolist() for one in wanted]
-
-
-def stream(
-    folder: Path, recipe: str = RECIPES[0]
-) -> tuple[nn.Module, Path, np.ndarray]:
-    torch.manual_seed(0)
-    (given,) = noise([(1, CHANNELS, 8)], calls=12)
-    model, path = CausalStack().eval(), folder / "stream.kvc"
-    method = Method("forward", (torch.zeros(1, CHANNELS, 8),))
-    compile_program(
-        model, [method], recipe=recipe, calibrate=samples(folder, given)
-    ).save(path)
-    return model, path, given
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -277,26 +178,6 @@ def test_what_is_left_runs_on_the_host_and_says_why(tmp_path: Path):
         assert np.abs(found - wanted).max() < 0.1 * np.abs(wanted).max()
 
 
-def decoder(folder: Path) -> Path:
-    """Compile a decoder whose rest is for `cpu`, at some sizes."""
-    recipe, path = folder / "decoder.toml", folder / "decoder.kvc"
-    recipe.write_text(
-        '[backend]\nname = "ethosu"\nrest = "cpu"\n[buckets]\nseq = [1, 8]\n'
-    )
-    np.savez(folder / "tokens.npz", tokens=PROMPT)
-    spec = tiny_decoder.factory()
-    compile_program(
-        spec.model,
-        spec.methods,
-        recipe=str(recipe),
-        calibrate=Samples(folder / "tokens.npz"),
-    ).save(path)
-    return path
-
-
-PROMPT = np.random.default_rng(0).integers(0, 256, (8, 20))
-
-
 def test_of_a_decoder_linear_layers_gates_and_sums_are_taken(tmp_path: Path):
     path, plain = decoder(tmp_path), tmp_path / "plain.kvc"
     with BundleFile.open(path) as file:
@@ -318,18 +199,6 @@ def test_of_a_decoder_linear_layers_gates_and_sums_are_taken(tmp_path: Path):
             results.append(np.stack([prompt, session.decode(PROMPT[:1, 13:14])]))
     far = np.abs(results[0] - results[1]).max()
     assert 0 < far < 0.08 * np.abs(results[1]).max()
-
-
-@needs_vela
-def test_a_partition_is_exported_at_each_of_its_sizes(tmp_path: Path):
-    with load(decoder(tmp_path)) as program:
-        raw = program.pack(U85)[0].content()
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        told = json.loads(archive.read("report.json"))["partitions"]
-        files = {one["file"]: one["inputs"][0]["shape"] for one in told}
-        assert {*archive.namelist()} == {"report.json", *files}
-    assert files["partition0_seq=8.tflite"] == [1, 8, 32]
-    assert files["partition0_seq=1.tflite"] == [1, 1, 32]
 
 
 def test_sizes_need_buckets(tmp_path: Path):
@@ -355,136 +224,6 @@ def test_infinite_values_are_refused(tmp_path: Path):
             Exploding(), [Method("forward", (torch.zeros(2, 3),))],
             recipe="ethosu_a8w8", calibrate=samples(tmp_path, x),
         )  # fmt: skip
-
-
-@needs_vela
-@pytest.mark.parametrize("target", [U85, U55])
-def test_a_stream_is_compiled_for_an_npu_all_of_it(tmp_path: Path, target: str):
-    _, path, _ = stream(tmp_path)
-    with load(path) as program:
-        (made,) = program.pack(target)
-        raw = made.content()
-        assert program.pack(target)[0].content() == raw
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        assert archive.namelist() == ["report.json", "partition0.tflite"]
-        report = json.loads(archive.read("report.json"))
-        assert archive.read("partition0.tflite")[4:8] == b"TFL3"
-    (one,) = report["partitions"]
-    assert report["target"] == f"{target.partition(':')[2]}-vela5.2.0"
-    assert sorted(given["is"] for given in one["inputs"])[-1] == "state layers.2.past"
-    assert [made["is"] for made in one["outputs"]].count("output 0") == 1
-    assert one["cycles"] > 1000
-    assert one["macs"] > 500
-    assert 0 < one["sram_nbytes"] < 4096
-
-
-@needs_vela
-def test_dump_shows_what_an_exported_file_takes(tmp_path: Path):
-    _, path, _ = stream(tmp_path)
-    made, runner = str(tmp_path / "stream.zip"), CliRunner()
-    done = runner.invoke(main, ["export", str(path), "--target", U85, "-o", made])
-    assert done.exit_code == 0, done.output
-    shown = runner.invoke(main, ["dump", made]).output
-    assert "a file for u85-256-vela5.2.0" in shown
-    assert "partition0.tflite  forward" in shown
-    told = json.loads(runner.invoke(main, ["dump", made, "--json"]).output)
-    (one,) = told["exported"]["partitions"]
-    assert f"{one['cycles']:,}" in shown
-    refused = runner.invoke(main, ["dump", made, "--memory"])
-    assert "has no such tables" in refused.output
-
-
-def reported(**counts: int) -> bytes:
-    usual = dict.fromkeys(("sram_nbytes", "other_nbytes", "cycles", "macs"), 1)
-    one = {"file": "f", "method": "m", "inputs": [], "outputs": [], **usual, **counts}
-    return json.dumps({"target": "t", "partitions": [one]}).encode()
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("other.txt", b"{}", "report.json"),
-        ("report.json", b"[]", "damaged"),
-        ("report.json", b'{"target": 3, "partitions": []}', "3 is no str"),
-        ("report.json", b"[" * 100_000, "damaged"),
-        ("report.json", reported(sram_nbytes=10**400), "a count below 0 or above"),
-        ("report.json", reported(cycles=-1), "a count below 0 or above"),
-    ],
-)
-def test_dump_refuses_archives_that_are_no_exports(tmp_path, name, content, words):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr(name, content)
-    found = CliRunner().invoke(main, ["dump", str(tmp_path / "a.zip")])
-    assert isinstance(found.exception, SystemExit)
-    assert words in found.output
-
-
-def test_dump_refuses_an_encrypted_archive(tmp_path: Path):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("report.json", reported())
-    raw = bytearray((tmp_path / "a.zip").read_bytes())
-    raw[raw.rfind(b"PK\x01\x02") + 8] |= 1
-    raw[6] |= 1
-    (tmp_path / "a.zip").write_bytes(raw)
-    found = CliRunner().invoke(main, ["dump", str(tmp_path / "a.zip")])
-    assert isinstance(found.exception, SystemExit)
-    assert "encrypted" in found.output
-
-
-@needs_vela
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("name", MODELS)
-def test_models_are_compiled_for_both_npus(tmp_path: Path, name: str, recipe: str):
-    _, path, _ = compiled(tmp_path, name, recipe)
-    with load(path) as program:
-        for target in (U85, U55):
-            assert program.pack(target)[0].nbytes > 1000
-
-
-def test_an_unknown_target_is_refused_with_those_that_there_are(tmp_path: Path):
-    _, path, _ = stream(tmp_path)
-    with load(path) as program, pytest.raises(BadSetting, match="ethosu:u55-32, "):
-        program.pack("ethosu:u65-256")
-
-
-@pytest.mark.parametrize("found", [None, "4.0.0"])
-def test_a_missing_or_other_vela_is_refused_in_words(tmp_path, monkeypatch, found):
-    def version(name: str) -> str:
-        if found is None:
-            raise vela.PackageNotFoundError(name)
-        return found
-
-    monkeypatch.setattr(vela, "version", version)
-    _, path, _ = stream(tmp_path)
-    with load(path) as program, pytest.raises(MissingLibrary) as error:
-        program.pack(U85)
-    assert "pip install 'kvc[ethosu]'" in str(error.value)
-    assert (found or "it is not installed") in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("code", "seconds", "words"),
-    [
-        ("import os; os.abort()", 60, "Vela ended with -6"),
-        ("import sys; print('no such op'); sys.exit(3)", 60, "no such op"),
-        ("while True: pass", 0.5, "took more than 0.5 seconds"),
-        ("print('CPU operators = 1 (50.0%)')", 60, "left to a processor"),
-        ("print('CPU operators = 0 (0.0%)')", 60, "what Vela wrote cannot be read"),
-    ],
-)
-def test_a_compiler_that_crashes_or_hangs_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code, seconds, words
-):
-    monkeypatch.setattr(vela, "COMMAND", ("-c", code))
-    monkeypatch.setattr(vela, "SECONDS", seconds)
-    with pytest.raises(ExportFailed, match=words):
-        vela.compile_graph(b"", "ethos-u85-256", "u85", "a graph")
-
-
-@needs_vela
-def test_vela_refuses_a_damaged_file_without_harm():
-    with pytest.raises(ExportFailed):
-        vela.compile_graph(b"TOSA" * 40, "ethos-u85-256", "u85", "a graph")
 
 
 @pytest.mark.parametrize(

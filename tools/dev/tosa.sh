@@ -7,4 +7,4 @@ test -x .tosa/bin/tosa_reference_model || {
     "${PYTHON:-python3}" -m venv .tosa
     .tosa/bin/pip install --quiet tosa-tools==2026.8.0
 }
-python -m pytest -q tests/runtime_py/delegates/ethosu tests/end_to_end/test_ethosu.py
+python -m pytest -q tests/runtime_py/delegates/ethosu tests/end_to_end/test_ethosu*.py

@@ -22,6 +22,9 @@ _PLACES: Final = 1 << 16  # of differences of scores, from 0 on, in a table
 _ONE: Final = (1 << 15) - 1  # an exponential of 1
 _STEP: Final = 16 * math.log(2) / _PLACES  # of scores; the last place is 2 ** -16
 _HIDDEN: Final = 1 << 28  # steps by which a position that is not seen is lower
+_MOST_COARSER: Final = 16  # by a power of 2: one step then makes all the difference
+# A score: so all that is hidden is lower than all that is seen.
+_FARTHEST: Final = (1 << 27) - (1 << 17)
 
 
 def cache_update(values: LoweredValues, step: Instruction) -> str:
@@ -63,11 +66,29 @@ def attention(values: LoweredValues, step: Instruction) -> str:
     products = builder.matmul(queries, builder.transpose(keys, (0, 2, 1)))
     scaled = values.grid(q).scale * values.grid(k).scale * scale / _STEP
     reach = float(width * values.reach(q) * values.reach(k))
-    scores = values.rescaled(products, [scaled], Element.INT32, reach)
+    scores = _bounded(values, products, scaled, reach)
     apart = builder.reshape(scores, (groups, heads // groups, seq, slots))
     hidden = _hidden(values, length, seq, slots)
     weights = _exponentials(values, builder.arithmetic("ADD", apart, hidden))
     return _average(values, weights, v, step.results[0], (groups, rows, slots, depth))
+
+
+def _bounded(values: LoweredValues, products: str, scale: float, reach: float) -> str:
+    """Return int32: scores, which stay near 0 beside what hides them.
+
+    Those that could be too large for int32 have steps so much coarser, until they are
+    cut off.
+    """
+    builder, most = values.builder, scale * reach
+    coarser = min(max(0, math.frexp(most)[1] - 31), _MOST_COARSER)
+    steps = math.ldexp(scale, -coarser)
+    made = values.rescaled(products, [steps], Element.INT32, [reach])
+    if most <= _FARTHEST:
+        return made
+    bound = _FARTHEST >> coarser
+    made = builder.with_number("MAXIMUM", made, -bound)
+    made = builder.with_number("MINIMUM", made, bound)
+    return builder.with_number("LOGICAL_LEFT_SHIFT", made, coarser)
 
 
 def _hidden(values: LoweredValues, length: int, seq: int, slots: int) -> str:

@@ -5,6 +5,7 @@ products are int32; a function is a table of its results, between whose entries 
 lie on straight lines.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -24,6 +25,7 @@ from kvc.schema.graph import Instruction
 # Bits that sums of two grids are computed with, beside those of the values.
 _ROOM: Final = {Stored.INT8: 20, Stored.INT16: 13}
 _FINER: Final = 64  # steps of int16 in one of int8
+_SHIFTED: Final = {"aten::add.Scalar": 1, "aten::sub.Scalar": -1}
 _Bounds = tuple[float | None, float | None]
 # What cuts values off, which straight lines would round.
 _BOUNDED: Final[Mapping[str, Callable[..., _Bounds]]] = {
@@ -43,6 +45,11 @@ def function(values: LoweredValues, step: Instruction) -> str:
         return values.builder.table(values.name(x), table_of(computed, grid, made))
     if step.op in _BOUNDED:
         return _bounded(values, x, result, *_BOUNDED[step.op](*others))
+    if step.op in _SHIFTED:
+        by, alpha = others
+        assert isinstance(by, int | float)
+        assert isinstance(alpha, int | float)
+        return _shifted(values, x, result, _SHIFTED[step.op] * by * alpha)
     name, scale = _as_fine_int16(values, x)
     size = made.scale if made.stored is Stored.INT16 else made.scale / _FINER
     looked_up = values.builder.table(name, table_of_lines(computed, scale, size))
@@ -128,10 +135,43 @@ def _half(values: LoweredValues, name: str, part: int, half: int) -> str:
 def _bounded(
     values: LoweredValues, x: int, result: int, least: float | None, most: float | None
 ) -> str:
-    """Cut a value off at numbers of its own grid."""
-    grid, made = values.grid(x), values.without_zero(x)
-    for kind, bound in (("MAXIMUM", least), ("MINIMUM", most)):
+    """Cut a value off at numbers of its own grid, and of a finer result."""
+    coarse, fine = values.grid(x).scale, values.grid(result).scale
+    made = values.without_zero(x)
+    outward = (math.floor, math.ceil) if coarse > fine else (round, round)
+    made = _cut_off(values, made, (least, most), coarse, outward)
+    if coarse > fine:
+        made = values.rescaled(made, [coarse / fine], Element.INT32)
+        made = _cut_off(values, made, (least, most), fine, (round, round))
+        coarse = fine
+    return values.stored(made, result, [coarse])
+
+
+def _cut_off(
+    values: LoweredValues,
+    made: str,
+    bounds: _Bounds,
+    scale: float,
+    rounded: tuple[Callable[[float], int], Callable[[float], int]],
+) -> str:
+    """Cut int32 off at two numbers, in steps of a scale, each rounded in its way."""
+    for kind, bound, whole in zip(("MAXIMUM", "MINIMUM"), bounds, rounded, strict=True):
         if bound is not None:
-            steps = max(-(1 << 16), min(1 << 16, bound / grid.scale))
-            made = values.builder.with_number(kind, made, round(steps))
-    return values.stored(made, result, [grid.scale])
+            steps = max(-(1 << 16), min(1 << 16, bound / scale))
+            made = values.builder.with_number(kind, made, whole(steps))
+    return made
+
+
+def _shifted(values: LoweredValues, x: int, result: int, by: float) -> str:
+    """Add a number, on a grid of int32 that both values reach exactly enough.
+
+    Straight lines between entries of a table would be bent where these are cut off.
+    """
+    grid, made = values.grid(x), values.grid(result)
+    room = min(_ROOM[one.stored] for one in (grid, made))
+    size = 2 * max(grid.scale, made.scale) / (1 << room)
+    steps = max(-(1 << 29), min(1 << 29, by / size))
+    moved = values.without_zero(x, grid.scale / size)
+    return values.stored(
+        values.builder.with_number("ADD", moved, round(steps)), result, [size]
+    )

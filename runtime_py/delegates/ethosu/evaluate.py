@@ -49,7 +49,7 @@ def _rescale(
 ) -> Wide:
     shifted = (x - zero) * multiplier + (np.int64(1) << (shift - 1))
     result: Wide = (shifted >> shift) + out
-    return result
+    return result.reshape(x.shape)  # of no axis too, beside one multiplier
 
 
 def _convolution(

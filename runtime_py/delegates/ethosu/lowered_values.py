@@ -115,7 +115,11 @@ class LoweredValues:
         return 255 if self.grid(value).stored is Stored.INT8 else 1 << 15
 
     def stored(
-        self, made: str, result: int, scales: Sequence[float], reach: float = 0.0
+        self,
+        made: str,
+        result: int,
+        scales: Sequence[float],
+        reaches: Sequence[float] = (),
     ) -> str:
         """Bring int32 or int48 of some scales to the grid of a result.
 
@@ -123,7 +127,7 @@ class LoweredValues:
             made: the tensor.
             result: the value that it is to be.
             scales: one, or one for each of the last axis.
-            reach: the greatest number that the tensor has, of an int48.
+            reaches: of an int48, the greatest number that it has, for each scale.
 
         Raises:
             ScaleOutOfRange: a scale is more than integers express.
@@ -131,22 +135,21 @@ class LoweredValues:
         grid = self.grid(result)
         numbers = [scale / grid.scale for scale in scales]
         zeros = (0, grid.zero)
-        return self.rescaled(made, numbers, ELEMENTS[grid.stored], reach, zeros)
+        return self.rescaled(made, numbers, ELEMENTS[grid.stored], reaches, zeros)
 
     def rescaled(
         self,
         made: str,
         scales: Sequence[float],
         element: Element,
-        reach: float = 0.0,
+        reaches: Sequence[float] = (),
         zeros: tuple[int, int] = (0, 0),
     ) -> str:
         """Multiply int32 or int48 by numbers; see `stored`."""
         long = self.builder.element(made) is Element.INT48
-        most = (1 << 31) / reach if reach else float("inf")
-        for scale in scales:
-            if scale > most:  # what is above an int32 before it is clipped is undefined
-                raise ScaleOutOfRange(scale=scale, most=most)
+        for scale, reach in zip(scales, reaches, strict=bool(reaches)):
+            if scale * reach > 1 << 31:  # undefined, even where it is clipped then
+                raise ScaleOutOfRange(scale=scale, most=(1 << 31) / reach)
         numbers = [
             multiplier_of(scale, _SHORT_BITS) if long else multiplier_of(scale)
             for scale in scales

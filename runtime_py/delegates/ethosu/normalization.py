@@ -28,7 +28,9 @@ def rms_norm(values: LoweredValues, step: Instruction) -> str:
 
     With rows of q steps, moved or not, squares sum up to S 2 ** bits; S is
     m 2 ** (30 - 2 h), so that x / rms = q 2 ** h m ** -0.5 * sqrt(width / 2 ** bits)
-    / 2 ** 15: the scale is gone, but for epsilon.
+    / 2 ** 15: the scale is gone, but for epsilon. Where epsilon has more than 30 bits
+    beside the squares, both are made smaller by 4 ** halvings, and the root by 2 **
+    halvings.
     """
     builder, result = values.builder, step.results[0]
     x, weight, given = ref(step.arguments[0]), step.arguments[2], step.arguments[3]
@@ -36,14 +38,16 @@ def rms_norm(values: LoweredValues, step: Instruction) -> str:
     *outer, width = values.shape(x)
     bits = (width - 1).bit_length()
     steps = epsilon * width / (values.grid(x).scale ** 2 * (1 << bits))
+    halvings = max(0, (math.frexp(steps)[1] - _EPSILON_BITS + 1) // 2)
     numbers = builder.reshape(values.without_zero(x), (1, math.prod(outer), width))
-    numbers, added = _moved(builder, numbers, steps)
-    total = builder.arithmetic("ADD", _sum_of_squares(values, numbers, bits), added)
+    numbers, added = _moved(builder, numbers, math.ldexp(steps, -2 * halvings))
+    squares = _sum_of_squares(values, numbers, bits + 2 * halvings)
+    total = builder.arithmetic("ADD", squares, added)
     total = builder.with_number("MAXIMUM", total, 1)
     root, half = powers.inverse_root(builder, total)
     lifted = builder.arithmetic("LOGICAL_LEFT_SHIFT", numbers, half)
     made = builder.multiply(lifted, root, powers.ROOT_BITS)
-    scale = math.sqrt(width / (1 << bits)) / (1 << 15)
+    scale = math.ldexp(math.sqrt(width / (1 << bits)), -15 - halvings)
     if weight is not None:
         factors, factor_scale = _int16_of(values.constant(ref(weight)))
         shift = (bits + 1) // 2 + 1  # of 30 + bits / 2 bits
@@ -87,7 +91,7 @@ def _sum_of_squares(values: LoweredValues, numbers: str, bits: int) -> str:
     made = builder.matmul(
         builder.reshape(name, (rows, 1, width)), builder.reshape(name, (rows, width, 1))
     )
-    total = values.rescaled(made, [2.0**-bits], Element.INT32)
+    total = values.rescaled(made, [math.ldexp(1.0, -bits)], Element.INT32)
     return builder.reshape(total, (1, rows, 1))
 
 

@@ -33,8 +33,10 @@ def multiplier_of(scale: float, bits: int = _BITS) -> tuple[int, int]:
         bits: that the multiplier has, below 2 ** bits.
 
     Raises:
-        ScaleOutOfRange: it is greater than a shift of 2 allows.
+        ScaleOutOfRange: it is below 0, or greater than a shift of 2 allows.
     """
+    if not 0 <= scale < math.inf:
+        raise ScaleOutOfRange(scale=scale, most=2.0 ** (bits - _LEAST_SHIFT))
     fraction, exponent = math.frexp(scale)  # scale = fraction * 2 ** exponent
     multiplier, shift = round(fraction * (1 << bits)), bits - exponent
     if multiplier == 1 << bits:

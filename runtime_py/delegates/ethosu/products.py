@@ -4,7 +4,7 @@ In: an instruction with values on grids. Out: the tensor of its result. Sums are
 for int8, int48 for int16. TOSA's images are [n, height, width, channels].
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -93,14 +93,14 @@ class _Product:
         )
         scales = [float(one) for one in sums]
         result = self._step.results[0]
-        return self._values.stored(made, result, scales, self._reach(bias))
+        return self._values.stored(made, result, scales, self._reaches(bias))
 
-    def _reach(self, bias: Array) -> float:
-        """Return how large a sum of products of int16 becomes at most."""
+    def _reaches(self, bias: Array) -> Sequence[float]:
+        """Return how large a channel's sum of products of int16 becomes at most."""
         if self._grid.stored is not Stored.INT16:
-            return 0.0
-        each = np.abs(self.weight).reshape(len(self.weight), -1).sum(1)
-        return float((np.abs(bias) + each * (1 << 15)).max())
+            return ()
+        each = np.abs(self.weight).reshape(len(self.weight), -1).sum(1, np.int64)
+        return [float(one) for one in np.abs(bias) + each * (1 << 15)]
 
     def _bias(self) -> Doubles:
         """Return the bias, float64 [channels], or [1] of 0 for none."""

@@ -1,5 +1,7 @@
 """What the backend `ethosu` takes, and its words for what it does not."""
 
+import math
+
 import pytest
 
 from kvc.schema.backends.ethosu import (
@@ -43,6 +45,9 @@ LEFT = [
     (ATTENTION, 0, of(2, 4, 3, 8), "attention of"),
     (ATTENTION, 0, of(1, 3, 3, 8), "3 heads of 2"),
     (ATTENTION, 2, of(1, 2, 1 << 16, 8), "a cache of 65536 positions"),
+    (ATTENTION, 4, -0.5, "scores multiplied by -0.5"),
+    (ATTENTION, 4, math.nan, "scores multiplied by nan"),
+    (ATTENTION, 4, math.inf, "scores multiplied by inf"),
     (ATTENTION, 5, False, "not causal"),
     (ATTENTION, 6, 4, "a window"),
     (ATTENTION, 8, 30.0, "a window, a cap"),
@@ -51,6 +56,8 @@ LEFT = [
     (ATTENTION, 16, 1, "a window"),
     ("aten::rms_norm", 1, (3, 8), "a norm over"),
     ("aten::rms_norm", 2, of(8), "that is computed"),
+    ("aten::rms_norm", 3, -1e-5, "an epsilon of -1e-05"),
+    ("aten::rms_norm", 3, 1e300, "an epsilon of 1e+300"),
     (ROTARY, 2, of(3, 8), "angles"),
 ]
 RESULTS = [X.type]

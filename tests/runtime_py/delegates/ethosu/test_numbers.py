@@ -54,6 +54,12 @@ def test_a_scale_beyond_the_least_shift_is_refused():
         multiplier_of(2.0**30)
 
 
+@pytest.mark.parametrize("scale", [-0.5, np.inf, np.nan])
+def test_a_scale_that_no_multiplier_has_is_refused(scale: float):
+    with pytest.raises(ScaleOutOfRange):
+        multiplier_of(scale)
+
+
 def test_a_table_has_the_results_of_all_integers():
     found = table_of(FUNCTIONS["aten::relu"], GRID, GRID)
     assert found.dtype == np.int8
