@@ -47,30 +47,10 @@ from kvc.compiler.ir import Method as IrMethod
 from kvc.compiler.ir import Node, Program
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, control_of, entries
 from kvc.compiler.ir.text import program_text
-from kvc.compiler.passes import Pass, run_passes
-from kvc.compiler.passes.append_to_caches import AppendToCaches
+from kvc.compiler.passes import run_passes
 from kvc.compiler.passes.base import check
-from kvc.compiler.passes.dedupe_constants import DedupeConstants
-from kvc.compiler.passes.divide_matrices import DivideMatrices
+from kvc.compiler.passes.choosing import passes_for
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
-from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
-from kvc.compiler.passes.forward_copies import ForwardCopies
-from kvc.compiler.passes.fuse_glus import FuseGlus
-from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
-from kvc.compiler.passes.fuse_rotary_embeddings import FuseRotaryEmbeddings
-from kvc.compiler.passes.gather_products import GatherProducts
-from kvc.compiler.passes.lend_whole_memory import LendWholeMemory
-from kvc.compiler.passes.linear_products import LinearProducts
-from kvc.compiler.passes.materialize_views import MaterializeViews
-from kvc.compiler.passes.narrow_caches import NarrowCaches
-from kvc.compiler.passes.quantize_caches import QuantizeCaches
-from kvc.compiler.passes.quantize_weights import QuantizeWeights
-from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
-from kvc.compiler.passes.select_early import SelectEarly
-from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
-from kvc.compiler.passes.sink_indices import SinkIndices
-from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
-from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.compiler.position_limit import check_max_length, limited
 from kvc.compiler.requests import check_mapping, check_request
 from kvc.compiler.roles import check_roles
@@ -181,7 +161,7 @@ def _made_by(
 ) -> Emitted:
     """Return what a recipe makes of an imported program."""
     program = with_buckets(imported, recipe)
-    program, _ = run_passes(passes_for(recipe), program)
+    program, _ = run_passes(passes_for(recipe, backends), program)
     program = DropDeadCode().run(declare(program))
     check(program, "declaring states")
     report("lower", 0, 1)
@@ -226,46 +206,6 @@ def _capture_all(
                 raise
             raise advised from error
     return tuple(captured)
-
-
-def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
-    """Return the passes of a recipe before lowering, in order."""
-    passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
-    passes += [LendWholeMemory(), DropIdleWrites(), WriteThroughViews(), SinkIndices()]
-    passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
-    if _selects_early(recipe):
-        passes.append(SelectEarly())
-    if recipe.cache == "int8":
-        passes += [DropDeadCode(), QuantizeCaches()]
-    elif recipe.cache == "float16":
-        passes += [DropDeadCode(), NarrowCaches()]
-    embedding = recipe.embedding == "int8"
-    stored = recipe.linear != "float32" or recipe.weights != "float32"
-    if stored or recipe.backend == "cpu":
-        passes.append(LinearProducts())
-    if stored:
-        passes.append(DivideMatrices())
-    if recipe.linear != "float32" or embedding:
-        passes.append(QuantizeWeights(recipe.linear, embedding, recipe.keep))
-    if recipe.weights == "bfloat16":
-        passes.append(StoreBfloat16(recipe.keep))
-    passes.append(ShareEqualNodes())
-    if "cpu" in (recipe.backend, recipe.rest):
-        passes += [FuseRotaryEmbeddings(), DropDeadCode()]
-    if recipe.backend == "cpu":
-        passes += [FuseGlus(), GatherProducts()]
-    passes += [MaterializeViews(), DropDeadCode()]
-    return tuple(passes)
-
-
-def _selects_early(recipe: Recipe) -> bool:
-    """Tell whether places that nothing reads are left out.
-
-    Without a backend results have the bits of eager, whose products of one row are
-    rounded otherwise; and ranges are found over all places.
-    """
-    backends = _backends_of(recipe)
-    return bool(backends) and not any(each.calibrated for each in backends)
 
 
 def _backends_of(recipe: Recipe) -> tuple[Backend, ...]:

@@ -8,7 +8,7 @@ import torch
 from small_models import IndexCopyCache
 
 from kvc.compiler import Method, compile_program
-from kvc.compiler.pipeline import passes_for
+from kvc.compiler.passes.choosing import passes_for
 from kvc.recipes import load_recipe
 from kvc.schema.errors import CompileError, UnknownRecipe
 
@@ -115,7 +115,9 @@ def test_the_provenance_depends_on_the_program_alone():
 
 
 def test_a_recipe_chooses_its_passes():
-    names = [p.name for p in passes_for(load_recipe("bf16"))]
+    names = [p.name for p in passes_for(load_recipe("bf16"), ())]
     assert "store-bfloat16" in names
     assert "quantize-weights" not in names
-    assert "quantize-weights" in [p.name for p in passes_for(load_recipe("xnnpack_q8"))]
+    assert "quantize-weights" in [
+        p.name for p in passes_for(load_recipe("xnnpack_q8"), ())
+    ]

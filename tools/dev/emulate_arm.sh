@@ -18,8 +18,8 @@ if ! [ -e "$folder/complete" ]; then
     -o Dir::Cache="$folder/cache")
   "${apt[@]}" update
   "${apt[@]}" install --download-only -y --no-install-recommends python3 libstdc++6
-  for package in "$folder"/cache/archives/*.deb; do dpkg-deb -x "$package" "$folder/root"; done
-  version=$(cd "$folder/root/usr/bin" && echo python3.*)
+  for package in "$folder"/cache/archives/*.deb; do dpkg-deb -x "$package" "$folder/system"; done
+  version=$(cd "$folder/system/usr/bin" && echo python3.*)
   "$python" -m pip install -q --target "$folder/site" --only-binary=:all: --no-deps \
     --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 \
     --python-version "${version#python}" numpy ml_dtypes flatbuffers
@@ -38,9 +38,9 @@ aarch64-linux-gnu-g++ -std=c++17 -O3 -fPIC -shared -fwrapv -fvisibility=hidden \
   -o "$native/_kernels.abi3.so" runtime_py/native/*.cc -pthread
 
 "$python" tools/dev/replay.py record "$folder/recorded"
-export PYTHONHOME=$folder/root/usr PYTHONPATH=$folder/tree:$folder/site
-arm=(qemu-aarch64-static -L "$folder/root")
-replay=("$folder"/root/usr/bin/python3.* tools/dev/replay.py replay "$folder/recorded")
+export PYTHONHOME=$folder/system/usr PYTHONPATH=$folder/tree:$folder/site
+arm=(qemu-aarch64-static -L "$folder/system")
+replay=("$folder"/system/usr/bin/python3.* tools/dev/replay.py replay "$folder/recorded")
 for processor in neon_dot neon portable; do
   KVC_PROCESSOR=$processor "${arm[@]}" "${replay[@]}"
 done

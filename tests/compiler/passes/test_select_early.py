@@ -10,14 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kvc.compiler import Method
+from kvc.compiler.backends.cpu import Cpu
 from kvc.compiler.capture import capture
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.ir import Node
+from kvc.compiler.passes.choosing import passes_for
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
 from kvc.compiler.passes.select_early import SelectEarly
-from kvc.compiler.pipeline import passes_for
 from kvc.recipes import load_recipe
 
 torch.manual_seed(0)
@@ -102,7 +103,7 @@ def answers_as_eager(step: Step, folder: Path) -> None:
     """Assert that a step gives what eager does, by a recipe that has the pass."""
     model, method = Stepping(step), Method("forward", args=(X,))
     calls = [("forward", (X,)), ("forward", (X.flip(1),))]
-    assert SelectEarly() in passes_for(load_recipe("cpu_fp32"))
+    assert SelectEarly() in passes_for(load_recipe("cpu_fp32"), [Cpu({})])
     run_both(model, [method], calls, folder, "cpu_fp32", atol=1e-5)
 
 
