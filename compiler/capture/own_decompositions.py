@@ -103,8 +103,8 @@ def _pairwise_distances(self: Tensor, p: float = 2) -> object:
     count: int | torch.SymInt = self.shape[0]
     if not isinstance(count, int) or count > _MOST_ROWS:
         return _LEFT
-    if count < 2:
-        return self.new_zeros((0,))
+    if count < 2 or 0 in self.shape[1:]:
+        return self.new_zeros((count * (count - 1) // 2,))
     rows, columns = _pairs([(i + 1, count) for i in range(count)], torch.int64)
     if p == math.inf:  # NaN is the greatest to `pdist`, and nothing to `cdist`
         return (self[rows] - self[columns]).abs().amax(-1)
@@ -384,9 +384,12 @@ def _search_number(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    number = sorted_sequence.new_full((), self)
+    """Search in the dtype that torch has for both: a fraction is none of integers."""
+    common = torch.result_type(sorted_sequence, self)
+    kind = torch.int64 if isinstance(self, int) else torch.float64
+    number = torch.full((), self, dtype=kind).to(common)
     kept = {"out_int32": out_int32, "right": right, "side": side, "sorter": sorter}
-    return torch.searchsorted(sorted_sequence, number, **kept)  # type: ignore[arg-type]  # by name
+    return torch.searchsorted(sorted_sequence.to(common), number, **kept)  # type: ignore[arg-type]  # by name
 
 
 def _softmax_backward(

@@ -34,6 +34,7 @@ CASES = {
     "pdist of infinite numbers": lambda x: [
         functional.pdist(torch.where(x > 0.9, each, x), p) for each in (math.inf, math.nan) for p in (1.5, math.inf)
     ],
+    "pdist without features": lambda x: [functional.pdist(x[:, :0], p) for p in (0, 1.5, math.inf)],
     "pdist of many rows that are close": lambda x: functional.pdist(
         100 + x.flatten()[:, None].repeat(3, 2).cumsum(0) * 1e-2
     ),
@@ -68,6 +69,12 @@ CASES = {
     "searchsorted from the left": lambda x: torch.searchsorted(x.sort().values, x, side="left"),
     "searchsorted in the order of a sorter": lambda x: torch.searchsorted(x, x.flip(0), sorter=x.argsort(-1), right=True),
     "searchsorted of a number": lambda x: [torch.searchsorted(x[0].sort().values, 0.5, right=r) for r in (True, False)],
+    "searchsorted of a number among integers": lambda x: [
+        torch.searchsorted(x[0].argsort(), 0.5),
+        torch.searchsorted(x[0].argsort(), -0.5, side="right"),
+        torch.searchsorted(x[0].argsort().byte(), 258),
+        torch.searchsorted(x[0].argsort().sort().values, x),
+    ],
     "a mask of where to add": lambda x: [
         torch.index_put(x, (x > 0,), torch.tensor(2.0), accumulate=True),
         torch.index_put(x, (x[:, 0] > 0,), x[1], accumulate=True),
