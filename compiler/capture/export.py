@@ -25,6 +25,7 @@ from kvc.compiler.capture.failures import place_of_failure, words_of
 from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
 from kvc.compiler.capture.guard import unseen
 from kvc.compiler.capture.interrupts import raise_interrupt
+from kvc.compiler.capture.kept_layouts import keep_layouts
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
 from kvc.compiler.capture.lost_updates import refuse_lost_updates, unused_kept
@@ -238,6 +239,7 @@ def _trace(
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)
         bounds = bounds_of(method.name, exported, lookups)
+        keep_layouts(exported)
         functional: ExportedProgram = exported.run_decompositions(decompositions())
         without_complex(method.name, functional)
         return functional, bounds

@@ -9,12 +9,10 @@ function. Out: its result, computed by functions that torch traces for all sizes
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import torch
 from torch import SymInt, Tensor
 from torch.nn import functional
-from torch.utils._pytree import tree_map_only
 
 from kvc.compiler.capture.fourier import FOURIER
 from kvc.compiler.capture.questions import claim
@@ -108,27 +106,11 @@ def _unsafe_split(
     x: Tensor, into: Size | Sequence[Size], dim: int = 0
 ) -> Sequence[Tensor]:
     """Split into views, as torch does, which writes go through."""
-    made: Sequence[Tensor] = x.split(into, dim)  # type: ignore[no-untyped-call]
-    return made
+    return _split(x, into, dim) or x.split(into, dim)  # type: ignore[no-untyped-call]
 
 
 def _unsafe_chunk(x: Tensor, into: int, dim: int = 0) -> Sequence[Tensor]:
-    return x.chunk(into, dim)
-
-
-def _copied(view: Callable[..., object]) -> Callable[..., object]:
-    """Return what copies what a view shows, in the order of its elements.
-
-    torch's trace has copies in the order of the view's memory.
-    """
-
-    def copied(*args: object, **kwargs: object) -> object:
-        if kwargs:
-            return None
-        whole = partial(torch.clone, memory_format=torch.contiguous_format)
-        return tree_map_only(Tensor, whole, view(*args))
-
-    return copied
+    return _chunk(x, into, dim) or x.chunk(into, dim)
 
 
 def _one(setting: int | Sequence[int]) -> int:
@@ -165,9 +147,6 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     Tensor.unsafe_split_with_sizes: _unsafe_split,
     torch.unsafe_chunk: _unsafe_chunk,
     Tensor.unsafe_chunk: _unsafe_chunk,
-    torch.permute_copy: _copied(torch.permute),
-    torch.t_copy: _copied(torch.t),
-    torch.transpose_copy: _copied(torch.transpose),
     functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
     **RECURRENT,

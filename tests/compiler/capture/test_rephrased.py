@@ -1,7 +1,11 @@
 """Functions that capture replaces by others, against eager."""
 
 import torch
+from eager_parity import run_both
 from module_outcomes import Applied, outcome
+from torch import Tensor, nn
+
+from kvc.compiler import Dim, Method
 
 X = torch.arange(12.0).reshape(3, 4).sin()
 
@@ -56,6 +60,22 @@ def _written_pieces(x):
 def test_writes_into_unsafe_pieces_go_through_as_in_torch(tmp_path):
     found = outcome(Applied(_written_pieces), (X,), {}, tmp_path / "e.kvc")
     assert (found.kind, found.reason) == ("equal", "")
+
+
+class Unsafe(nn.Module):
+    """Writes into unsafe pieces of a size that only a call knows."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        held = x + 1
+        torch.unsafe_chunk(held, 2)[0].mul_(3)
+        first, *_ = held.unsafe_split(2, dim=0)
+        return held, first.neg_()
+
+
+def test_unsafe_pieces_may_be_of_dynamic_sizes(tmp_path):
+    method = Method("forward", (X,), dynamic={"x": {0: Dim("rows", 3, 4)}})
+    calls = [("forward", (torch.ones(rows, 4),)) for rows in (3, 4)]
+    run_both(Unsafe(), [method], calls, tmp_path)
 
 
 def test_a_dtype_is_converted_to_as_primitives_do(tmp_path):

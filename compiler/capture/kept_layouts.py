@@ -1,0 +1,88 @@
+"""Keep results laid out as the trace saw them where something is written through views.
+
+torch tells by strides whether `x.reshape(-1)` is a view of x. Where the operator that
+made x is then computed by others, whose result has other strides, the same call would
+be a copy, and what is written through it would be lost. In: a trace that still writes.
+Out: the same, in which such results are copied into the layout that they had.
+"""
+
+import operator
+
+import torch
+from torch import Tensor, fx
+from torch._prims_common import is_contiguous_or_false
+from torch.export import ExportedProgram
+from torch.fx.node import Argument
+
+_aten = torch.ops.aten
+# Views of some layouts, copies or errors for others.
+_BY_LAYOUT = {
+    _aten.contiguous.default,
+    _aten.flatten.using_ints,
+    _aten.ravel.default,
+    _aten.reshape.default,
+    _aten.reshape_as.default,
+    _aten.view.default,
+    _aten.view_as.default,
+}
+
+
+def keep_layouts(exported: ExportedProgram) -> None:
+    """Copy what is written, and seen through a view that its layout allows."""
+    for module in exported.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            _keep(module)
+
+
+def _keep(module: fx.GraphModule) -> None:
+    nodes = [*module.graph.nodes]
+    written = {memory for node in nodes for memory in _written(node)} - {None}
+    seen = [node for node in nodes if node.target in _BY_LAYOUT]
+    makers = [_maker(node) for node in seen if _memory(node) in written]
+    for maker in dict.fromkeys(makers):
+        if maker.op == "call_function" and is_contiguous_or_false(maker.meta["val"]):
+            _lay_out(maker)
+    if makers:
+        module.recompile()
+
+
+def _written(node: fx.Node) -> list[object]:
+    """Return the memory of what a call writes into."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    names = [each.name for each in node.target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    into = [
+        given.get(each.name)
+        for each in node.target._schema.arguments
+        if each.alias_info is not None and each.alias_info.is_write
+    ]
+    return [_memory(each) for each in into if isinstance(each, fx.Node)]
+
+
+def _memory(node: fx.Node) -> object:
+    """Return the memory of a node's tensor, None where it has none of its own."""
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return None
+    return value.untyped_storage()._cdata
+
+
+def _maker(node: fx.Node) -> fx.Node:
+    """Return the node that made the memory which a node's tensor lies in."""
+    memory = _memory(node)
+    while True:
+        call = node.args[0] if node.target is operator.getitem else node
+        whole = call.args[0] if isinstance(call, fx.Node) and call.args else None
+        if not isinstance(whole, fx.Node) or _memory(whole) != memory:
+            return node
+        node = whole
+
+
+def _lay_out(maker: fx.Node) -> None:
+    """Let all that read a node's tensor, which lies in order, read a copy in order."""
+    order: dict[str, Argument] = {"memory_format": torch.contiguous_format}
+    with maker.graph.inserting_after(maker):
+        copy = maker.graph.call_function(_aten.clone.default, (maker,), order)
+    copy.meta.update(maker.meta)
+    maker.replace_all_uses_with(copy, lambda user: user is not copy)
