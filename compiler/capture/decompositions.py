@@ -102,7 +102,10 @@ def _copies() -> Iterator[tuple[torch._ops.OperatorBase, Decomposition]]:
 
 
 def _cloned(view: Decomposition) -> Decomposition:
+    """Return what copies what a view shows, in the order of its elements."""
+    whole = functools.partial(torch.clone, memory_format=torch.contiguous_format)
+
     def copy(*args: object, **kwargs: object) -> object:
-        return tree_map_only(Tensor, torch.clone, view(*args, **kwargs))
+        return tree_map_only(Tensor, whole, view(*args, **kwargs))
 
     return copy

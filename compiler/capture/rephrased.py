@@ -21,6 +21,7 @@ from kvc.compiler.capture.renormed import bounded_embedding
 from kvc.compiler.capture.resampled import interpolate
 from kvc.compiler.capture.signal_windows import WINDOWS
 
+_aten = torch.ops.aten
 Size = int | SymInt
 Pieces = Sequence[Tensor]
 
@@ -120,6 +121,7 @@ def _one(setting: int | Sequence[int]) -> int:
 # torch's names of parameters, and those here.
 _NAMES = {
     "input": "x",
+    "self": "x",
     "tensor": "x",
     "split_size_or_sections": "into",
     "split_size": "into",
@@ -143,10 +145,16 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     Tensor.polygamma_: _polygamma_,
     torch.unsafe_split: _unsafe_split,
     Tensor.unsafe_split: _unsafe_split,
+    _aten.unsafe_split: _unsafe_split,
+    _aten.unsafe_split.Tensor: _unsafe_split,
     torch.unsafe_split_with_sizes: _unsafe_split,
     Tensor.unsafe_split_with_sizes: _unsafe_split,
+    _aten.unsafe_split_with_sizes: _unsafe_split,
+    _aten.unsafe_split_with_sizes.default: _unsafe_split,
     torch.unsafe_chunk: _unsafe_chunk,
     Tensor.unsafe_chunk: _unsafe_chunk,
+    _aten.unsafe_chunk: _unsafe_chunk,
+    _aten.unsafe_chunk.default: _unsafe_chunk,
     functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
     **RECURRENT,

@@ -49,11 +49,22 @@ def test_copies_of_turned_views_are_in_order_and_written_as_such(tmp_path):
     assert (found.kind, found.reason) == ("equal", "")
 
 
+def test_copies_of_turned_views_have_other_views(tmp_path):
+    def viewed(x):
+        copies = torch.permute_copy(x, (1, 0)), torch.select_copy(x[None].mT, 0, 0)
+        return [each.view(-1) for each in copies]
+
+    found = outcome(Applied(viewed), (X,), {}, tmp_path / "f.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
 def _written_pieces(x):
     held = x + 1
     torch.unsafe_split(held, 3, dim=1)[0].zero_()
     held.unsafe_split_with_sizes([1, 2])[0].fill_(7)
     torch.unsafe_chunk(held, 3)[2].mul_(2)
+    torch.ops.aten.unsafe_split(held, 1)[1].neg_()
+    torch.ops.aten.unsafe_chunk.default(self=held, chunks=2, dim=1)[0].add_(1)
     return held
 
 
