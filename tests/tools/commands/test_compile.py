@@ -8,7 +8,9 @@ from calibrated_backend import recipe, register_fixed_point
 from click.testing import CliRunner
 from named_bytes import SMALL, save_data
 
+from kvc.schema.container import BundleFile
 from kvc.tools.cli import main
+from kvc.tools.text import size
 
 
 def test_the_closing_table_says_what_was_made(kvc, tmp_path):
@@ -33,6 +35,13 @@ def test_the_closing_table_says_what_was_made(kvc, tmp_path):
         "time",
     ]
     assert any("decode: 1 partition, none left to PyTorch" in line for line in lines)
+    with BundleFile.open(out) as file:
+        inside = {
+            file.program.methods[part.method].name: size(part.workspace_nbytes)
+            for part in file.program.delegates
+        }
+    told = ", ".join(f"{method} {nbytes}" for method, nbytes in inside.items())
+    assert any(line.endswith(f" inside partitions ({told})") for line in lines)
 
 
 def test_quiet_is_quiet(kvc, tmp_path):
