@@ -165,6 +165,8 @@ def compile_command(
         )
     budgets = _budgets(max_file, max_ram, max_state, at)
     source = Path(model) if Path(model).is_dir() else None
+    if source is None:
+        refuse_options(options, model)
     default = _RECIPE if source is None else _FOLDERS_RECIPE
     recipes = load_recipes(recipe or default, cache_dtype)
     path = check_bundle_output(
