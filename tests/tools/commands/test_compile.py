@@ -305,6 +305,7 @@ def test_the_model_may_make_the_samples(kvc, tmp_path, monkeypatch):
     made = ("tiny_decoder:factory", "--recipe", recipe(tmp_path), "-o", tmp_path / "a")
     result = kvc("compile", *made, "--calibrate", "generated")
     assert result.exit_code == 0, result.output
+    assert "generate: text 1 of 8" in result.stderr
 
 
 def test_samples_are_refused_before_the_work(kvc, tmp_path):
