@@ -102,7 +102,7 @@ class Budgets:
             return ""
         sizes = {key: n for key, n in self.sizes.items() if key not in (name, TOKENS)}
         found = largest_footprint(program, sizes, most, counted)
-        if found is None:
+        if isinstance(found, int):
             return ""
         number = found.sizes[name]
         return f"{escape(name)}={number:,} would fit, for all that it holds"

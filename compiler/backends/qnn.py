@@ -1,6 +1,6 @@
-"""The backend `qnn`, ahead of time: chooses what may be computed in float16.
+"""The backend `qnn`, ahead of time: chooses what becomes float16, or integers.
 
-With the option `activations = "uint16"`, on integers, whose grids samples give.
+Integers are for the option `activations = "uint16"`; samples give their grids.
 
 Products and what follows from them are taken. What no product feeds is left to others:
 positions, angles and tables that numbers of tokens are made of need more than float16

@@ -1,4 +1,4 @@
-"""Replace functions that torch traces for one size only, or by operators kvc has not.
+"""Replace functions that torch traces for one size only, or by operators kvc lacks.
 
 torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
 (`recurrent`) in code that turns a dynamic size into a number; Fourier transforms

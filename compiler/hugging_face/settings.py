@@ -1,8 +1,8 @@
 """Sizes of caches and of prompt chunks: asked for, or found in the model's settings.
 
 In: a `CacheConfig`, the model's configuration, its generation settings. Out: `Sizes`.
-Those of an encoder are apart from the decoder's.
 The caller's wishes come first, then generation_config.json, then the model's own limit.
+Those of an encoder are apart from the decoder's.
 """
 
 from collections.abc import Mapping, Sequence

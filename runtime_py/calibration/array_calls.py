@@ -57,7 +57,7 @@ def call_with(arrays: Arrays, program: Program, progress: Progress) -> int:
                 raise BadSamples(source=arrays.source, reason=reason)
     with program.session() as session:
         for turn in range(count):
-            progress("calibrate", turn, count)
+            progress("calibrate", turn, count, f"call {turn + 1} of {count}")
             for one in calls:
                 try:
                     session.call(one.method.name, **one.arguments(turn))

@@ -68,7 +68,8 @@ def generate_sequences(source: str, program: Program, progress: Progress) -> Seq
     length = _length(program)
     with program.session() as session:
         for number in range(_GENERATED):
-            progress("generate", number, _GENERATED)
+            item = f"text {number + 1} of {_GENERATED}"
+            progress("generate", number, _GENERATED, item)
             session.reset()
             made.append(_generated(session, random, length))
     return made
@@ -103,7 +104,8 @@ def run_sequences(
     with program.session() as session:
         sizes = _prefill_sizes(session)
         for number, tokens in enumerate(sequences):
-            progress("calibrate", number, len(sequences))
+            item = f"text {number + 1} of {len(sequences)}"
+            progress("calibrate", number, len(sequences), item)
             _run_sequence(source, session, tokens)
             for one in sizes:
                 _run_prefill(session, one, tokens)

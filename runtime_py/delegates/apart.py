@@ -1,4 +1,4 @@
-"""Ask a process that calls a library of others.
+"""Ask a process that calls a vendor's library.
 
 In: requests of `serving.py`, and the script whose `Work` answers them. Out: answers.
 All calls of such a library are made there: it is large, perhaps closed, and may end its

@@ -1,4 +1,4 @@
-"""Run a partition whose operands and results lie on the host, by a library of others.
+"""Run a partition that has its operands and results on the host, by a vendor's library.
 
 In: a call of a plan, which has memory that the library sees, and the partition's
 arrays. Out: a function that fills that memory, has the library run, and writes what

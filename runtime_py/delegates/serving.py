@@ -1,4 +1,4 @@
-"""The process that calls a library of others; `apart.py` starts it as a script.
+"""The process that calls a vendor's library; `apart.py` starts it as a script.
 
 In, on a socket: requests, each JSON after its length, some with a file descriptor of
 memory that both processes see. Out, on the same socket: an answer to each, in order:

@@ -95,11 +95,11 @@ def settings_in(program: Program, kind: str, task: str) -> Mapping[str, object]:
     if does == task and isinstance(found, dict):
         return found
     what = {"embed": "embeds", "classify": "classifies"}[task]
-    other = does if does and does != task else f"no {kind}" if does else "no such task"
+    other = f"one for --task {does}" if does != task else f"one that takes no {kind}"
     raise BadSetting(
         name="the bundle",
-        expected=f"one of a model that {what} {kind} (kvc compile --task {task})",
-        found=f"one for {other}" if other == does else f"one of {other}",
+        expected=f"a model that {what} {kind} (kvc compile --task {task})",
+        found=other if does else "one of another kind",
     )
 
 

@@ -93,18 +93,16 @@ def spectrum_of(metadata: Mapping[str, str]) -> Spectrum:
     Raises:
         BadSetting: the bundle does not say it, or says something impossible.
     """
-    expected = (
-        "how the model hears, from preprocessor_config.json in the folder of a speech "
-        "model when it was compiled"
-    )
     text = metadata.get(KEY)
     if text is None:
-        raise BadSetting(name=f"the bundle's {KEY}", expected=expected, found="nothing")
+        expected = "a speech model, compiled with its preprocessor_config.json"
+        other = "one that does not say how to hear"
+        raise BadSetting(name="the bundle", expected=expected, found=other)
     try:
         found: object = json.loads(text)
         return Spectrum(**{n: _number(found, n) for n in Spectrum.__annotations__})
     except (ValueError, RecursionError) as error:
-        name = f"the bundle's {KEY}"
+        name, expected = f"the bundle's {KEY}", "whole numbers above 0"
         raise BadSetting(name=name, expected=expected, found=repr(text)) from error
 
 

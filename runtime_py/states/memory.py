@@ -46,6 +46,10 @@ class Copies(NamedTuple):
 
 NONE: Final = Copies()
 _FAR: Final = 1 << 62  # of a counter that lengths can be added to
+_UNCOUNTED: Final = (
+    "no state of this program counts tokens; for one that kvc recognizes write caches "
+    "by torch.ops.kvc.cache_update, carry them, or name an input (Method(position=...))"
+)
 
 
 class StateMemory:
@@ -119,7 +123,7 @@ class StateMemory:
             StateMismatch: a counter is so far off that nothing can be added to it.
         """
         if cursor >= len(self.cursors):
-            raise NoPosition(reason="no state of this program counts tokens")
+            raise NoPosition(reason=_UNCOUNTED)
         match self.cursors[cursor].kind:
             case CursorKind.STATE:
                 return self._counted_by_state(cursor)

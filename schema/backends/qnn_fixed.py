@@ -3,7 +3,7 @@
     number of grids of values, 4 bytes | these grids | grids of the scores of attention
 
 A partition without a payload computes in float16; one with a payload on its grids. The
-compiler writes payloads, the runtime reads them: they are of anybody.
+compiler writes payloads, the runtime reads them, who may get them from anybody.
 """
 
 from collections.abc import Mapping

@@ -24,6 +24,7 @@ from kvc.schema.errors import BadProgram, DataFileMissing
 from kvc.schema.model import Blob, Program
 
 _CHUNK_NBYTES: Final = 4 * LEAF_NBYTES
+_MOST_NAMES: Final = 3  # of a blob, in a message
 
 
 class StoredBlobs(Closing):
@@ -142,8 +143,13 @@ class StoredBlobs(Closing):
             file.check_unchanged()
 
     def describe(self, blob: int) -> str:
-        """Return what the program calls a blob, for messages."""
-        return " = ".join(self._names[blob]) or f"blob {blob}"
+        """Return what a program calls a blob, for messages; of many names the first."""
+        names = self._names[blob]
+        if not names:
+            return f"blob {blob}"
+        more = len(names) - _MOST_NAMES
+        told = " = ".join(names[:_MOST_NAMES])
+        return f"{told} and {more} more" if more > 0 else told
 
     def close(self) -> None:
         """Close all files; closing twice is fine."""

@@ -1,7 +1,7 @@
 """Check that an instruction fits its op: argument kinds, then shapes at a few sizes.
 
 The verdict depends on the op, the types of operands and results, and the other
-arguments, so equal layers are checked once: see `SignatureChecker.check`.
+arguments, so equal layers are checked once: `graphs.py` keeps what has fitted.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

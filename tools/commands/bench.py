@@ -21,7 +21,8 @@ COUNT = click.IntRange(min=0)
     type=COUNT,
     metavar="N",
     multiple=True,
-    help="Read a prompt of N tokens; 0 for none. Repeatable.  [default: 128, 512]",
+    help="Read a prompt of N tokens; 0 for none. Repeatable.  [default: 128, 512, "
+    "as far as they fit]",
 )
 @click.option(
     "-n",
@@ -30,7 +31,8 @@ COUNT = click.IntRange(min=0)
     type=COUNT,
     metavar="N",
     multiple=True,
-    help="Make N tokens, one by one; 0 for none. Repeatable.  [default: 32]",
+    help="Make N tokens, one by one; 0 for none. Repeatable.  [default: 32, or as many "
+    "as fit]",
 )
 @click.option(
     "-d",
@@ -116,9 +118,15 @@ def bench(
     from kvc.tools.bench.plan import plan_tests
     from kvc.tools.bench.rounds import run_rounds
     from kvc.tools.bench.tables import describe_bench, tables
+    from kvc.tools.bench.usual import fitting
     from kvc.tools.progress import Stages
 
-    tests = plan_tests(prompts or (128, 512), steps or (32,), depths or (0,))
+    depths = depths or (0,)
+    tests = plan_tests(
+        prompts or fitting(bundles, (128, 512), max(depths)),
+        steps or fitting(bundles, (32,), max(depths)),
+        depths,
+    )
     if not tests:
         raise click.UsageError("nothing to measure: -p and -n are both 0")
     if peers and rows > 1:

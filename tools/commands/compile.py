@@ -164,7 +164,7 @@ def compile_command(
             "--max-file cannot count what --pack adds; leave one out"
         )
     budgets = _budgets(max_file, max_ram, max_state, at)
-    source = Path(model) if Path(model).is_dir() else None
+    source = _source(model, options)
     default = _RECIPE if source is None else _FOLDERS_RECIPE
     recipes = load_recipes(recipe or default, cache_dtype)
     path = check_bundle_output(
@@ -215,6 +215,18 @@ def compile_command(
             path, bundle.model_nbytes, report, packed, seconds, recipe is None
         )
         click.echo("\n".join(lines), err=True)
+
+
+def _source(model: str, options: FolderOptions) -> Path | None:
+    """Return the folder that a model is in, None for others.
+
+    Raises:
+        click.UsageError: it is none, and options for folders were given.
+    """
+    if Path(model).is_dir():
+        return Path(model)
+    refuse_options(options, model)
+    return None
 
 
 def _samples(wanted: str) -> "Samples":

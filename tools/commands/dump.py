@@ -262,9 +262,9 @@ def _print_footprint(
             if most is None
             else largest_footprint(program, sizes, most)
         )
-    if found is None:
-        reason = f"does not fit into {size(most or 0)} at its least capacity"
-        raise click.ClickException(f"{escape(bundle)} {reason}")
+    if isinstance(found, int):
+        reason = f"does not fit into {size(most or 0)}: at its least capacity it takes"
+        raise click.ClickException(f"{escape(bundle)} {reason} {size(found)}")
     savings = describe_savings(program, found.sizes, found.tokens) if what_if else ()
     if as_json:
         fields = asdict(found) | {"total": found.total}

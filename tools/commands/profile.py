@@ -26,9 +26,7 @@ COUNT = click.IntRange(min=0)
     "prompt",
     type=COUNT,
     metavar="N",
-    default=128,
-    show_default=True,
-    help="Read a prompt of N tokens; 0 for none.",
+    help="Read a prompt of N tokens; 0 for none.  [default: 128, or as many as fit]",
 )
 @click.option(
     "-n",
@@ -36,9 +34,7 @@ COUNT = click.IntRange(min=0)
     "steps",
     type=COUNT,
     metavar="N",
-    default=32,
-    show_default=True,
-    help="Make N tokens, one by one; 0 for none.",
+    help="Make N tokens, one by one; 0 for none.  [default: 32, or as many as fit]",
 )
 @click.option(
     "-d",
@@ -75,8 +71,8 @@ COUNT = click.IntRange(min=0)
 @loading_options
 def profile_command(
     bundle: str,
-    prompt: int,
-    steps: int,
+    prompt: int | None,
+    steps: int | None,
     depth: int,
     repeats: int,
     by: str,
@@ -101,9 +97,14 @@ def profile_command(
         describe_profile,
         profile,
     )
+    from kvc.tools.bench.usual import fitting
     from kvc.tools.outputs import check_own_output
 
-    tests = plan_tests((prompt,), (steps,), (depth,))
+    tests = plan_tests(
+        fitting((bundle,), (128,), depth) if prompt is None else (prompt,),
+        fitting((bundle,), (32,), depth) if steps is None else (steps,),
+        (depth,),
+    )
     if not tests:
         raise click.UsageError("nothing to run: -p and -n are both 0")
     path = None if trace is None else check_own_output(trace, TRACE_START)

@@ -1,5 +1,6 @@
 """The table that ends `kvc compile`: what was written, and what it will take."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -104,16 +105,24 @@ def _packed_rows(packed: SavedBundle | None) -> list[tuple[str, str]]:
 
 
 def _memory_rows(program: Program) -> list[tuple[str, str]]:
-    of_state = f"{size(describe_memory(program).states)} of state for each session"
-    rows = [_scratch_text(body) for body in program.bodies]
-    if len(rows) > 1:
-        recipes = (escape(body.provenance.recipe) for body in program.bodies)
-        rows = [f"{row} by {one}" for row, one in zip(rows, recipes, strict=True)]
-    rows.append(of_state)
+    rows = []
+    for body in program.bodies:
+        by = f" by {escape(body.provenance.recipe)}" * bool(program.variants)
+        rows += [f"{text}{by}" for text in _scratch_texts(body)]
+    rows.append(f"{size(describe_memory(program).states)} of state for each session")
     return [*zip(("memory", *("",) * len(rows)), rows, strict=False)]
 
 
-def _scratch_text(program: Program) -> str:
+def _scratch_texts(program: Program) -> list[str]:
+    """Say what calls take between partitions, and what the largest of these take."""
     memory = describe_memory(program)
-    scratch = ", ".join(f"{escape(m.method)} {size(m.planned)}" for m in memory.methods)
-    return f"{size(memory.scratch)} of scratch, planned ({scratch})"
+    planned = [(one.method, one.planned) for one in memory.methods]
+    texts = [f"{size(memory.scratch)} of scratch, planned ({_each(planned)})"]
+    if memory.workspace:
+        inside = [(one.method, one.workspace) for one in memory.methods]
+        texts.append(f"{size(memory.workspace)} inside partitions ({_each(inside)})")
+    return texts
+
+
+def _each(methods: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{escape(name)} {size(nbytes)}" for name, nbytes in methods)

@@ -147,11 +147,11 @@ def largest_footprint(
     wanted: Mapping[str, int],
     most: int,
     counted: Callable[[Footprint], int] = lambda found: found.total,
-) -> Footprint | None:
+) -> Footprint | int:
     """Return the footprint with the greatest capacity that fits into some bytes.
 
-    None where none does. Capacities that do not hold the tokens asked for do not
-    count.
+    Where none does, the bytes of the least one. Capacities that do not hold the tokens
+    asked for do not count.
 
     Args:
         program: of the bundle.
@@ -188,8 +188,9 @@ def largest_footprint(
     high = len(capacities) - 1
     held = _no_symbols(program, wanted).get(TOKENS, 0)
     low = bisect_left(capacities, held, hi=high, key=room)
-    if counted(at(capacities[low])) > most:
-        return None
+    least = counted(at(capacities[low]))
+    if least > most:
+        return least
     while low < high:
         middle = (low + high + 1) // 2
         fits = counted(at(capacities[middle])) <= most

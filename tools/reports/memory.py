@@ -47,6 +47,11 @@ class MethodMemory:
     states: int
     workspaces: tuple[WorkspaceReport, ...]
 
+    @property
+    def workspace(self) -> int:
+        """Return the largest of these, which share memory."""
+        return max((one.nbytes for one in self.workspaces), default=0)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
@@ -160,14 +165,13 @@ def memory_lines(report: MemoryReport) -> list[str]:
 
 def _row(method: MethodMemory) -> tuple[str, str, str, str, str, str]:
     over = share(method.planned - method.peak_live, method.peak_live)
-    library = max((workspace.nbytes for workspace in method.workspaces), default=0)
     return (
         escape(method.method),
         f"{method.planned:,}",
         f"{method.peak_live:,}",
         over,
         f"{method.states:,}",
-        f"{library:,}",
+        f"{method.workspace:,}",
     )
 
 

@@ -76,7 +76,11 @@ def describe_what_if(
 
 def _check(name: str, found: str, known: Sequence[str]) -> None:
     if found and found not in known:
-        expected = f"one of {', '.join(known)}" if known else "none, of this bundle"
+        expected = (
+            f"one of {', '.join(known)}"
+            if known
+            else "nothing: no cache of this bundle could be smaller"
+        )
         raise BadSetting(name=f"--what-if {name}", expected=expected, found=found)
 
 
@@ -88,8 +92,8 @@ def what_if_lines(found: WhatIf) -> list[str]:
         ("memory", now.total, then.total),
         ("  weights", now.weights + now.packed, then.weights + then.packed),
         (f"  states with {plural(now.tokens, 'token')}", now.states, then.states),
-        ("  scratch", now.scratch, then.scratch),
-        ("  inside partitions", now.backends, then.backends),
+        ("  scratch, as it is now", now.scratch, then.scratch),
+        ("  inside partitions, as now", now.backends, then.backends),
         ("  the process, about", now.process, then.process),
         ("each token", now.token, then.token),
     ]

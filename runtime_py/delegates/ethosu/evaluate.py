@@ -2,8 +2,8 @@
 
 In: a graph of this backend, arrays of integers for its inputs. Out: arrays of the types
 of its outputs. Numbers are int64; products of matrices are taken in float64, which has
-all of their 48 bits, and a fast kernel. The rounding
-of RESCALE is SINGLE_ROUND: half a step is added before the shift (TOSA 1.0, 2.13.2).
+all of their 48 bits, and a fast kernel. The rounding of RESCALE is SINGLE_ROUND: half a
+step is added before the shift (TOSA 1.0, 2.13.2).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Whether MLX is here, without importing it; and MLX."""
+"""Tell whether MLX is here without importing it, and import it."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version

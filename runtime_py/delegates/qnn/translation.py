@@ -2,9 +2,9 @@
 
 In: a block that the list of `kvc.schema.backends.qnn` takes, or, with grids, that of
 `qnn_fixed`. Out: nodes of float16 or on integers, and what the host does before and
-after. A cache is not an operand that the device changes:
-it is given the old content, attends to that and to the new rows side by side, and gives
-the new rows back. So a cache's new content may be read by attention alone.
+after. A cache is not an operand that the device changes: it is given the old content,
+attends to that and to the new rows side by side, and gives the new rows back. So a
+cache's new content may be read by attention alone.
 """
 
 from collections.abc import Mapping

@@ -180,9 +180,13 @@ def test_a_text_past_the_longest_is_refused_before_anything_runs(program):
 
 
 def test_a_model_of_another_task_is_refused(program):
-    with pytest.raises(BadSetting, match="classifies texts"):
+    with pytest.raises(
+        BadSetting, match=r"classifies texts .*got one for --task embed"
+    ):
         classify(program, TEXTS)
-    with pytest.raises(BadSetting, match="embeds pictures"):
+    with pytest.raises(
+        BadSetting, match=r"embeds pictures .*got one that takes no pictures"
+    ):
         embed_images(program, ["a.png"])
 
 

@@ -49,9 +49,11 @@ def test_silence_has_features_too():
 def test_a_bundle_says_how_its_model_hears():
     names = {"rate": RATE, "bins": 80, "window": 400, "hop": 160, "seconds": 30}
     assert spectrum_of({"spectrum": json.dumps(names)}) == WHISPER
-    with pytest.raises(BadSetting, match="nothing"):
+    with pytest.raises(BadSetting, match="expected a speech model"):
         spectrum_of({})
     wrong = ["[]", "{", "{}", *(json.dumps(names | {n: 0}) for n in names)]
     for text in (*wrong, json.dumps(names | {"bins": "80"})):
-        with pytest.raises(BadSetting, match="preprocessor_config"):
+        with pytest.raises(
+            BadSetting, match="spectrum: expected whole numbers above 0"
+        ):
             spectrum_of({"spectrum": text})

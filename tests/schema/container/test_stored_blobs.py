@@ -76,6 +76,12 @@ def test_a_damaged_blob_is_named_in_all_three_ways_and_others_are_not(
         verify_bundle(path)
 
 
+def test_of_many_names_of_a_blob_a_message_has_the_first(path):
+    save_data(path, {f"norm.{n}": b"the same" for n in range(5)})
+    with open_stored(path) as stored:
+        assert stored.describe(0) == "norm.0 = norm.1 = norm.2 and 2 more"
+
+
 @pytest.mark.parametrize("external", [False, True])
 def test_padding_before_a_blob_is_checked_with_it(path, external):
     saved = save_data(path, SMALL, external=external)

@@ -13,6 +13,7 @@ from tiny_decoder import factory
 from kvc.compiler import Method, compile_program
 from kvc.tools.bench.plan import SpeedTest, plan_tests
 from kvc.tools.bench.rounds import Measured
+from kvc.tools.bench.usual import fitting
 
 KVC = Path(sys.executable).parent / "kvc"
 FAKE = """#!/usr/bin/env python3
@@ -91,6 +92,21 @@ def test_rounds_of_two_bundles(kvc, bundles):
         assert 0 < one["load_s"]["median"] < one["first_token_s"]["median"]
         assert len(one["memory"]) == 2
     assert {t["ratio_to_first"]["median"] for t in first["tests"]} == {1}
+
+
+def test_tests_that_nobody_asked_for_fit_into_a_session(kvc, fast):
+    (found,) = bench(kvc, fast, "-r", 1)
+    assert [test["test"] for test in found["tests"]] == ["pp24", "tg24"]
+    (deep,) = bench(kvc, fast, "-r", 1, "-d", 20)
+    assert [test["test"] for test in deep["tests"]] == ["pp4 @ d20", "tg4 @ d20"]
+
+
+def test_what_has_no_limit_is_measured_as_usual(tmp_path):
+    path = tmp_path / "plain.kvc"
+    compile_program(
+        torch.nn.Linear(2, 2), [Method("forward", (torch.ones(1, 2),))]
+    ).save(path)
+    assert fitting([str(path)], (128, 512), 0) == [128, 512]
 
 
 def test_tables_name_tests_and_the_ratio(kvc, fast):

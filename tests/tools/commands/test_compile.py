@@ -8,7 +8,9 @@ from calibrated_backend import recipe, register_fixed_point
 from click.testing import CliRunner
 from named_bytes import SMALL, save_data
 
+from kvc.schema.container import BundleFile
 from kvc.tools.cli import main
+from kvc.tools.text import size
 
 
 def test_the_closing_table_says_what_was_made(kvc, tmp_path):
@@ -33,6 +35,13 @@ def test_the_closing_table_says_what_was_made(kvc, tmp_path):
         "time",
     ]
     assert any("decode: 1 partition, none left to PyTorch" in line for line in lines)
+    with BundleFile.open(out) as file:
+        inside = {
+            file.program.methods[part.method].name: size(part.workspace_nbytes)
+            for part in file.program.delegates
+        }
+    told = ", ".join(f"{method} {nbytes}" for method, nbytes in inside.items())
+    assert any(line.endswith(f" inside partitions ({told})") for line in lines)
 
 
 def test_quiet_is_quiet(kvc, tmp_path):
@@ -296,6 +305,7 @@ def test_the_model_may_make_the_samples(kvc, tmp_path, monkeypatch):
     made = ("tiny_decoder:factory", "--recipe", recipe(tmp_path), "-o", tmp_path / "a")
     result = kvc("compile", *made, "--calibrate", "generated")
     assert result.exit_code == 0, result.output
+    assert "generate: text 1 of 8" in result.stderr
 
 
 def test_samples_are_refused_before_the_work(kvc, tmp_path):

@@ -130,6 +130,7 @@ def test_options_of_folders_are_refused_for_others(kvc, tmp_path, options, named
     result = kvc("compile", "tiny_decoder:factory", *options, "-o", out)
     assert result.exit_code == 2
     assert named in result.stderr
+    assert "importing torch" not in result.stderr, "that takes seconds"
     assert not out.exists()
 
 

@@ -162,3 +162,9 @@ def test_what_cannot_be_profiled(kvc, fast, options, message):
     done = kvc("profile", fast, *options)
     assert done.exit_code != 0
     assert message in done.output
+
+
+def test_calls_that_nobody_asked_for_fit_into_a_session(kvc, fast):
+    done = kvc("profile", fast, "-r", 1, "--json")
+    assert done.exit_code == 0, done.output
+    assert [one["test"] for one in json.loads(done.stdout)["tests"]] == ["pp24", "tg24"]

@@ -163,7 +163,8 @@ def test_the_largest_capacity_is_the_last_that_fits(program):
     assert found.sizes["capacity"] == 5000
     assert largest_footprint(program, {"seq": 64}, most - 1).sizes["capacity"] == 4999
     assert largest_footprint(program, {}, 10**12).sizes["capacity"] == 8192
-    assert largest_footprint(program, {}, PROCESS_NBYTES) is None
+    least = describe_footprint(program, {"capacity": 16}).total
+    assert largest_footprint(program, {}, PROCESS_NBYTES) == least
 
 
 def test_the_largest_capacity_holds_the_tokens_asked_for(program):
@@ -171,7 +172,7 @@ def test_the_largest_capacity_holds_the_tokens_asked_for(program):
     found = largest_footprint(program, {"tokens": 300}, most)
     assert (found.sizes["capacity"], found.tokens) == (8192, 300)
     few = describe_footprint(program, {"capacity": 300}).total
-    assert largest_footprint(program, {"tokens": 300}, few - 1) is None
+    assert largest_footprint(program, {"tokens": 300}, few - 1) == few
     with pytest.raises(BadSetting, match="tokens: expected 0 to 8192, got 8193"):
         largest_footprint(program, {"tokens": 8193}, most)
 
@@ -305,7 +306,9 @@ def test_on_the_command_line(kvc, path):
     asked = ("--max-ram", "50M", "--at", "seq=64", "--json")
     found = json.loads(kvc("dump", path, *asked).stdout)["footprint"]
     assert 49_900_000 < found["total"] <= 50_000_000
-    assert kvc("dump", path, "--max-ram", "1k").exit_code == 1
+    tight = kvc("dump", path, "--max-ram", "1k")
+    assert tight.exit_code == 1
+    assert "does not fit into 1.00 kB: at its least capacity it takes " in tight.stderr
     both = kvc("dump", path, "--max-ram", "50M", "--at", "capacity=9")
     assert "without capacity, which it looks for, got capacity=9" in both.stderr
     for wrong in (("--at", "capacity"), ("--at", "a=b"), ("--max-ram", "1X")):
