@@ -8,6 +8,7 @@ integers where the model says so.
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import erf
 from pathlib import Path
 
@@ -160,8 +161,9 @@ def run_model(model: Model, given: Mapping[str, Array]) -> dict[str, Array]:
         floats = [a.astype(np.float64) if a.dtype == np.float16 else a for a in arrays]
         with np.errstate(all="ignore"):
             made = np.asarray(_OPS[node.op](node.attributes, *floats))
-        in_float16 = any(a.dtype == np.float16 for a in arrays)
-        values[node.outputs[0]] = made.astype(np.float16) if in_float16 else made
+            if any(a.dtype == np.float16 for a in arrays):
+                made = made.astype(np.float16)
+        values[node.outputs[0]] = made
     found = {name: values[name] for name in model.outputs}
     assert {name: array.shape for name, array in found.items()} == model.outputs
     return found
@@ -226,15 +228,19 @@ def _narrow(
     return np.clip(steps, ends.min, ends.max).astype(zero.dtype)
 
 
-def _mean(attributes: Mapping[str, object], x: Array, axes: Array) -> Array:
+def _reduced(
+    fold: Callable[..., Array], attributes: Mapping[str, object], x: Array, axes: Array
+) -> Array:
     assert attributes == {"keepdims": 1}
-    return x.mean(tuple(axes.tolist()), keepdims=True)
+    return fold(x, axis=tuple(axes.tolist()), keepdims=True)
 
 
 _OPS: dict[str, Callable[..., Array]] = {
     "DequantizeLinear": _widen,
     "QuantizeLinear": _narrow,
-    "ReduceMean": _mean,
+    "ReduceMax": partial(_reduced, np.max),
+    "ReduceMean": partial(_reduced, np.mean),
+    "ReduceSum": partial(_reduced, np.sum),
     "Add": lambda _, x, y: x + y,
     "Sub": lambda _, x, y: x - y,
     "Mul": lambda _, x, y: x * y,
@@ -242,6 +248,7 @@ _OPS: dict[str, Callable[..., Array]] = {
     "Max": lambda _, x, y: np.maximum(x, y),
     "Min": lambda _, x, y: np.minimum(x, y),
     "MatMul": lambda _, x, y: x @ y,
+    "Reciprocal": lambda _, x: 1 / x,
     "Neg": lambda _, x: -x,
     "Abs": lambda _, x: np.abs(x),
     "Exp": lambda _, x: np.exp(x),

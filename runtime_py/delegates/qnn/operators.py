@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from kvc.runtime.delegates.qnn import curves
 from kvc.runtime.delegates.qnn.sights import LARGEST_BIAS
 from kvc.runtime.delegates.qnn.steps import Made, Step
 
@@ -56,6 +57,10 @@ def _gelu(step: Step, x: object, approximate: object) -> Made:
 def _gate(step: Step, x: str, kind: str, output: str) -> str:
     """Add an activation."""
     emitter, shape = step.emitter, step.shape_of(x)
+    if not emitter.is_fixed:
+        if kind == "silu":
+            return curves.silu(emitter, x, output)
+        return curves.gelu(emitter, x, kind, output)
     reach = emitter.gated(x, kind)
     if kind == "silu":
         y = emitter.node("Sigmoid", (x,), f"{output}_sigmoid", shape)
@@ -114,8 +119,17 @@ def _layer_norm(
 
 
 def _softmax(step: Step, x: object, axis: object) -> Made:
-    inputs = (step.read(x),)
-    return step.emitter.node("Softmax", inputs, step.name, step.shape, axis=-1)
+    return step.softmax(step.read(x), step.name)
+
+
+def _sigmoid(step: Step, x: object) -> Made:
+    if step.emitter.is_fixed:
+        return step.node("Sigmoid", step.read(x))
+    return curves.sigmoid(step.emitter, step.read(x), step.name)
+
+
+def _exponential(step: Step, x: object) -> Made:
+    return curves.exponential(step.emitter, step.read(x), step.name)
 
 
 def _rotary(step: Step, x: object, cos: object, sin: object) -> Made:
@@ -274,10 +288,10 @@ EMITTERS: Final[Mapping[str, Emit]] = {
     "aten::pow.Tensor_Scalar": _square,
     "aten::neg": partial(_apply, "Neg"),
     "aten::abs": partial(_apply, "Abs"),
-    "aten::exp": partial(_apply, "Exp"),
+    "aten::exp": _exponential,
     "aten::sqrt": partial(_apply, "Sqrt"),
     "aten::relu": partial(_apply, "Relu"),
-    "aten::sigmoid": partial(_apply, "Sigmoid"),
+    "aten::sigmoid": _sigmoid,
     "aten::tanh": partial(_apply, "Tanh"),
     "aten::silu": _silu,
     "aten::gelu": _gelu,

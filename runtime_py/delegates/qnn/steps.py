@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from kvc.runtime.delegates.qnn import curves
 from kvc.runtime.delegates.qnn.emitting import Emitter, Shape
 from kvc.runtime.delegates.qnn.reaches import HIDING, Reach
 from kvc.schema.frozen import frozen
@@ -125,16 +126,27 @@ class Step:
             seen = emitter.reach(x)
             far = None if seen is None else (seen[0] - HIDING, seen[1])
             x = self.node("Add", x, bias, part="biased", shape=apart, reach=far)
-        x = emitter.node("Softmax", (x,), f"{name}_weights", apart, axis=-1)
-        if seeing is not None:
-            # Not on what is mixed: there the library made a program that crashes.
-            x = self.node("Mul", x, seeing, part="counted", shape=apart)
+        x = self.softmax(x, f"{name}_weights", seeing)
         x = emitter.reshape(x, f"{name}_shares", grouped)
         mixed = (batch, groups, rows, self.shape[-1])
         x = self.node(
             "MatMul", x, values, part="mixed", shape=mixed, like=name, row_sum=_SHARES
         )
         return emitter.reshape(x, name, self.shape)
+
+    def softmax(self, x: str, output: str, seeing: str | None = None) -> str:
+        """Add a softmax along the last axis, with a factor [..., 1] or without one.
+
+        The factor is not on what is mixed: there the library made a program that
+        crashes.
+        """
+        emitter, shape = self.emitter, self.shape_of(x)
+        if not emitter.is_fixed:
+            return curves.softmax(emitter, x, output, seeing)
+        if seeing is None:
+            return emitter.node("Softmax", (x,), output, shape, axis=-1)
+        y = emitter.node("Softmax", (x,), f"{output}_all", shape, axis=-1)
+        return emitter.node("Mul", (y, seeing), output, shape)
 
     def _capped(self, x: str, softcap: float, shape: Shape) -> str:
         cap = self.number("cap", softcap)

@@ -6,9 +6,11 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
+import coreml_checker
 import library_here
 import pytest
 import vulkan_here
+from library_sample import one_of_each
 from ragged_models import opened_ragged
 from state_backends import FIXED, RECIPES, WAYS, compiling_with
 
@@ -59,6 +61,10 @@ _OF_ANY_SIZE_IN_FLOAT32 = (
 )
 # A cache of the caller's that begins without an element is a tensor of none.
 _OF_SIZE_0 = ("test_caches_that_grow_apart_have_positions_apart",)
+_OF_AN_EMPTY_ARGUMENT = ("test_an_argument_may_be_empty_at_one_call_only",)
+# States that are products of tensors, here on grids for numbers up to 64: the library
+# is off by 0.3, where on grids for 8 it is as near as the integers on the host.
+_OF_NARROW_GRIDS = ("a16w8-recurrent",)
 # They compare caches with eager's bit for bit.
 _OF_FLOAT32_CACHES = (
     "test_a_rewind_forgets_tokens_of_the_decoder_alone",
@@ -71,12 +77,16 @@ _NOT_WITH = {
     "vulkan_fp32": _OF_THE_HOST + _OF_THE_REFERENCE,
     "mlx": _OF_THE_HOST + _OF_THE_REFERENCE,
     "qnn_fp16": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
-    "qnn_a16w8": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
+    "qnn_a16w8": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32 + _OF_NARROW_GRIDS,
     **dict.fromkeys(
         ("coreai_fp32", "coreai_fp16"),
         _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32 + _OF_SIZE_0,
     ),
-    "coreml_fp16": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32 + _OF_FLOAT32_CACHES,
+    "coreml_fp16": _OF_THE_REFERENCE
+    + _OF_ANY_SIZE_IN_FLOAT32
+    + _OF_SIZE_0
+    + _OF_AN_EMPTY_ARGUMENT
+    + _OF_FLOAT32_CACHES,
 }
 _ALWAYS = {
     "cpu_fp32": (
@@ -92,13 +102,15 @@ _HERE = Path(__file__).parent
 # With each way one of so many tests runs every day; the rest on request.
 _DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72, "vulkan_fp32": 48}
 _NAMES = ["", *WAYS]
-# All of them on request: libraries that few have, and float16 by steps.
+# All of them on request: libraries that few have, and float16 by steps. A sample of
+# them is marked `libraries`.
 _ON_REQUEST = (*FIXED, "mlx")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Choose which tests run in which way: the same ones each day, never in two."""
     kept = []
+    on_request: dict[str, tuple[pytest.Item, str, bool]] = {}
     for item in items:
         name = next((n for n in WAYS if f"[{n}" in item.nodeid), "")
         if not name or _HERE not in item.path.parents:
@@ -111,9 +123,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         always = any(text in item.nodeid for text in _ALWAYS.get(name, ()))
         own = item.nodeid.replace(f"[{name}", "[")
         chosen = crc32(own.encode()) % _DAILY[name] == _NAMES.index(name)
+        if name in _ON_REQUEST:
+            rarely = item.get_closest_marker("exhaustive") is not None
+            on_request[item.nodeid] = item, name, rarely
         if name in _ON_REQUEST or not (always or chosen):
             item.add_marker(pytest.mark.exhaustive)
         kept.append(item)
+    cases = ((case, name, rarely) for case, (_, name, rarely) in on_request.items())
+    for case in one_of_each(cases):
+        on_request[case][0].add_marker(pytest.mark.libraries)
     items[:] = kept
 
 
@@ -133,6 +151,26 @@ def backend(request: pytest.FixtureRequest) -> str:
     if name.startswith("coreai"):
         library_here.need("coreai")
     return name
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _checking(backend: str) -> Iterator[None]:
+    """Let coremltools, where it is here, build what is for Core ML."""
+    if backend.startswith("coreml") and library_here.is_here("coreml"):
+        with coreml_checker.checking():
+            yield
+    else:
+        yield
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what coremltools has built."""
+    if counts := coreml_checker.COUNTS:
+        what = f"{counts['built']} functions, {counts['not whole']} are not whole"
+        terminalreporter.write_line(f"built by coremltools: {what}")
+    asked = terminalreporter.config.option.markexpr == "libraries"
+    if asked and not library_here.is_here("coreml"):
+        terminalreporter.write_line("coremltools is not here, and has built nothing")
 
 
 @pytest.fixture(scope="module", autouse=True)

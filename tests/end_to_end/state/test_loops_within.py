@@ -180,7 +180,8 @@ def test_the_cache_is_at_the_counter_and_no_write_copies_it(case: Case) -> None:
     assert whole.methods[0].advances == (Advance(0, None),)
     writes = [r for r in describe_copies(whole) if r.state == "cache"]
     assert writes
-    assert not any(write.bytes_per_call for write in writes)
+    # A place may be copied, where a partition reads it after it has moved on.
+    assert all(write.bytes_per_call < ROW.nbytes for write in writes)
 
 
 def test_the_position_is_right_after_each_call(case: Case) -> None:

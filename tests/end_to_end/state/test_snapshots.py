@@ -94,7 +94,8 @@ def check(session: Session, texts: Sequence[list[int]]) -> None:
             h = FADE * h + table[token]
         np.testing.assert_allclose(session.state["h"][row], h, atol=1e-6)
         held = session.state["k"][row, 0]
-        np.testing.assert_array_equal(held[: len(text)], table[text])
+        # Equal, but where a recipe rounds what it writes.
+        np.testing.assert_allclose(held[: len(text)], table[text], rtol=0)
         assert not held[len(text) :].any()
 
 

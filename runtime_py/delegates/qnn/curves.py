@@ -1,0 +1,106 @@
+"""Sigmoids, SiLU, GELU, exponentials and softmax in float16, of tanh and exponentials.
+
+In: an emitter of float16, the name of a tensor. Out: nodes. The device's own `Sigmoid`,
+`Gelu` and `Softmax` are off by more than a rounding; its `Tanh`, and its `Exp` of what
+is small, are not (its emulator, 2026-11). On integers its own are exact to some steps,
+and take fewer of them.
+"""
+
+import math
+from typing import Final
+
+from kvc.runtime.delegates.qnn.emitting import Emitter
+
+# The emulator's exponential is NaN above 11.09, and for numbers such as -300.
+EXPONENTS: Final = -20.0, 11.0859375  # of 0, and of 65248
+# gelu(x) = x / 2 (1 + tanh(x (a + b x^2 + ...))). The first is exact, for it is how
+# that GELU is defined. The second is a fit to the error function by least squares of
+# what it changes in the result: 3e-5 at the most, a sixteenth of a rounding around 1.
+_ROOT: Final = math.sqrt(2 / math.pi)
+_GELUS: Final = {
+    "gelu_tanh": (_ROOT, _ROOT * 0.044715),
+    "gelu": (0.797457904, 0.0370509492, -0.000358852354),
+}
+_FAR: Final = 4.0  # beyond it both are x or 0, to a rounding; the fit turns at 7
+
+
+def sigmoid(emitter: Emitter, x: str, output: str) -> str:
+    """Add (1 + tanh(x / 2)) / 2."""
+    shape = emitter.shapes[x]
+    half = emitter.number(f"{output}_half", 0.5)
+    y = emitter.node("Mul", (x, half), f"{output}_halved", shape)
+    y = emitter.node("Tanh", (y,), f"{output}_tanh", shape)
+    y = emitter.node("Mul", (y, half), f"{output}_shrunk", shape)
+    return emitter.node("Add", (y, half), output, shape)
+
+
+def silu(emitter: Emitter, x: str, output: str) -> str:
+    """Add x / 2 (1 + tanh(x / 2))."""
+    half = emitter.number(f"{output}_half", 0.5)
+    y = emitter.node("Mul", (x, half), f"{output}_halved", emitter.shapes[x])
+    return _opened(emitter, y, y, output)
+
+
+def gelu(emitter: Emitter, x: str, kind: str, output: str) -> str:
+    """Add a GELU: "gelu" or "gelu_tanh"."""
+    shape = emitter.shapes[x]
+    kept = bounded(emitter, x, (-_FAR, _FAR), output)
+    square = emitter.node("Mul", (kept, kept), f"{output}_square", shape)
+    *lower, y = (
+        emitter.number(f"{output}_factor{i}", f) for i, f in enumerate(_GELUS[kind])
+    )
+    for i, factor in reversed([*enumerate(lower)]):
+        y = emitter.node("Mul", (square, y), f"{output}_times{i}", shape)
+        y = emitter.node("Add", (y, factor), f"{output}_sum{i}", shape)
+    y = emitter.node("Mul", (kept, y), f"{output}_inner", shape)
+    half = emitter.number(f"{output}_half", 0.5)
+    halved = emitter.node("Mul", (x, half), f"{output}_halved", shape)
+    return _opened(emitter, halved, y, output)
+
+
+def _opened(emitter: Emitter, halved: str, inner: str, output: str) -> str:
+    """Add h + h tanh(inner)."""
+    shape = emitter.shapes[halved]
+    y = emitter.node("Tanh", (inner,), f"{output}_tanh", shape)
+    y = emitter.node("Mul", (halved, y), f"{output}_turned", shape)
+    return emitter.node("Add", (y, halved), output, shape)
+
+
+def bounded(emitter: Emitter, x: str, ends: tuple[float, float], output: str) -> str:
+    """Add what keeps a tensor between two numbers."""
+    for op, key, end in (("Max", "least", ends[0]), ("Min", "most", ends[1])):
+        number = emitter.number(f"{output}_{key}", end)
+        x = emitter.node(op, (x, number), f"{output}_not_{key}", emitter.shapes[x])
+    return x
+
+
+def exponential(emitter: Emitter, x: str, output: str) -> str:
+    """Add e^x, of what is so small or so large that it has one."""
+    kept = bounded(emitter, x, EXPONENTS, output)
+    return emitter.node("Exp", (kept,), output, emitter.shapes[x])
+
+
+def softmax(emitter: Emitter, x: str, output: str, seeing: str | None = None) -> str:
+    """Add a softmax along the last axis.
+
+    Its largest exponent is 0. A quotient of two tensors is off by three roundings where
+    the second is one number (its emulator, 2026-11), and one over a number by one.
+
+    Args:
+        emitter: takes the nodes.
+        x: exponents [..., columns].
+        output: the name for the result.
+        seeing: factor [..., 1] on each row of it, or None.
+    """
+    shape = emitter.shapes[x]
+    row, along = (*shape[:-1], 1), emitter.integers(f"{output}_axes", [-1])
+    most = emitter.node("ReduceMax", (x, along), f"{output}_most", row, keepdims=1)
+    y = emitter.node("Sub", (x, most), f"{output}_below", shape)
+    least = emitter.number(f"{output}_least", EXPONENTS[0])
+    y = emitter.node("Max", (y, least), f"{output}_exponents", shape)
+    y = emitter.node("Exp", (y,), f"{output}_powers", shape)
+    total = emitter.node("ReduceSum", (y, along), f"{output}_total", row, keepdims=1)
+    share = emitter.node("Reciprocal", (total,), f"{output}_share", row)
+    if seeing is not None:
+        share = emitter.node("Mul", (share, seeing), f"{output}_counted", row)
+    return emitter.node("Mul", (y, share), output, shape)
