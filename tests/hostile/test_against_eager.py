@@ -13,6 +13,7 @@ from operator_programs import Code, Constant, OperatorProgram, Ref, Step, functi
 from operator_shrinking import as_test, shrunk
 from operator_verdicts import Judge, Verdict
 from random_operators import draw, samples_of
+from step_checks import depends_on_memory, made_of
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves
 
@@ -166,6 +167,50 @@ def test_what_has_no_one_answer_is_not_drawn():
         state = torch.get_rng_state()
         program.expected()
         assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_hides_that_it_draws_random_numbers_is_not_drawn():
+    names = ("normal.number_mean", "add")
+    programs = [draw(0, number, 1, names) for number in range(20)]
+    assert {step.name for one in programs for step in one.code.steps} == {"add"}
+
+
+def test_inputs_and_buffers_keep_their_shapes():
+    names = ("t", "unsqueeze", "squeeze", "resize_")
+    written = 0
+    for number in range(40):
+        program = draw(0, number, 8, names)
+        written += any(step.in_place for step in program.code.steps)
+        held = [each.clone() for each in program.held]
+        for call in program.calls:
+            inputs = [each.clone() for each in call]
+            program.code.made_of(inputs, held)
+            pairs = zip((*inputs, *held), (*call, *program.held), strict=True)
+            assert all(now.shape == before.shape for now, before in pairs)
+    assert written > 5
+
+
+def test_what_depends_on_where_inputs_of_the_second_call_lie_is_not_drawn():
+    x = torch.arange(12.0).reshape(3, 4)
+    names = ("add", "neg")
+    leaves = ((Ref("inputs", 0, (12,)), Ref("inputs", 1)), (Ref("inputs", 0),))
+    steps = [
+        Step(
+            name,
+            name == "add",
+            refs,
+            tree_flatten((0, (0,) * (len(refs) - 1), {}))[1],
+            1,
+        )
+        for name, refs in zip(names, leaves, strict=True)
+    ]
+    code, ones = Code(2, 0, tuple(steps), (0, 1)), torch.ones(12)
+    lies = [(x, x), (x, x.mT.contiguous().mT)]  # a view of x in place, or a copy
+    found = []
+    for first, second in lies:
+        program = OperatorProgram(code, ((first, ones), (second, ones)))
+        found.append(depends_on_memory(program, made_of(program), spread=True))
+    assert found == [False, True]
 
 
 def test_steps_that_write_what_they_have_yet_to_read_differ_from_steps_apart():
