@@ -164,6 +164,21 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return torch.where(mask, values, self)
 
 
+def _unsafe_masked_index(
+    self: Tensor, mask: Tensor, indices: Sequence[Tensor | None], fill: float
+) -> Tensor:
+    """Pick elements, or a number where the mask is false.
+
+    Indices from the end are such, and those out of bounds the nearest within.
+    """
+    within = [
+        None if index is None else index.clamp(-size, size - 1)
+        for index, size in zip(indices, self.shape, strict=False)
+    ]
+    found: Tensor = _aten.index.Tensor(self, within)
+    return found.masked_fill(mask.logical_not(), fill)
+
+
 def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> object:
     """Return each index as often as it is to be repeated, where the sum is known.
 
@@ -428,5 +443,6 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.triu_indices.default: _upper_indices,
     _aten._softmax_backward_data.default: _softmax_backward,
     _aten.unfold.default: _windows,
+    _aten._unsafe_masked_index.default: _unsafe_masked_index,
     _aten.unfold_copy.default: _windows_copied,
 }

@@ -1,10 +1,10 @@
 """Whether eager's answer to a program has to be that of what it is compiled to.
 
-In: a program whose last step is new. It has not where the step draws random numbers,
-gives an input or a buffer another shape in place, which kvc refuses on purpose, or
-depends on where tensors lie in memory: it writes over what it has yet to read, or is
-given inputs by a second call that lie otherwise than those of the first, for which a
-program is compiled.
+In: a program whose last step is new. It has not where the step draws random numbers; in
+place gives an input or a buffer another shape, or any tensor more or fewer elements,
+which kvc refuses on purpose; or depends on where tensors lie in memory: it writes over
+what it has yet to read, or is given inputs by a second call that lie otherwise than
+those of the first, for which a program is compiled.
 """
 
 from collections.abc import Sequence
@@ -65,17 +65,26 @@ class _Drawing(TorchDispatchMode):
 
 
 def keeps_shapes(program: OperatorProgram) -> bool:
-    """Tell whether all inputs and buffers have the same shapes after each call."""
-    last = program.code.steps[-1]
+    """Tell whether the last step leaves shapes as they are.
+
+    Those of all inputs and buffers, and how many elements there are in what it writes.
+    """
+    *before, last = program.code.steps
     if not (last.in_place or last.name.endswith("_")):
         return True
-    held = copies(program.held)
+    code, held = replace(program.code, steps=tuple(before)), copies(program.held)
     for call in program.calls:
         inputs = copies(call)
         with torch.no_grad():
-            program.code.made_of(inputs, held)
+            made = code.made_of(inputs, held)
+            arguments = last.arguments({"inputs": inputs, "held": held, "made": made})
+            written = arguments[0]
+            assert isinstance(written, Tensor)
+            count = written.numel()
+            last.call_with(arguments)
         pairs = zip((*inputs, *held), (*call, *program.held), strict=True)
-        if any(now.shape != before.shape for now, before in pairs):
+        same = all(now.shape == then.shape for now, then in pairs)
+        if not same or written.numel() != count:
             return False
     return True
 

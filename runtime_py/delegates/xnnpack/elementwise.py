@@ -24,7 +24,7 @@ import numpy as np
 
 from kvc.runtime.delegates.xnnpack.builder import Builder
 from kvc.runtime.delegates.xnnpack.functions import Binary, Unary
-from kvc.runtime.delegates.xnnpack.nodes import Constant, Define, Dims, Tensor
+from kvc.runtime.delegates.xnnpack.nodes import Define, Dims, Tensor
 
 Number = int | float
 Operand = Tensor | Number
@@ -41,9 +41,8 @@ def _binary(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Operand) -> Te
 def _extreme(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Tensor) -> Tensor:
     """Return the greater or the less; the library's may lose a NaN of either."""
     y = b.binary(op, x, other)
-    for each in (x, other):
-        if not isinstance(each, Constant):
-            y = b.binary(Binary.ADD, y, not_numbers(b, each))
+    for each in (x, other):  # weights may hold NaN, too
+        y = b.binary(Binary.ADD, y, not_numbers(b, each))
     return y
 
 

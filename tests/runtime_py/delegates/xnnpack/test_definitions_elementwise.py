@@ -171,6 +171,15 @@ def test_a_maximum_with_a_constant_keeps_nan(first):
     _check_special(sketch, y, SPECIAL)
 
 
+@pytest.mark.parametrize("op", ["maximum", "minimum"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_bound_by_a_weight_that_holds_nan_is_nan_there(op, first):
+    sketch, weight = Sketch(), np.float32([1, np.nan, -np.inf, np.nan, 0])
+    x, held = sketch.input(SEQ, 5), sketch.constant(weight)
+    y = sketch(f"aten::{op}", *((held, x) if first else (x, held)))
+    _check_special(sketch, y, np.float32([[0, 0, 0, np.inf, np.nan], [2] * 5]))
+
+
 @pytest.mark.parametrize(
     ("op", "arguments"),
     [
