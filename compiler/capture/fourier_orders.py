@@ -62,15 +62,15 @@ def _listed(given: object) -> object:
     return (given,) if isinstance(given, int) else given
 
 
-def _real(x: Tensor, *, dim: Sequence[int], onesided: bool) -> Tensor:
+def _real(x: Tensor, *, dim: tuple[int, ...], onesided: bool) -> Tensor:
     return torch._fft_r2c(x, dim, 0, onesided)
 
 
-def _complex(x: Tensor, *, dim: Sequence[int], forward: bool) -> Tensor:
+def _complex(x: Tensor, *, dim: tuple[int, ...], forward: bool) -> Tensor:
     return torch._fft_c2c(x, dim, 0, forward)
 
 
-def _to_real(x: Tensor, *, dim: Sequence[int], last_dim_size: int) -> Tensor:
+def _to_real(x: Tensor, *, dim: tuple[int, ...], last_dim_size: int) -> Tensor:
     return torch._fft_c2r(x, dim, 0, last_dim_size)
 
 

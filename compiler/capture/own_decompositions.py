@@ -171,9 +171,10 @@ def _unsafe_masked_index(
 
     Indices from the end are such, and those out of bounds the nearest within.
     """
+    sizes: Sequence[int] = self.shape
     within = [
         None if index is None else index.clamp(-size, size - 1)
-        for index, size in zip(indices, self.shape, strict=False)
+        for index, size in zip(indices, sizes, strict=False)
     ]
     found: Tensor = _aten.index.Tensor(self, within)
     return found.masked_fill(mask.logical_not(), fill)

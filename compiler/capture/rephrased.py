@@ -102,9 +102,9 @@ def _narrow(x: Tensor, dim: int, start: object, length: Size) -> Tensor | None:
     if start.dim() or start.is_floating_point() or start.dtype == torch.bool:
         return None
     place = torch.where(start < 0, start + x.shape[dim], start).item()
-    torch._check(place >= 0)
-    torch._check(place + length <= x.shape[dim])
-    return x.narrow(dim, place, length)
+    torch._check(place >= 0)  # type: ignore[no-untyped-call]
+    torch._check(place + length <= x.shape[dim])  # type: ignore[no-untyped-call]
+    return x.narrow(dim, place, length)  # type: ignore[arg-type]  # an integer
 
 
 def _polygamma_(x: Tensor, n: int) -> Tensor:
