@@ -234,7 +234,8 @@ def _order_in_memory(self: Tensor) -> list[int] | None:
     """Return the axes in which a tensor lies in one piece, None if it does not."""
     if not all(isinstance(n, int) for n in (*self.shape, *self.stride())):
         return None
-    order = sorted(range(self.dim()), key=lambda axis: -self.stride(axis))
+    steps: Sequence[int] = self.stride()
+    order = sorted(range(self.dim()), key=lambda axis: -steps[axis])
     return order if self.permute(order).is_contiguous() else None
 
 
