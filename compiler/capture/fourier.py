@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kvc.compiler.capture.fourier_orders import laid_out
+
 MOST_LENGTH: Final = 2048  # whose matrices have 17 MB
 # Of sums of squares by which samples are divided; torch refuses less, in these words.
 _LEAST: Final = 1e-11
@@ -316,7 +318,7 @@ def _added_up(
 _rfft = partial(_fft, onesided=True)
 _ifft = partial(_fft, inverse=True)
 _PLANE = (-2, -1)
-FOURIER: Mapping[Callable[..., object], Callable[..., object]] = {
+_TRANSFORMS: Mapping[Callable[..., Tensor], Callable[..., Tensor | None]] = {
     torch.fft.fft: _fft,
     torch.fft.ifft: _ifft,
     torch.fft.rfft: _rfft,
@@ -335,6 +337,23 @@ FOURIER: Mapping[Callable[..., object], Callable[..., object]] = {
     torch.fft.ifftn: partial(_several, _ifft, _ifft, False, None),
     torch.fft.rfftn: partial(_several, _rfft, _fft, True, None),
     torch.fft.irfftn: partial(_several, _irfft, _ifft, False, None),
+}
+
+
+def _as_torch_lays_out(
+    func: Callable[..., Tensor], words: Callable[..., Tensor | None]
+) -> Callable[..., Tensor | None]:
+    """Return what computes a transform in other words, in torch's order in memory."""
+
+    def made(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
+        found = words(x, *args, **kwargs)
+        return None if found is None else laid_out(found, func, (x, *args), kwargs)
+
+    return made
+
+
+FOURIER: Mapping[Callable[..., object], Callable[..., object]] = {
+    **{func: _as_torch_lays_out(func, each) for func, each in _TRANSFORMS.items()},
     torch.stft: _stft,
     Tensor.stft: _stft,
     torch.istft: _istft,

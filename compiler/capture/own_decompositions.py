@@ -164,6 +164,22 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return torch.where(mask, values, self)
 
 
+def _unsafe_masked_index(
+    self: Tensor, mask: Tensor, indices: Sequence[Tensor | None], fill: float
+) -> Tensor:
+    """Pick elements, or a number where the mask is false.
+
+    Indices from the end are such, and those out of bounds the nearest within.
+    """
+    sizes: Sequence[int] = self.shape
+    within = [
+        None if index is None else index.clamp(-size, size - 1)
+        for index, size in zip(indices, sizes, strict=False)
+    ]
+    found: Tensor = _aten.index.Tensor(self, within)
+    return found.masked_fill(mask.logical_not(), fill)
+
+
 def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> object:
     """Return each index as often as it is to be repeated, where the sum is known.
 
@@ -183,9 +199,12 @@ def _as_strided(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> object:
-    """Pick the elements of a tensor whose memory is in its own order."""
+    """Pick the elements of a tensor whose memory has no gaps."""
+    order = _order_in_memory(self)
     places = _places(self, size, stride, storage_offset)
-    return _LEFT if places is None else self.reshape(-1)[places]
+    if order is None or places is None:
+        return _LEFT
+    return _aten.index.Tensor(self.permute(order).reshape(-1), [places])
 
 
 def _as_strided_scatter(
@@ -195,28 +214,39 @@ def _as_strided_scatter(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> object:
-    """Write elements of a tensor whose memory is in order, each once at most."""
+    """Write elements of a tensor whose memory has no gaps, each once at most."""
+    order = _order_in_memory(self)
     places = _places(self, size, stride, storage_offset)
-    if places is None:
+    if order is None or places is None:
         return _LEFT
     reach = 0
     for step, n in sorted(zip(stride, size, strict=True)):
         if n > 1 and step <= reach:
             return _LEFT
         reach += (n - 1) * step
-    made = self.reshape(-1).index_put((places,), src.to(self.dtype))
-    return made.reshape(self.shape)
+    lying = self.permute(order)
+    made = lying.reshape(-1).index_put((places,), src.to(self.dtype))
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return made.reshape(lying.shape).permute(back)
+
+
+def _order_in_memory(self: Tensor) -> list[int] | None:
+    """Return the axes in which a tensor lies in one piece, None if it does not."""
+    if not all(isinstance(n, int) for n in (*self.shape, *self.stride())):
+        return None
+    steps: Sequence[int] = self.stride()
+    order = sorted(range(self.dim()), key=lambda axis: -steps[axis])
+    return order if self.permute(order).is_contiguous() else None
 
 
 def _places(
     self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
 ) -> Tensor | None:
-    """Return where elements lie in a tensor whose memory is in its own order.
+    """Return where elements lie in a tensor whose memory has no gaps.
 
     None if sizes are dynamic, or the elements are in other memory.
     """
-    fixed = all(isinstance(n, int) for n in (*self.shape, *size, *stride))
-    if not fixed or not self.is_contiguous() or 0 in size:
+    if not all(isinstance(n, int) for n in (*size, *stride)) or 0 in size:
         return None
     start = 0 if offset is None else offset - self.storage_offset()
     last = start + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
@@ -431,5 +461,6 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.triu_indices.default: _upper_indices,
     _aten._softmax_backward_data.default: _softmax_backward,
     _aten.unfold.default: _windows,
+    _aten._unsafe_masked_index.default: _unsafe_masked_index,
     _aten.unfold_copy.default: _windows_copied,
 }

@@ -93,9 +93,17 @@ def _max_pool1d(
 
 
 def _narrow(x: Tensor, dim: int, start: object, length: Size) -> Tensor | None:
-    """Take nothing of an axis, from wherever a tensor says."""
-    empty = isinstance(start, Tensor) and isinstance(length, int) and length == 0
-    return x.narrow(dim, 0, 0) if empty else None
+    """Take a part of an axis, from where a tensor says."""
+    if not isinstance(start, Tensor):
+        return None
+    if isinstance(length, int) and length == 0:
+        return x.narrow(dim, 0, 0)
+    if start.dim() or start.is_floating_point() or start.dtype == torch.bool:
+        return None
+    place = torch.where(start < 0, start + x.shape[dim], start).item()
+    torch._check(place >= 0)  # type: ignore[no-untyped-call]
+    torch._check(place + length <= x.shape[dim])  # type: ignore[no-untyped-call]
+    return x.narrow(dim, place, length)  # type: ignore[arg-type]  # an integer
 
 
 def _polygamma_(x: Tensor, n: int) -> Tensor:

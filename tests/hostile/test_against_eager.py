@@ -12,7 +12,9 @@ from eager_parity import run_both
 from operator_programs import Code, Constant, OperatorProgram, Ref, Step, function_of
 from operator_shrinking import as_test, shrunk
 from operator_verdicts import Judge, Verdict
+from other_roundings import undecided
 from random_operators import draw, samples_of
+from step_checks import depends_on_memory, keeps_shapes, made_of
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves
 
@@ -168,6 +170,59 @@ def test_what_has_no_one_answer_is_not_drawn():
         assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_what_hides_that_it_draws_random_numbers_is_not_drawn():
+    names = ("normal.number_mean", "add")
+    programs = [draw(0, number, 1, names) for number in range(20)]
+    assert {step.name for one in programs for step in one.code.steps} == {"add"}
+
+
+def test_inputs_and_buffers_keep_their_shapes():
+    names = ("t", "unsqueeze", "squeeze", "resize_")
+    written = 0
+    for number in range(40):
+        program = draw(0, number, 8, names)
+        written += any(step.in_place for step in program.code.steps)
+        held = [each.clone() for each in program.held]
+        for call in program.calls:
+            inputs = [each.clone() for each in call]
+            program.code.made_of(inputs, held)
+            pairs = zip((*inputs, *held), (*call, *program.held), strict=True)
+            assert all(now.shape == before.shape for now, before in pairs)
+    assert written > 5
+
+
+def test_what_is_written_in_place_keeps_its_number_of_elements():
+    x = torch.ones(4)
+    for shape, kept in (((2, 2), True), ((2,), False)):
+        one = _program("resize_", Ref("inputs", 0, (2, 2)), shape, calls=((x,),) * 2)
+        steps = (replace(one.code.steps[0], in_place=True),)
+        written = replace(one, code=replace(one.code, steps=steps))
+        assert keeps_shapes(written) is kept
+
+
+def test_what_depends_on_where_inputs_of_the_second_call_lie_is_not_drawn():
+    x = torch.arange(12.0).reshape(3, 4)
+    names = ("add", "neg")
+    leaves = ((Ref("inputs", 0, (12,)), Ref("inputs", 1)), (Ref("inputs", 0),))
+    steps = [
+        Step(
+            name,
+            name == "add",
+            refs,
+            tree_flatten((0, (0,) * (len(refs) - 1), {}))[1],
+            1,
+        )
+        for name, refs in zip(names, leaves, strict=True)
+    ]
+    code, ones = Code(2, 0, tuple(steps), (0, 1)), torch.ones(12)
+    lies = [(x, x), (x, x.mT.contiguous().mT)]  # a view of x in place, or a copy
+    found = []
+    for first, second in lies:
+        program = OperatorProgram(code, ((first, ones), (second, ones)))
+        found.append(depends_on_memory(program, made_of(program), spread=True))
+    assert found == [False, True]
+
+
 def test_steps_that_write_what_they_have_yet_to_read_differ_from_steps_apart():
     x = torch.arange(6.0)
     whole, part = Ref("inputs", 0, (5,)), Ref("inputs", 0, (5,))
@@ -191,6 +246,48 @@ def test_fractions_that_gelu_makes_of_infinity_decide_nothing(tmp_path, monkeypa
     x = torch.tensor([math.inf, 1.0, -1.0, 2.0])
     one = _program("nn.functional.gelu", Ref("inputs", 0), calls=((x,),))
     assert judge.verdicts([one])[0].kind in ("undecided", "same bits", "equal")
+
+
+def _free_of(program, flushed=False):
+    """What of the first call's first result decides nothing."""
+    known = [each for call in program.expected() for each in call]
+    return undecided(program, known, flushed)[0]
+
+
+def test_the_sign_of_a_sum_that_is_zero_decides_nothing():
+    x = torch.tensor([[-0.0, -0.0], [1.0, 2.0]])
+    _, spec = tree_flatten((0, (0,), {}))
+    sums = Step("sum", False, (Ref("inputs", 0), Constant(1)), spec, 1)
+    _, spec = tree_flatten((0, (), {}))
+    over = Step("reciprocal", False, (Ref("made", 0),), spec, 1)
+    program = OperatorProgram(Code(1, 0, (sums, over), (1,)), ((x,),) * 2)
+    assert _free_of(program).tolist() == [True, False]
+
+
+def test_the_mean_beside_a_variance_of_infinities_decides_nothing():
+    x = torch.tensor([[1.0, -math.inf, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]])
+    one = _program(
+        "native_layer_norm", Ref("inputs", 0), (4,), None, None, 0.1, calls=((x,),) * 2
+    )
+    program = replace(
+        one,
+        code=replace(
+            one.code, steps=(replace(one.code.steps[0], count=3),), results=(1,)
+        ),
+    )
+    assert _free_of(program).flatten().tolist() == [True, False]
+
+
+def test_infinities_that_are_interpolated_decide_nothing_where_a_library_loses_them():
+    x = torch.ones(1, 1, 4, 4)
+    x[..., 0, 0] = math.inf
+    program = _program(
+        "nn.functional.upsample_bilinear", Ref("inputs", 0), (3, 3), calls=((x,),) * 2
+    )
+    assert not _free_of(program).any()
+    free = _free_of(program, flushed=True)
+    assert free[0, 0, 0, 0]
+    assert not free[0, 0, 1:, 1:].any()
 
 
 def test_which_of_equal_values_is_chosen_decides_nothing(tmp_path, monkeypatch):

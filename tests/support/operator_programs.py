@@ -77,13 +77,21 @@ class Step:
             pool: the tensors that there are.
             apart: whether it is given copies of what it does not write.
         """
-        leaves = [
+        leaves = self.arguments(pool)
+        if apart:
+            leaves[1:] = [x.clone() if isinstance(x, Tensor) else x for x in leaves[1:]]
+        return self.call_with(leaves)
+
+    def arguments(self, pool: Pool) -> list[object]:
+        """Return its arguments, in the order of `leaves`."""
+        return [
             leaf.of(pool) if isinstance(leaf, Ref) else leaf.value
             for leaf in self.leaves
         ]
-        if apart:
-            leaves[1:] = [x.clone() if isinstance(x, Tensor) else x for x in leaves[1:]]
-        given, args, kwargs = tree_unflatten(leaves, self.spec)
+
+    def call_with(self, arguments: list[object]) -> list[Tensor]:
+        """Return the tensors among what the operator returns for arguments."""
+        given, args, kwargs = tree_unflatten(arguments, self.spec)
         function = function_of(self.name, self.in_place)
         made = tree_leaves(function(given, *args, **kwargs))
         return [each for each in made if isinstance(each, Tensor)]

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from module_outcomes import Outcome, compared
 from torch import Tensor, nn
-from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal import common_methods_invocations as invocations
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
@@ -78,8 +78,12 @@ class Trial:
 
 
 def operators() -> list[OpInfo]:
-    """Return torch's operators whose results have values."""
-    return [op for op in op_db if "empty" not in op.name]
+    """Return torch's operators whose results have values.
+
+    The list is named by its module, whose variables are not read with each model that
+    is compiled, as those of the tests are.
+    """
+    return [op for op in invocations.op_db if "empty" not in op.name]
 
 
 def name_of(op: OpInfo) -> str:

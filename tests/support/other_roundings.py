@@ -38,11 +38,12 @@ def undecided(
     """Tell which elements decide nothing.
 
     These change by more than the tolerance with other roundings: with numbers of 16
-    bits computed in 32, or, where denormal numbers may be taken for zeros, with zeros.
+    bits computed in 32, or, where the recipe's library takes denormal numbers for zeros
+    and interpolates infinity to NaN, by these.
     """
     free: list[Tensor] = [torch.zeros(each.shape, dtype=torch.bool) for each in known]
     ways = [_OtherRounding(number) for number in range(ROUNDINGS)]
-    for way in [*ways, *([_flushing()] if flushed else [])]:
+    for way in [*ways, *([_flushing(), _NoInfinities()] if flushed else [])]:
         try:
             with way:
                 made = _flat(program.expected())
@@ -119,13 +120,23 @@ _CHOOSING = {
 
 _CONVERTING = ("aten::_to_copy", "aten::copy_")
 
+# Operators that add up, whose zeros have the sign of the numbers that they begin with.
+_ADDING = frozenset(
+    f"aten::{name}"
+    for name in (
+        "mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "addbmm", "dot", "vdot",
+        "convolution", "sum", "sum.dim_IntList", "mean", "mean.dim", "cumsum",
+    )
+)  # fmt: skip
+
 
 class _OtherRounding(TorchDispatchMode):
     """Changes results in their last places, and what torch leaves open.
 
     That is which of equal values an operator chooses, which integer stands for a float
-    that none can be, and whether `gelu` of infinity is infinite, as of one number, or
-    NaN, as of several (torch 2.13).
+    that none can be, the sign of a sum that is zero, whether the mean beside a variance
+    of infinities is infinite or NaN, which depends on their order, and whether `gelu`
+    of infinity is infinite, as of one number, or NaN, as of several (torch 2.13).
     """
 
     def __init__(self, seed: int) -> None:
@@ -147,11 +158,24 @@ class _OtherRounding(TorchDispatchMode):
             self._make_up(made, args[int(func.name() == "aten::copy_")])
         if func.name() == "aten::gelu" and isinstance(args[0], Tensor):
             made = torch.where(args[0] == torch.inf, args[0], made)
+        if func.name() in _WITH_MEANS:
+            made = _with_plain_mean(
+                made, *_WITH_MEANS[func.name()](*args, **kwargs or {})
+            )
+        if func.name() in _ADDING and isinstance(made, Tensor):
+            made = self._signed_anew(made)
         if not func.is_view:
             for each in tree_leaves(made):
                 if isinstance(each, Tensor):
                     self._round(each)
         return made
+
+    def _signed_anew(self, made: Tensor) -> Tensor:
+        """Return sums of fractions, in which zeros have any sign."""
+        if not made.is_floating_point():
+            return made
+        signs = torch.randint(0, 2, made.shape, generator=self._random) * 2 - 1
+        return torch.where(made == 0, 0.0 * signs.to(made.dtype), made)
 
     def _round(self, tensor: Tensor) -> None:
         """Multiply a tensor of fractions in place by numbers close to 1."""
@@ -176,6 +200,58 @@ class _OtherRounding(TorchDispatchMode):
             fits = (given.trunc() >= limits.min) & (given.trunc() <= limits.max)
             some = torch.randint(0, 100, made.shape, generator=self._random)
             made.copy_(torch.where(fits, made, some.to(made.dtype)))
+
+
+def _means_of_layers(x: Tensor, shape: Sequence[int], *_: object) -> tuple[object, ...]:
+    return 1, x, [*range(x.ndim - len(shape), x.ndim)], True
+
+
+def _means_of_axes(
+    x: Tensor,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[object, ...]:
+    return 1, x, dim, keepdim
+
+
+# Operators that give means beside variances: where, of what, along which axes, kept.
+_WITH_MEANS = {
+    "aten::native_layer_norm": _means_of_layers,
+    "aten::var_mean.correction": _means_of_axes,
+    "aten::std_mean.correction": _means_of_axes,
+}
+
+
+def _with_plain_mean(
+    made: object, place: int, x: Tensor, axes: Sequence[int] | None, kept: bool
+) -> tuple[object, ...]:
+    """Return results, with means that are not finite as sums make them."""
+    assert isinstance(made, tuple)
+    mean = made[place]
+    plain = x.float().mean(axes, kept).to(mean.dtype).reshape(mean.shape)
+    mean = torch.where(mean.isfinite(), mean, plain)
+    return (*made[:place], mean, *made[place + 1 :])
+
+
+class _NoInfinities(TorchDispatchMode):
+    """Makes NaN of all that is interpolated from a number that is not finite."""
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        made = func(*args, **(kwargs or {}))
+        if func.name() != "aten::upsample_bilinear2d":
+            return made
+        x, *settings = args
+        assert isinstance(x, Tensor)
+        lost = torch.where(x.isfinite(), 0, torch.nan).to(x.dtype)
+        return made + func(lost, *settings, **(kwargs or {}))
 
 
 def _chosen_otherwise(

@@ -24,7 +24,7 @@ import numpy as np
 
 from kvc.runtime.delegates.xnnpack.builder import Builder
 from kvc.runtime.delegates.xnnpack.functions import Binary, Unary
-from kvc.runtime.delegates.xnnpack.nodes import Constant, Define, Dims, Tensor
+from kvc.runtime.delegates.xnnpack.nodes import Define, Dims, Tensor
 
 Number = int | float
 Operand = Tensor | Number
@@ -41,15 +41,19 @@ def _binary(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Operand) -> Te
 def _extreme(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Tensor) -> Tensor:
     """Return the greater or the less; the library's may lose a NaN of either."""
     y = b.binary(op, x, other)
-    for each in (x, other):
-        if not isinstance(each, Constant):
-            y = b.binary(Binary.ADD, y, not_numbers(b, each))
+    for each in (x, other):  # weights may hold NaN, too
+        y = _kept(b, y, each)
     return y
 
 
 def _keeping(op: Unary, b: Builder, dims: Dims, x: Tensor) -> Tensor:
     """Compute what the library makes a number of NaN by."""
-    return b.binary(Binary.ADD, b.unary(op, x), not_numbers(b, x))
+    return _kept(b, b.unary(op, x), x)
+
+
+def _kept(b: Builder, y: Tensor, x: Tensor) -> Tensor:
+    """Return y, but NaN where x is; a product keeps the sign of a zero."""
+    return b.binary(Binary.MULTIPLY, y, b.clamp(x, 1, 1))
 
 
 def not_numbers(b: Builder, x: Tensor) -> Tensor:
@@ -79,10 +83,13 @@ def _operand(b: Builder, x: Operand) -> Tensor:
 
 
 def _root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
-    """Take square roots; the library's of infinity is NaN, so that is added after."""
+    """Take square roots; the library's of infinity is NaN, so that is added after.
+
+    The other way round, by taking away what is too much: that of -0.0 stays -0.0.
+    """
     finite = b.clamp(x, -math.inf, float(np.finfo(np.float32).max))
-    rest = b.binary(Binary.SUBTRACT, x, finite)
-    return b.binary(Binary.ADD, b.unary(Unary.SQUARE_ROOT, finite), rest)
+    less = b.binary(Binary.SUBTRACT, finite, x)
+    return b.binary(Binary.SUBTRACT, b.unary(Unary.SQUARE_ROOT, finite), less)
 
 
 def _reciprocal_root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
@@ -125,10 +132,15 @@ def _clamp_by_tensors(
 
 
 def _truncate(b: Builder, dims: Dims, x: Tensor) -> Tensor:
-    """Round towards 0: numbers on its either side apart."""
-    down = b.unary(Unary.FLOOR, b.clamp(x, 0, math.inf))
-    up = b.unary(Unary.CEILING, b.clamp(x, -math.inf, 0))
-    return b.binary(Binary.ADD, down, up)
+    """Round towards 0: what is below is rounded up, and less that of -x.
+
+    A zero keeps its sign, as it would not in a sum.
+    """
+    up, other = (
+        b.unary(Unary.CEILING, b.clamp(each, -math.inf, 0))
+        for each in (x, b.unary(Unary.NEGATE, x))
+    )
+    return b.binary(Binary.SUBTRACT, up, other)
 
 
 def _leaky_relu(b: Builder, dims: Dims, x: Tensor, slope: Number) -> Tensor:

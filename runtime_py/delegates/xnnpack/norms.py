@@ -87,9 +87,9 @@ def reduced(
     """Reduce axes, not negative and ascending; a NaN among elements stays one."""
     y = b.reduce(op, x, chosen, keep)
     if op in (Reduction.MAX, Reduction.MIN):
-        # These lose NaN, which a sum keeps.
+        # These lose NaN, which a sum keeps; less a sum of 0, -0.0 stays as it is.
         lost = b.reduce(Reduction.SUM, not_numbers(b, x), chosen, keep)
-        y = b.binary(Binary.ADD, y, lost)
+        y = b.binary(Binary.SUBTRACT, y, lost)
     return y
 
 

@@ -58,7 +58,7 @@ def _greatest(
     x = _channels_last(b, x)
     found = _put_together(Binary.MAXIMUM, b, x, lines, -np.inf)
     lost = _put_together(Binary.ADD, b, not_numbers(b, x), lines, 0)
-    return _channels_first(b, b.binary(Binary.ADD, found, lost))
+    return _channels_first(b, b.binary(Binary.SUBTRACT, found, lost))  # keeps -0.0
 
 
 def _put_together(

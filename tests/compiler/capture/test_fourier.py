@@ -92,6 +92,44 @@ def test_a_quarter_turn_leaves_small_numbers_beside_great_ones(tmp_path):
     assert (found.kind, found.reason) == ("equal", "")
 
 
+# Each transform, where its order in memory is not that of its axes.
+ORDERS = {
+    "fft": lambda x: fft.fft(x, dim=1).imag,
+    "ifft": lambda x: fft.ifft(whole(x), dim=0).real,
+    "rfft, irfft": lambda x: (fft.rfft(x, dim=0).real, fft.irfft(x, dim=1)),
+    "hfft, ihfft": lambda x: (fft.hfft(whole(x), 3, 1), fft.ihfft(x, dim=0).real),
+    "fftn": lambda x: fft.fftn(x, dim=(0, 2)).real,
+    "ifft2": lambda x: fft.ifft2(whole(x), dim=(1, 0)).real,
+    "rfftn": lambda x: fft.rfftn(x, dim=(2, 1)).real,
+    "irfftn": lambda x: fft.irfftn(whole(x), dim=(0, -1)),
+    "irfft2, input=": lambda x: fft.irfft2(input=whole(x), s=(3, 4), dim=(0, 1)),
+    "hfftn, ihfftn": lambda x: (fft.hfftn(whole(x), dim=(1, 0)), fft.ihfftn(x, dim=(0, 2)).real),
+    "of a transposed tensor": lambda x: fft.fft(x.mT.contiguous().mT, dim=0).real,
+}  # fmt: skip
+
+
+def written_through(transforms):
+    """What a transform makes, after writes through its rows, or into a copy."""
+
+    def code(x: Tensor) -> tuple[Tensor, ...]:
+        made = transforms(x)
+        made = made if isinstance(made, tuple) else (made,)
+        for each in made:
+            each.reshape(-1)[:5].mul_(100)
+            each.flatten(1)[:, 1:3].add_(1)
+        return made
+
+    return code
+
+
+@only(name=["irfftn", "ifft2", "hfftn, ihfftn"])
+@pytest.mark.parametrize("name", ORDERS)
+def test_writes_meet_the_memory_that_they_meet_in_torch(name, tmp_path):
+    code = Applied(written_through(ORDERS[name]))
+    found = outcome(code, (X,), {}, tmp_path / "written.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
 @pytest.mark.parametrize("length", [400, 2047, 2048])
 def test_long_transforms_are_as_close_as_sums_of_products(tmp_path, length):
     x = torch.randn(2, length)

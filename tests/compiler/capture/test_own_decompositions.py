@@ -17,6 +17,17 @@ X = torch.arange(12.0).reshape(3, 4).sin()
 CASES = {
     "addbmm of integers, by parts of 1": lambda x: torch.addbmm((9 * x).int(), (9 * x).int()[None, :, :3], (5 * x).int()[None], beta=0.6, alpha=2.7),
     "as_strided of its own memory": lambda x: (x * 2).as_strided((2, 3, 2), (4, 1, 2), 1),
+    "as_strided of memory in another order": lambda x: (
+        x.reshape(2, 3, 2).permute(2, 0, 1).contiguous().permute(1, 2, 0).sin().as_strided((2, 3), (5, 2), 1)
+    ),
+    "another size of a number, and of memory in another order": lambda x: (
+        x.sum().clone().resize_(()), (x.t() * 2).resize_(2, 5)
+    ),
+    "as_strided_scatter into memory in another order": lambda x: x.t().clone().as_strided_scatter(x[0, :2], (2,), (3,), 2) * 2,
+    "as_strided of a transposed tensor": lambda x: x.t().as_strided((2, 2), (1, 4)),
+    "as_strided_scatter into a transposed tensor": lambda x: (
+        x.t().as_strided_scatter(x[:2, :2], (2, 2), (1, 4)), x.t().as_strided_scatter(x.sum(), (), ())
+    ),
     "as_strided_copy": lambda x: torch.as_strided_copy(x, (2, 2), (4, 1), 3),
     "as_strided_scatter": lambda x: x.as_strided_scatter(x[0, :2].expand(2, 2), (2, 2), (1, 5), 3),
     "as_strided_scatter of one element": lambda x: x.as_strided_scatter(x.sum(), (), (), 5),
@@ -46,6 +57,9 @@ CASES = {
     ),
     "repeat_interleave of int32": lambda x: torch.repeat_interleave(
         (x[:, 0] > 0).int() + 1, output_size=4
+    ),
+    "a masked index, from the end and out of bounds": lambda x: torch._unsafe_masked_index(
+        x, x[:, :3] > 0, [torch.tensor([[-1], [-2], [9]]), torch.tensor([1, -4, -7])], 8.5
     ),
     "one_hot": lambda x: functional.one_hot((x > 0).long(), 3),
     "triu_indices": lambda x: (torch.triu_indices(3, 4, 1), x + 1),
@@ -118,10 +132,9 @@ def test_it_equals_eager(name, tmp_path):
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: x.t().as_strided((2, 2), (1, 4)),
         lambda x: x[0].as_strided((3, 4), (4, 1)),
-        lambda x: x.t().as_strided_scatter(x[:2, :2], (2, 2), (1, 4)),
-        lambda x: x.t().as_strided_scatter(x.sum(), (), ()),
+        lambda x: x[:, :2].as_strided((2, 2), (4, 1)),
+        lambda x: x[:, :2].as_strided_scatter(x.sum(), (), ()),
         lambda x: x.repeat_interleave((x[:, 0] > 0).long() + 1, dim=0),
     ],
 )

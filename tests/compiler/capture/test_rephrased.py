@@ -32,6 +32,20 @@ def test_nothing_is_taken_of_an_axis_from_where_a_tensor_says(tmp_path):
     assert (found.kind, found.reason) == ("equal", "")
 
 
+def _narrowed(x):
+    held = x + 1
+    some = torch.narrow(held, 1, (x[0] > 0).sum() - 5, 2)  # 3 of 4 are: from the end
+    taken = some * 2
+    held.narrow(0, (x[0] > 0).sum() - 2, 2).mul_(9)
+    return taken, held
+
+
+def test_parts_of_an_axis_begin_where_a_tensor_says_and_are_written_through(tmp_path):
+    assert int((X[0] > 0).sum()) == 3
+    found = outcome(Applied(_narrowed), (X,), {}, tmp_path / "c.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
 def _written_copies(x):
     made = []
     for copied in (

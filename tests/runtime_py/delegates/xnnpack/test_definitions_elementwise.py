@@ -171,6 +171,15 @@ def test_a_maximum_with_a_constant_keeps_nan(first):
     _check_special(sketch, y, SPECIAL)
 
 
+@pytest.mark.parametrize("op", ["maximum", "minimum"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_bound_by_a_weight_that_holds_nan_is_nan_there(op, first):
+    sketch, weight = Sketch(), np.float32([1, np.nan, -np.inf, np.nan, 0])
+    x, held = sketch.input(SEQ, 5), sketch.constant(weight)
+    y = sketch(f"aten::{op}", *((held, x) if first else (x, held)))
+    _check_special(sketch, y, np.float32([[0, 0, 0, np.inf, np.nan], [2] * 5]))
+
+
 @pytest.mark.parametrize(
     ("op", "arguments"),
     [
@@ -183,7 +192,27 @@ def test_a_maximum_with_a_constant_keeps_nan(first):
 def test_roots_at_their_ends_are_torchs(op, arguments):
     sketch = Sketch()
     y = sketch(f"aten::{op}", sketch.input(SEQ), *arguments)
-    _check_special(sketch, y, np.array([INF, 0, -1, NAN, -INF, 8e37, 1], np.float32))
+    _check_special(sketch, y, np.array([INF, 0, -0.0, -1, NAN, -INF, 8e37], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        ("maximum", (-1.0,)),
+        ("minimum", (1.0,)),
+        ("amax", ([-1], True)),
+        ("trunc", ()),
+        ("sqrt", ()),
+        ("abs", ()),
+    ],
+)
+def test_zeros_have_the_sign_that_they_have_in_torch(op, arguments):
+    sketch = Sketch()
+    x = sketch.input(SEQ, 1)
+    if op in ("maximum", "minimum"):
+        arguments = [sketch.constant(np.float32([each])) for each in arguments]
+    y = sketch("aten::reciprocal", sketch(f"aten::{op}", x, *arguments))
+    _check_special(sketch, y, np.float32([[0.0], [-0.0], [-0.4 * (op == "trunc")]]))
 
 
 def test_logarithms_at_their_ends_are_what_is_stated():

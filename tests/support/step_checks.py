@@ -1,0 +1,140 @@
+"""Whether eager's answer to a program has to be that of what it is compiled to.
+
+In: a program whose last step is new. It has not where the step draws random numbers; in
+place gives an input or a buffer another shape, or any tensor more or fewer elements,
+which kvc refuses on purpose; or depends on where tensors lie in memory: it writes over
+what it has yet to read, or is given inputs by a second call that lie otherwise than
+those of the first, for which a program is compiled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from operator_programs import (
+    OperatorProgram,
+    Ref,
+    Tensors,
+    bits_equal,
+    copies,
+    operator,
+)
+from operator_samples import spread_apart
+from other_roundings import close
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def made_of(program: OperatorProgram, apart: bool = False) -> list[Tensors]:
+    """Return what eager makes in each call, as it is after the call."""
+    held = copies(program.held)
+    with torch.no_grad():
+        return [
+            copies(program.code.made_of(copies(call), held, apart))
+            for call in program.calls
+        ]
+
+
+def draws_numbers(program: OperatorProgram) -> bool:
+    """Tell whether the last step draws random numbers and hides that by a seed."""
+    code = getattr(operator(program.code.steps[-1].name).op, "__code__", None)
+    if code is None or "wrapper_set_seed" not in code.co_names:
+        return False
+    with _Drawing() as drawing:
+        made_of(program)
+    return drawing.found
+
+
+class _Drawing(TorchDispatchMode):
+    """Notes whether an operator draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        self.found |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+def keeps_shapes(program: OperatorProgram) -> bool:
+    """Tell whether the last step leaves shapes as they are.
+
+    Those of all inputs and buffers, and how many elements there are in what it writes.
+    """
+    *before, last = program.code.steps
+    if not (last.in_place or last.name.endswith("_")):
+        return True
+    code, held = replace(program.code, steps=tuple(before)), copies(program.held)
+    for call in program.calls:
+        inputs = copies(call)
+        with torch.no_grad():
+            made = code.made_of(inputs, held)
+            arguments = last.arguments({"inputs": inputs, "held": held, "made": made})
+            written = arguments[0]
+            assert isinstance(written, Tensor)
+            count = written.numel()
+            last.call_with(arguments)
+        pairs = zip((*inputs, *held), (*call, *program.held), strict=True)
+        same = all(now.shape == then.shape for now, then in pairs)
+        if not same or written.numel() != count:
+            return False
+    return True
+
+
+def depends_on_memory(
+    program: OperatorProgram, made: Sequence[Tensors], spread: bool
+) -> bool:
+    """Tell whether a program makes something else where tensors lie elsewhere.
+
+    Args:
+        program: whose last step is new.
+        made: what it makes.
+        spread: whether inputs may lie otherwise in the second call.
+    """
+    if _overwrites(program):
+        apart = made_of(program, apart=True)
+        if not all(map(bits_equal, _flat(made), _flat(apart))):
+            return True
+    if not spread:
+        return False
+    alike = made_of(_laid_out_alike(program))
+    pairs = zip(_flat(made), _flat(alike), strict=True)
+    return not all(_close(one, other) for one, other in pairs)
+
+
+def _overwrites(program: OperatorProgram) -> bool:
+    """Tell whether the last step writes over a tensor and reads others."""
+    last = program.code.steps[-1]
+    return last.in_place and sum(isinstance(leaf, Ref) for leaf in last.leaves) > 1
+
+
+def _laid_out_alike(program: OperatorProgram) -> OperatorProgram:
+    """Return a program whose second call has inputs as they lie in the first."""
+    first, second = program.calls
+    return replace(program, calls=(first, tuple(map(_as_lies, second, first))))
+
+
+def _as_lies(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a copy that lies in memory as another one does."""
+    if like.is_contiguous():
+        return tensor.contiguous()
+    if like.ndim > 1 and like.mT.is_contiguous():
+        return tensor.mT.contiguous().mT
+    return spread_apart(tensor)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    same = one.dtype == other.dtype and one.shape == other.shape
+    return same and bool(close(one, other).all())
+
+
+def _flat(calls: Sequence[Tensors]) -> list[Tensor]:
+    return [each for call in calls for each in call]
