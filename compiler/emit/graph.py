@@ -56,7 +56,7 @@ def emit_graph(
 
 
 def _check_homes(method: Method, aliases: Aliases) -> None:
-    """Check that what states and callers' inputs become lies in their memory, as it is."""
+    """Check that the memory of states and callers' inputs holds what they become."""
     makers = method.makers()
     states = {name: value.id for value, name in method.state_in}
     named = zip(method.input_names, method.inputs, strict=True)
