@@ -57,6 +57,14 @@ _NO_ARRAYS = (
     "it makes a numpy array of a tensor, which has no values while it is traced; use "
     "torch's functions"
 )
+_ALIKE = (
+    "torch.cond wants what both branches give to lie in memory alike; return "
+    ".clone(memory_format=torch.contiguous_format) of views"
+)
+_NESTED = (
+    "of a branch within another one or within a loop torch may not know a size (u0); "
+    "write the inner one with torch.where"
+)
 _NO_GRADIENTS = "it computes gradients, which a bundle does not"
 # Of two inputs over the same bytes, where one of them is written.
 _OF_OVERLAPS = ("compiled_fn", "input mutation")
@@ -84,13 +92,13 @@ _ADVICE = {
         "torch cannot trace torch.tensor(...) in the body of a branch or loop; make "
         "that tensor outside of the body, or with torch.full or torch.zeros"
     ),
-    "sorted order of strides": (
-        "torch.cond wants what both branches give to lie in memory alike; return "
-        ".clone(memory_format=torch.contiguous_format) of views"
-    ),
-    "KeyError(Min(": (
-        "torch.cond wants what both branches give to lie in memory alike; return "
-        ".clone(memory_format=torch.contiguous_format) of views"
+    "sorted order of strides": _ALIKE,
+    "KeyError: Max(": f"{_ALIKE}; {_NESTED}",
+    "KeyError: Min(": f"{_ALIKE}; {_NESTED}",
+    "simple accumulative multiplication": f"{_ALIKE}; {_NESTED}",
+    "have same metadata": (
+        "torch.while_loop and scan want what they carry to keep its shape and dtype; "
+        f"{_NESTED}"
     ),
     "data-dependent": _VALUES,
     "DataDependentOutputException": _VALUES,

@@ -4,6 +4,7 @@ In: an error of a trace. Out: the lines of the user's code that were running, an
 text of the error as one paragraph.
 """
 
+import re
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from kvc.compiler.capture.sources import Frame, frames_in, place_of
 
 _OURS = str(Path(__file__).parent)
 _LONGEST = 600  # characters of a text that is not ours
+# What went wrong in a body, behind the body's code, which torch prints first.
+_GOT = re.compile(r"""\): got (?P<kind>\w+)\((['"]?)(?P<text>.*)\2\)$""", re.MULTILINE)
 
 
 def user_frames(error: BaseException) -> list[Frame]:
@@ -37,9 +40,12 @@ def own_frames(text: str) -> list[Frame]:
 
 def words_of(error: BaseException) -> str:
     """Return what an error says as one paragraph, with its kind and whose it is."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kind, text = type(error).__name__, str(error)
+    if within := _GOT.search(text):
+        kind, text = within["kind"], within["text"]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     text = " ".join(lines[:4]).partition("The error above occurred")[0].strip()
-    said = f"{type(error).__name__}: {text[:_LONGEST]}".removesuffix(": ")
+    said = f"{kind}: {text[:_LONGEST]}".removesuffix(": ")
     stack = traceback.extract_tb(error.__traceback__)
     raised = own_frames("".join(traceback.format_list(stack[-1:])))
     return f"it raises {said}" if raised else f"torch says {said}"

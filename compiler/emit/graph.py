@@ -10,6 +10,7 @@ from kvc.compiler.memory.plan import MemoryPlan, aligned
 from kvc.compiler.memory.planners import plan_memory
 from kvc.schema import graph as emitted
 from kvc.schema.errors import PlanFailed
+from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing
 from kvc.schema.types import Symbol
 
 
@@ -55,15 +56,26 @@ def emit_graph(
 
 
 def _check_homes(method: Method, aliases: Aliases) -> None:
-    """Check that what states and callers' inputs become lies in their memory."""
+    """Check that the memory of states and callers' inputs holds what they become."""
+    makers = method.makers()
     states = {name: value.id for value, name in method.state_in}
     named = zip(method.input_names, method.inputs, strict=True)
     inputs = {name: value.id for name, value in named}
     for contents, roots in ((method.state_out, states), (method.input_out, inputs)):
         for value, name in contents:
-            if aliases.root[value.id] != roots.get(name):
+            if _home(value.id, aliases, makers) != roots.get(name):
                 reason = f"the new content of {name} lies elsewhere"
                 raise PlanFailed(method=method.name, reason=reason)
+
+
+def _home(number: int, aliases: Aliases, makers: Mapping[int, Node]) -> int:
+    """Return the value whose memory another one fills, in another shape at the most."""
+    while number in aliases.base:
+        op = makers[number].op
+        if OPS[op].aliasing is Aliasing.VIEW and op not in RESHAPING_VIEWS:
+            break
+        number = aliases.base[number]
+    return number
 
 
 def _all_values(method: Method) -> list[Value]:

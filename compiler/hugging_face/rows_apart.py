@@ -126,7 +126,8 @@ def _within(
     """Keep the places of padding within a table of positions."""
     places = named.get(_PLACES)
     if isinstance(places, Tensor):
-        named = {**named, _PLACES: current_call().within(places)}
+        call = current_call()
+        named = {**named, _PLACES: call.within(places, call.first)}
     return given, named
 
 

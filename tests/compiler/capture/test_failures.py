@@ -23,6 +23,9 @@ class Mistakes(nn.Module):
     def shapes(self, x):
         return x @ torch.ones(3, 3)
 
+    def in_a_body(self, x):
+        return torch.cond(x.sum() > 0, self.shapes, torch.neg, (x,))
+
     def asks(self, x):
         return x if x.sum() > 0 else -x
 
@@ -80,6 +83,11 @@ def test_a_mistake_is_told_with_its_line_and_a_remedy(name, texts):
     assert first < int(match[2]) <= first + 3
     assert all(text in message for text in texts)
     assert "\n" not in message
+
+
+def test_a_mistake_in_a_body_is_told_rather_than_the_body():
+    with pytest.raises(CaptureError, match=r"torch says RuntimeError: a and b must"):
+        compile_program(Mistakes(), [Method("in_a_body", (X,))])
 
 
 def test_an_error_without_text_is_told_by_its_kind():

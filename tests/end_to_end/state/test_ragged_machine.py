@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from ragged_models import RAGGED, SLOTS, VOCAB, Ragged, RaggedRings, alone
+from state_backends import examples
 
 from kvc.runtime import CacheOverflow, InputMismatch, NotRewindable, Program, Session
 
@@ -176,10 +177,11 @@ def test_rows_are_what_happened_to_them(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_what_happened_to_them_for_long(
-    ragged: Callable[[str], Program], kind: str
+    ragged: Callable[[str], Program], kind: str, backend: str
 ) -> None:
     class Here(Batches):
         program, model = ragged(kind), RAGGED[kind]
 
-    many = settings(SETTINGS, max_examples=300, stateful_step_count=60)
+    number = examples(300, backend)
+    many = settings(SETTINGS, max_examples=number, stateful_step_count=60)
     run_state_machine_as_test(Here, settings=many)

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from ring_models import RingDecoder, Shape, ring_methods
 from session_kinds import Kind
 from session_machine import SETTINGS, TOKENS, Conversations
+from state_backends import examples
 
 from kvc.compiler import compile_program
 from kvc.runtime import KernelFailed, NotRewindable, Program, load
@@ -138,9 +139,10 @@ def test_a_session_of_rings_is_what_its_tokens_are(
 
 @pytest.mark.exhaustive
 def test_a_session_of_rings_is_what_its_tokens_are_at_length(
-    programs: list[Program], shape: Shape, tmp_path: Path
+    programs: list[Program], shape: Shape, tmp_path: Path, backend: str
 ) -> None:
-    _run(programs, shape, tmp_path, settings(SETTINGS, max_examples=1000))
+    many = settings(SETTINGS, max_examples=examples(1000, backend))
+    _run(programs, shape, tmp_path, many)
 
 
 def _run(programs: list[Program], shape: Shape, folder: Path, how: settings) -> None:

@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from made_once import MadeOnce
 from session_kinds import KINDS
 from session_machine import SETTINGS, Conversations
+from state_backends import examples
 
 from kvc.compiler import compile_program
 from kvc.runtime import Program, load
@@ -52,17 +53,19 @@ def test_a_session_is_what_its_tokens_are(
 @pytest.mark.usefixtures("sharing")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_session_is_what_its_tokens_are_at_length(
-    programs: dict[str, Program], tmp_path: Path, name: str
+    programs: dict[str, Program], tmp_path: Path, name: str, backend: str
 ) -> None:
-    _run(programs, tmp_path, name, settings(SETTINGS, max_examples=1000))
+    many = settings(SETTINGS, max_examples=examples(1000, backend))
+    _run(programs, tmp_path, name, many)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", KINDS)
 def test_so_it_is_where_forks_copy(
-    programs: dict[str, Program], tmp_path: Path, name: str
+    programs: dict[str, Program], tmp_path: Path, name: str, backend: str
 ) -> None:
-    _run(programs, tmp_path, name, settings(SETTINGS, max_examples=200))
+    many = settings(SETTINGS, max_examples=examples(200, backend))
+    _run(programs, tmp_path, name, many)
 
 
 def _run(programs: dict[str, Program], folder: Path, name: str, how: settings) -> None:
