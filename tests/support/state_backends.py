@@ -50,12 +50,8 @@ LEFT = {
 # Of the largest number that is compared: in float16 a few layers make 5e-3 of 5e-4, the
 # rounding of one number; int8 weights make more. A wrong slot of a cache makes more
 # than 1e-1.
-<<<<<<< HEAD
 SLACK = {"qnn_fp16": 1e-2, "coreai_fp16": 1e-2, "coreml_fp16": 1e-2, "qnn_a16w8": 4e-2}
-=======
-SLACK = {"qnn_fp16": 1e-2, "coreai_fp16": 1e-2, "coreml_fp16": 1e-2, "qnn_a16w8": 3e-2}
 MANY = 20  # the ways but the plain one try one of so many random cases
->>>>>>> mine
 REACH = 64.0  # of all values, where no samples tell
 _partitions = pipeline._partitions
 

@@ -102,14 +102,10 @@ _HERE = Path(__file__).parent
 # With each way one of so many tests runs every day; the rest on request.
 _DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72, "vulkan_fp32": 48}
 _NAMES = ["", *WAYS]
-<<<<<<< HEAD
-# All of them on request: libraries that few have, and float16 by steps. A sample of
-# them is marked `libraries`.
-=======
 # They try random cases, of which such a way tries one of `MANY`, each way others.
 _RANDOM = ("test_two_functions_over_the_same_buffers",)
-# All of them on request: libraries that few have, and float16 by steps.
->>>>>>> mine
+# All of them on request: libraries that few have, and float16 by steps. A sample of
+# them is marked `libraries`.
 _ON_REQUEST = (*FIXED, "mlx")
 
 
@@ -127,19 +123,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(text in item.nodeid for text in left_out):
             continue
         always = any(text in item.nodeid for text in _ALWAYS.get(name, ()))
-<<<<<<< HEAD
-        own = item.nodeid.replace(f"[{name}", "[")
-        chosen = crc32(own.encode()) % _DAILY[name] == _NAMES.index(name)
-        if name in _ON_REQUEST:
-            rarely = item.get_closest_marker("exhaustive") is not None
-            on_request[item.nodeid] = item, name, rarely
-=======
         own = crc32(item.nodeid.replace(f"[{name}", "[").encode())
         chosen = own % _DAILY[name] == _NAMES.index(name)
         random = any(text in item.nodeid for text in _RANDOM)
         if random and own % MANY != _NAMES.index(name):
             continue
->>>>>>> mine
+        if name in _ON_REQUEST:
+            rarely = item.get_closest_marker("exhaustive") is not None
+            on_request[item.nodeid] = item, name, rarely
         if name in _ON_REQUEST or not (always or chosen):
             item.add_marker(pytest.mark.exhaustive)
         kept.append(item)
