@@ -15,15 +15,17 @@ operands, in order:
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 from kvc.schema.frozen import frozen
-from kvc.schema.graph import Graph
+from kvc.schema.graph import Graph, Instruction, Ref
 from kvc.schema.model import Method
-from kvc.schema.ops import COND, CONTROL_OPS, DELEGATE, SCAN, WHILE
+from kvc.schema.ops import COND, CONTROL_OPS, DELEGATE, OPS, SCAN, WHILE, Aliasing
 from kvc.schema.types import TensorType
 
 Operand = TypeVar("Operand")
+# What moves elements to other memory, and which argument has them.
+_MOVING: Final = {"aten::copy": 1, "aten::clone": 0}
 
 
 @frozen
@@ -121,6 +123,27 @@ def blocks_run(graph: Graph, op: str | None = None) -> Iterator[int]:
     for step in graph.instructions:
         if step.op in CONTROL_OPS and op in (None, step.op):
             yield from read_control(step.op, step.arguments).blocks
+
+
+def left_to_torch(graph: Graph) -> Iterator[Instruction]:
+    """Yield the instructions of a graph that compute, in no block of a backend's."""
+    for step in graph.instructions:
+        shown = OPS[step.op].aliasing in (Aliasing.VIEW, Aliasing.CONTROL)
+        if not shown and moved(graph, step) is None:
+            yield step
+
+
+def moved(graph: Graph, step: Instruction) -> int | None:
+    """Return the value whose elements an instruction moves as they are, None if none.
+
+    numpy does that as well as PyTorch.
+    """
+    if step.op not in _MOVING:
+        return None
+    source = step.arguments[_MOVING[step.op]]
+    assert isinstance(source, Ref), "the verifier has seen to it"
+    kinds = {graph.values[i].type.dtype for i in (source.value, *step.results)}
+    return source.value if len(kinds) == 1 else None
 
 
 def graphs_within(method: Method, block: int) -> list[Graph]:

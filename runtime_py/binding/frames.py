@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
-from kvc.runtime.arrays import Array
+import numpy as np
+
+from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.binding.array_views import bind_view
 from kvc.runtime.binding.code import Code
 from kvc.runtime.binding.control import ControlStep, bind_operands, bind_partition
@@ -30,7 +32,7 @@ from kvc.runtime.recording import Step
 from kvc.runtime.states.owner import StateBuffer
 from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.threads import settle_threads
-from kvc.schema.control import blocks_run, read_control
+from kvc.schema.control import blocks_run, left_to_torch, moved, read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import (
     Alias,
@@ -200,9 +202,21 @@ class _Binder:
             if OPS[instruction.op].aliasing is Aliasing.VIEW:
                 self._bind_view(index, instruction)
                 return ()
+            source = moved(self._graph, instruction)
+            if source is not None and not self._uses_torch:
+                return self._bind_move(instruction, source)
             return self._bind_kernel(instruction)
         except Exception as error:
             fail(self._code.method, index, instruction, error)
+
+    def _bind_move(self, instruction: Instruction, source: int) -> Sequence[Step]:
+        """Bind an instruction that moves elements, where no other needs torch."""
+        if OPS[instruction.op].aliasing is Aliasing.UPDATE:
+            target, _ = self._values.updated(instruction)  # nothing old is left of it
+        else:
+            target = self._values.written(instruction.results[0])
+        elements = np.broadcast_to(self._values.array(source), target.shape)
+        return [(copy_into, (target, elements))]
 
     def _bind_kernel(self, instruction: Instruction) -> Sequence[Step]:
         kernel = self._kernel(instruction)
@@ -358,18 +372,12 @@ def _joined(
 def needs_torch(graph: Graph, blocks: Sequence[Graph]) -> bool:
     """Tell whether an instruction computes here, in the graph or a block that it runs.
 
-    Delegates and views do not.
+    Delegates do not, nor do views and what moves elements as they are.
     """
-    for step in graph.instructions:
-        if step.op == DELEGATE:
-            continue
-        if step.op in CONTROL_OPS:
-            within = read_control(step.op, step.arguments).blocks
-            if any(needs_torch(blocks[block], blocks) for block in within):
-                return True
-        elif OPS[step.op].aliasing is not Aliasing.VIEW:
-            return True
-    return False
+    if any(left_to_torch(graph)):
+        return True
+    within = (run for op in CONTROL_OPS - {DELEGATE} for run in blocks_run(graph, op))
+    return any(needs_torch(blocks[block], blocks) for block in within)
 
 
 def _has_delegates(graph: Graph) -> bool:

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_decoder
+import torch
 from daily import only
+from torch import nn
 
-from kvc.compiler import compile_program
+from kvc.compiler import Method, compile_program
 from kvc.runtime import DigestMismatch, load
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
@@ -163,3 +165,46 @@ def test_an_interrupt_leaves_the_session_as_it_was(path: Path, monkeypatch):
         assert calls == [0]
         assert session.position == 9
         np.testing.assert_array_equal(session.decode(np.array([[5]])), expected)
+
+
+class Stacking(nn.Module):
+    """Its state becomes a stack of results, which no kernel makes in its memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("held", torch.zeros(1, 2, 4))
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        """Take x float32 [1, 2, 4]."""
+        before = self.held.clone()
+        self.held.copy_(torch.stack([x[:, 0] * 2, x[:, 1] * 3], dim=1))
+        return before + 1
+
+
+def test_what_is_moved_into_a_state_needs_no_torch(tmp_path: Path):
+    x = torch.arange(8.0).reshape(1, 2, 4)
+    path = tmp_path / "m.kvc"
+    bundle = compile_program(Stacking(), [Method("step", (x,))], recipe="cpu_fp32")
+    bundle.save(path)
+    assert "aten::copy" in {
+        step.op for step in bundle.program.methods[0].graph.instructions
+    }
+    code = """
+        import sys
+        sys.modules["torch"] = None
+        import numpy as np
+        from kvc.runtime import load
+        x = np.arange(8, dtype=np.float32).reshape(1, 2, 4)
+        with load(sys.argv[1]) as program, program.session() as session:
+            for scale in (1, 2, 3):
+                print(*session.step(x * scale).ravel())
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), path],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    model = Stacking()
+    wanted = [model.step(x * scale).flatten().tolist() for scale in (1, 2, 3)]
+    assert [[*map(float, line.split())] for line in run.stdout.splitlines()] == wanted

@@ -34,12 +34,10 @@ RECIPES = (
 )
 FIXED = RECIPES[3:]  # shapes
 WAYS = (*BACKENDS, *RECIPES, "mlx")
-# What the backend `cpu` leaves to torch, by why: control flow makes a new content of a
-# state, or needs to know where it writes; an array gets longer that is no state's.
+# What the backend `cpu` leaves to torch, by why: control flow needs to know where it
+# writes; an array gets longer that is no state's.
 # Random functions take ops that it has not.
 LEFT = {
-    "aten::copy": "a loop's result becomes a state",
-    "aten::clone": "a loop begins with a copy",
     "kvc::after": "a loop writes from there on",
     "kvc::append": "a caller's array",
     "kvc::replace": "a state that a method begins anew",

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvc.schema.control import blocks_run
+from kvc.schema.control import blocks_run, left_to_torch
 from kvc.schema.graph import Graph
 from kvc.schema.model import Delegate, Method, Program
-from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.schema.ops import CONTROL_OPS, DELEGATE
 from kvc.tools.text import escape, plural
 
 _ANY: Final = "any"
@@ -95,17 +95,12 @@ def _describe(program: Program, method: Method) -> MethodReport:
 
 
 def left_of(method: Method) -> dict[str, int]:
-    """Count the instructions that are in no delegate, by op."""
+    """Count the instructions that no backend runs, so that PyTorch has to, by op."""
     graphs = [method.graph]
     for graph in graphs:
         for op in CONTROL_OPS - {DELEGATE}:
             graphs += [method.blocks[number].graph for number in blocks_run(graph, op)]
-    ops = Counter(
-        step.op
-        for graph in graphs
-        for step in graph.instructions
-        if OPS[step.op].aliasing not in (Aliasing.VIEW, Aliasing.CONTROL)
-    )
+    ops = Counter(step.op for graph in graphs for step in left_to_torch(graph))
     return dict(ops.most_common())
 
 
