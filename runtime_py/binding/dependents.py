@@ -4,12 +4,12 @@ In: a graph, the blocks of its method, the symbols whose sizes have changed, and
 inputs lie in other arrays of the caller. Out: the values whose tensors change, and the
 few instructions that must be bound again. This depends only on the code: it is found on
 first need, then kept. All other instructions keep their steps, since a tensor that
-changes its shape stays the same object.
+changes its shape stays the same object; an array does not.
 """
 
 from collections.abc import Iterator, Sequence
 
-from kvc.schema.control import blocks_run, read_control
+from kvc.schema.control import blocks_run, moved, read_control
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import Alias, Argument, Caller, Graph, Instruction, Ref
 from kvc.schema.ops import APPEND, CONTROL_OPS, OPS, REPLACE, Aliasing
@@ -39,17 +39,24 @@ class Dependents:
 
 
 class Dependence:
-    """The dependents of one graph, kept by what they depend on."""
+    """The dependents of one graph, kept by what they depend on.
 
-    def __init__(self, graph: Graph, blocks: Sequence[Graph]) -> None:
-        self._graph, self._blocks = graph, blocks
+    `uses_torch` tells whether its steps hold tensors.
+    """
+
+    def __init__(
+        self, graph: Graph, blocks: Sequence[Graph], uses_torch: bool = True
+    ) -> None:
+        self._graph, self._blocks, self._uses_torch = graph, blocks, uses_torch
         self._found: dict[tuple[frozenset[str], bool], Dependents] = {}
 
     def of(self, symbols: frozenset[str], callers: bool) -> Dependents:
         """Return what depends on the sizes of symbols and, if told, callers' memory."""
         key = (symbols, callers)
         if key not in self._found:
-            search = _Search(self._graph, self._blocks, symbols, callers)
+            search = _Search(
+                self._graph, self._blocks, self._uses_torch, symbols, callers
+            )
             self._found[key] = search.find()
         return self._found[key]
 
@@ -61,10 +68,12 @@ class _Search:
         self,
         graph: Graph,
         blocks: Sequence[Graph],
+        uses_torch: bool,
         symbols: frozenset[str],
         callers: bool,
     ) -> None:
         self._graph, self._blocks, self._symbols = graph, blocks, symbols
+        self._uses_torch = uses_torch
         self._values = {
             value
             for value, declared in enumerate(graph.values)
@@ -100,10 +109,12 @@ class _Search:
 
         A view has a tensor to be made from its operand's; what runs blocks is prepared
         for arrays, and for sizes that nothing around the blocks may have; an update
-        that is not in place for a part of its result.
+        that is not in place for a part of its result; a move without torch for arrays.
         """
         if self._says(instruction):
             return True
+        if not self._uses_torch and moved(self._graph, instruction) is not None:
+            return self._touches(instruction)
         match OPS[instruction.op].aliasing:
             case Aliasing.CONTROL:
                 run = read_control(instruction.op, instruction.arguments).blocks
@@ -113,6 +124,10 @@ class _Search:
                 return False
             case Aliasing.UPDATE if self._aliased(instruction.results[0]):
                 return False
+        return self._touches(instruction)
+
+    def _touches(self, instruction: Instruction) -> bool:
+        """Tell whether one of an instruction's operands or results changes."""
         used = {ref.value for ref in _refs(instruction.arguments)}
         return not self._values.isdisjoint(used.union(instruction.results))
 

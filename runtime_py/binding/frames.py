@@ -149,7 +149,7 @@ class _Binder:
         # By identity: what is kept keeps its graph alive.
         found = self._code.dependence.get(id(self._graph))
         if found is None:
-            found = Dependence(self._graph, self._code.blocks)
+            found = Dependence(self._graph, self._code.blocks, self._uses_torch)
             self._code.dependence[id(self._graph)] = found
         return found
 

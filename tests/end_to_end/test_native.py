@@ -14,7 +14,7 @@ import torch
 from daily import only
 from torch import nn
 
-from kvc.compiler import Method, compile_program
+from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import DigestMismatch, load
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
@@ -208,3 +208,30 @@ def test_what_is_moved_into_a_state_needs_no_torch(tmp_path: Path):
     model = Stacking()
     wanted = [model.step(x * scale).flatten().tolist() for scale in (1, 2, 3)]
     assert [[*map(float, line.split())] for line in run.stdout.splitlines()] == wanted
+
+
+class Moving(nn.Module):
+    """It writes a caller's array and clones another, both without torch."""
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Write float32 x [n, 2, 4], take y of its shape."""
+        x.copy_(torch.stack([y[:, 0] * 2, y[:, 1] * 3], dim=1))
+        return y.transpose(1, 2).clone()
+
+
+@pytest.mark.parametrize("recipe", ["cpu_fp32", "fp32"])
+def test_moves_follow_the_arrays_and_sizes_of_each_call(recipe, tmp_path: Path):
+    whole, several = torch.arange(24.0).reshape(3, 2, 4), {0: Dim("n", 1, 8)}
+    method = Method("step", (whole, whole), dynamic={"x": several, "y": several})
+    path = tmp_path / "m.kvc"
+    compile_program(Moving(), [method], recipe=recipe).save(path)
+    with load(path) as program, program.session() as session:
+        kept = []
+        for n in (3, 3, 1, 8, 2):
+            y = torch.arange(8.0 * n).reshape(n, 2, 4) + n
+            x, into = torch.zeros_like(y), np.zeros((n, 2, 4), np.float32)
+            given = session.step(into, y.numpy())
+            np.testing.assert_array_equal(given, Moving().step(x, y).numpy())
+            kept.append((into, x.numpy()))
+        for into, x in kept:
+            np.testing.assert_array_equal(into, x)

@@ -76,6 +76,18 @@ def test_an_update_of_a_copy_is_bound_again_and_one_in_place_is_not(builder):
     assert dependents(builder).instructions == (2,)
 
 
+def test_a_move_is_bound_again_where_its_step_holds_arrays(builder):
+    longer = rows_type(LONGER)
+    moved, other = builder.scratch(longer), builder.scratch(rows_type(SEQ))
+    builder.step("aten::clone", (Ref(2),), moved)
+    builder.over("aten::copy", moved, Ref(2))
+    builder.step("aten::clone", (Ref(0),), other)
+    graph = builder.method("run", {"x": 0}, [0]).graph
+    found = Dependence(graph, (), uses_torch=False).of(LENGTH, False)
+    assert found.instructions == (1, 2)
+    assert dependents(builder).instructions == ()
+
+
 def calls(builder, *blocks):
     """Return what is bound again of calls, each of x alone, of blocks 0 and 1."""
     for block in range(2):
