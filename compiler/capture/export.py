@@ -97,8 +97,9 @@ _ADVICE = {
     "KeyError: Min(": f"{_ALIKE}; {_NESTED}",
     "simple accumulative multiplication": f"{_ALIKE}; {_NESTED}",
     "have same metadata": (
-        "torch.while_loop and scan want what they carry to keep its shape and dtype; "
-        f"{_NESTED}"
+        "torch.while_loop and scan want what they carry to keep its shape, dtype and "
+        "order in memory; return .clone(memory_format=torch.contiguous_format) of "
+        f"views; {_NESTED}"
     ),
     "data-dependent": _VALUES,
     "DataDependentOutputException": _VALUES,

@@ -169,9 +169,16 @@ def _unsafe_masked_index(
 ) -> Tensor:
     """Pick elements, or a number where the mask is false.
 
-    Indices from the end are such, and those out of bounds the nearest within.
+    Indices from the end are such, and those out of bounds the nearest within. Of an
+    axis without elements they pick the number.
     """
     sizes: Sequence[int] = self.shape
+    if any(type(size) is int and size == 0 for size in sizes):
+        picked = [
+            i < len(indices) and indices[i] is not None for i in range(self.dim())
+        ]
+        sizes = [n or int(one) for n, one in zip(sizes, picked, strict=True)]
+        self = self.new_full(sizes, fill)
     within = [
         None if index is None else index.clamp(-size, size - 1)
         for index, size in zip(indices, sizes, strict=False)

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 
 from kvc.compiler import Method, compile_program
 from kvc.compiler.capture.failures import place_of_failure, words_of
@@ -49,6 +50,10 @@ class Mistakes(nn.Module):
     def gradients(self, x):
         return torch.autograd.grad((x * x).sum(), x)
 
+    def turned(self, x):
+        start, more = (x[:1], torch.outer(x, x)), lambda i, _: (i < 9).all()
+        return while_loop(more, lambda i, y: (i + 1, y.t().clone()), start)[1]
+
     def endless(self, x):
         return self.endless(x)
 
@@ -69,6 +74,7 @@ class Mistakes(nn.Module):
         ("gathers", ["it makes a tensor of the values of others", "torch.stack"]),
         ("on_cuda", ["bundles run on the CPU; leave .cuda() and device=... out"]),
         ("gradients", ["it computes gradients, which a bundle does not"]),
+        ("turned", ["keep its shape, dtype and order in memory", "_format) of views"]),
         ("endless", ["it calls itself without an end"]),
     ],
 )

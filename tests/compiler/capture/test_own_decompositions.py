@@ -61,6 +61,10 @@ CASES = {
     "a masked index, from the end and out of bounds": lambda x: torch._unsafe_masked_index(
         x, x[:, :3] > 0, [torch.tensor([[-1], [-2], [9]]), torch.tensor([1, -4, -7])], 8.5
     ),
+    "a masked index of nothing": lambda x: [
+        torch.ops.aten._unsafe_masked_index(x[:, :0], x[:, :2] > 0, [None, torch.tensor([1, 9])], 8.5),
+        torch.ops.aten._unsafe_masked_index(x[:, :0], x[:2, :0] > 0, [torch.tensor([1, -1])], 8.5),
+    ],
     "one_hot": lambda x: functional.one_hot((x > 0).long(), 3),
     "triu_indices": lambda x: (torch.triu_indices(3, 4, 1), x + 1),
     "tril_indices": lambda x: (torch.tril_indices(3, 4, -1, dtype=torch.int32), x + 1),
