@@ -2,7 +2,8 @@
 
 All of it is told from the program: the backends that its recipe names, what is in
 their partitions, and the lists of what each of them takes (`kvc.schema.backends`).
-Views and control flow, which compute nothing, are left out.
+Views and control flow, which compute nothing, are left out, and so is what moves
+elements between partitions, which numpy does where nothing is left to PyTorch.
 """
 
 import tomllib
@@ -15,7 +16,7 @@ from typing import Any
 from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.known import NO_OPTIONS, why_apart, why_left
 from kvc.schema.backends.operands import Arguments, Results
-from kvc.schema.control import blocks_run, graphs_within
+from kvc.schema.control import blocks_run, graphs_within, left_to_torch
 from kvc.schema.graph import Graph, Instruction, StateSlot
 from kvc.schema.model import Method, Program
 from kvc.schema.ops import APPEND, CONTROL_OPS, DELEGATE, OPS, Aliasing
@@ -126,13 +127,12 @@ def graphs_outside(
 
 def _outside(graph: Graph, used: frozenset[str], offered: Offered) -> Iterator[_Kind]:
     """Yield the instructions of a graph, with why no backend has them."""
-    for step in graph.instructions:
-        if _computes(step):
-            reasons = {
-                name: _why(name, graph, step, name in used, options)
-                for name, options in offered.items()
-            }
-            yield step.op, "", tuple(reasons.items())
+    for step in left_to_torch(graph):
+        reasons = {
+            name: _why(name, graph, step, name in used, options)
+            for name, options in offered.items()
+        }
+        yield step.op, "", tuple(reasons.items())
 
 
 def takes_the_rest(program: Program, backend: str) -> bool:
@@ -142,8 +142,7 @@ def takes_the_rest(program: Program, backend: str) -> bool:
         or why_left(backend, step.op, *_signature(graph, step), True)
         for index in range(len(program.methods))
         for graph, _ in graphs_outside(program, index)
-        for step in graph.instructions
-        if _computes(step)
+        for step in left_to_torch(graph)
     )
 
 

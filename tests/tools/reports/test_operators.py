@@ -12,6 +12,7 @@ from kvc.compiler import Method, compile_program
 from kvc.schema.backends.known import why_apart, why_left
 from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType
+from kvc.tools.reports.methods import left_of
 from kvc.tools.reports.operators import backends_offered, describe_operators
 
 ALONE = '[linear]\nscheme = "{}"\n[backend]\nname = "xnnpack"\n'
@@ -119,6 +120,23 @@ def test_without_a_backend_there_is_no_reason():
 
     rows = rows_of(compiled(Bounded(), "fp32").program)
     assert rows == [("", "aten::tanh", 1, {})]
+
+
+def test_what_only_moves_elements_is_not_left_to_torch():
+    class Stacking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("held", torch.zeros(2, 4))
+
+        def forward(self, x):
+            self.held.copy_(torch.stack([x[0] * 2, x[1] * 3]))
+            return self.held + 1
+
+    program = compiled(Stacking(), "cpu_fp32").program
+    steps = program.methods[0].graph.instructions
+    assert "aten::copy" in {step.op for step in steps}
+    assert {backend for backend, *_ in rows_of(program)} == {"cpu"}
+    assert left_of(program.methods[0]) == {}
 
 
 @pytest.mark.parametrize(
