@@ -9,9 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import group_norm, layer_norm, leaky_relu, linear
+from torch.nn.functional import leaky_relu, linear
 
 from kvc.compiler.capture.assignments import explicit_copy
+from kvc.compiler.capture.norm_statistics import (
+    batch_statistics,
+    group_norm_and_statistics,
+    layer_norm_and_statistics,
+)
+from kvc.compiler.capture.strided import as_strided, as_strided_scatter
 
 _aten = torch.ops.aten
 _LEFT: object = NotImplemented  # the call as it is
@@ -200,143 +206,6 @@ def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> ob
     return torch.where(wrong, repeats.shape[0], found).to(repeats.dtype)
 
 
-def _as_strided(
-    self: Tensor,
-    size: Sequence[int],
-    stride: Sequence[int],
-    storage_offset: int | None = None,
-) -> object:
-    """Pick the elements of a tensor whose memory has no gaps."""
-    order = _order_in_memory(self)
-    places = _places(self, size, stride, storage_offset)
-    if order is None or places is None:
-        return _LEFT
-    return _aten.index.Tensor(self.permute(order).reshape(-1), [places])
-
-
-def _as_strided_scatter(
-    self: Tensor,
-    src: Tensor,
-    size: Sequence[int],
-    stride: Sequence[int],
-    storage_offset: int | None = None,
-) -> object:
-    """Write elements of a tensor whose memory has no gaps, each once at most."""
-    order = _order_in_memory(self)
-    places = _places(self, size, stride, storage_offset)
-    if order is None or places is None:
-        return _LEFT
-    reach = 0
-    for step, n in sorted(zip(stride, size, strict=True)):
-        if n > 1 and step <= reach:
-            return _LEFT
-        reach += (n - 1) * step
-    lying = self.permute(order)
-    made = lying.reshape(-1).index_put((places,), src.to(self.dtype))
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return made.reshape(lying.shape).permute(back)
-
-
-def _order_in_memory(self: Tensor) -> list[int] | None:
-    """Return the axes in which a tensor lies in one piece, None if it does not."""
-    if not all(isinstance(n, int) for n in (*self.shape, *self.stride())):
-        return None
-    steps: Sequence[int] = self.stride()
-    order = sorted(range(self.dim()), key=lambda axis: -steps[axis])
-    return order if self.permute(order).is_contiguous() else None
-
-
-def _places(
-    self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
-) -> Tensor | None:
-    """Return where elements lie in a tensor whose memory has no gaps.
-
-    None if sizes are dynamic, or the elements are in other memory.
-    """
-    if not all(isinstance(n, int) for n in (*size, *stride)) or 0 in size:
-        return None
-    start = 0 if offset is None else offset - self.storage_offset()
-    last = start + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if start < 0 or last >= self.numel():
-        return None
-    places = torch.full((1,) * len(size), int(start))
-    for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
-        along = [n if i == axis else 1 for i in range(len(size))]
-        places = places + (torch.arange(n) * step).reshape(along)
-    return places
-
-
-def _batch_statistics(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> object:
-    """Normalise channels by the statistics of a batch, where a module keeps none.
-
-    Left alone is a batch of one, as which torch traces the norms of single channels.
-    """
-    batch: int | torch.SymInt = input.shape[0]
-    if isinstance(batch, int) and batch == 1:
-        return _LEFT
-    axes, half = [0, *range(2, input.dim())], input.dtype.itemsize == 2
-    x = input.float() if half else input
-    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
-    factor = (variance + eps).rsqrt()
-    made = (x - mean) * factor
-    shape = (-1, *[1] * (input.dim() - 2))
-    made = made if weight is None else made * weight.reshape(shape)
-    made = made if bias is None else made + bias.reshape(shape)
-    kind = input.dtype if weight is None else weight.dtype
-    return made.to(input.dtype), mean.reshape(-1).to(kind), factor.reshape(-1).to(kind)
-
-
-def _layer_norm_and_statistics(
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    made = layer_norm(input, normalized_shape, weight, bias, eps)
-    axes = range(input.dim() - len(normalized_shape), input.dim())
-    return made, *_statistics(input, [*axes], eps, weight, bias)
-
-
-def _group_norm_and_statistics(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    N: int,  # noqa: N803  as torch calls them
-    C: int,  # noqa: N803
-    HxW: int,  # noqa: N803
-    group: int,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    made = group_norm(input, group, weight, bias, eps)
-    groups = input.reshape(N, group, C // group * HxW)
-    mean, factor = _statistics(groups, [2], eps, weight, bias)
-    return made, mean.squeeze(2), factor.squeeze(2)
-
-
-def _statistics(
-    input: Tensor,
-    axes: list[int],
-    eps: float,
-    weight: Tensor | None,
-    bias: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Return means, and 1 over the standard deviations, of a norm along some axes."""
-    x = input.float() if input.dtype.itemsize == 2 else input
-    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
-    kind = next(
-        (each.dtype for each in (weight, bias) if each is not None), input.dtype
-    )
-    return mean.to(kind), (variance + eps).rsqrt().to(kind)
-
-
 def _windows(self: Tensor, dimension: int, size: int, step: int) -> object:
     """Take the only window of a tensor without axes."""
     return _LEFT if self.dim() else self.reshape(1)[:size]
@@ -447,17 +316,17 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.addbmm.default: _addbmm,
     _aten.adaptive_avg_pool2d.default: _average_planes,
     _aten.adaptive_avg_pool3d.default: _average_volumes,
-    _aten.as_strided.default: _as_strided,
-    _aten.as_strided_copy.default: _as_strided,
-    _aten.as_strided_scatter.default: _as_strided_scatter,
-    _aten._native_batch_norm_legit.no_stats: _batch_statistics,
+    _aten.as_strided.default: as_strided,
+    _aten.as_strided_copy.default: as_strided,
+    _aten.as_strided_scatter.default: as_strided_scatter,
+    _aten._native_batch_norm_legit.no_stats: batch_statistics,
     _aten.bilinear.default: _bilinear,
     _aten.diagonal_scatter.default: _diagonal_scatter,
     _aten.index_reduce.default: _index_reduce,
     _aten.masked_scatter.default: _masked_scatter,
     _aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
-    _aten.native_group_norm.default: _group_norm_and_statistics,
-    _aten.native_layer_norm.default: _layer_norm_and_statistics,
+    _aten.native_group_norm.default: group_norm_and_statistics,
+    _aten.native_layer_norm.default: layer_norm_and_statistics,
     _aten.put.default: _put,
     _aten._pdist_forward.default: _pairwise_distances,
     _aten.repeat_interleave.Tensor: _repeat_interleave,

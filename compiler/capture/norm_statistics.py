@@ -1,0 +1,84 @@
+"""Norms that also give the statistics that they are made by.
+
+In: such an operator's arguments, while it is traced. Out: its results, computed by
+operators that kvc has; NotImplemented leaves the call as it is.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import group_norm, layer_norm
+
+
+def batch_statistics(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> object:
+    """Normalise channels by the statistics of a batch, where a module keeps none.
+
+    Left alone is a batch of one, as which torch traces the norms of single channels.
+    """
+    batch: int | torch.SymInt = input.shape[0]
+    if isinstance(batch, int) and batch == 1:
+        return NotImplemented
+    axes, half = [0, *range(2, input.dim())], input.dtype.itemsize == 2
+    x = input.float() if half else input
+    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    factor = (variance + eps).rsqrt()
+    made = (x - mean) * factor
+    shape = (-1, *[1] * (input.dim() - 2))
+    made = made if weight is None else made * weight.reshape(shape)
+    made = made if bias is None else made + bias.reshape(shape)
+    kind = input.dtype if weight is None else weight.dtype
+    return made.to(input.dtype), mean.reshape(-1).to(kind), factor.reshape(-1).to(kind)
+
+
+def layer_norm_and_statistics(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalise the last axes; give means and factors, too."""
+    made = layer_norm(input, normalized_shape, weight, bias, eps)
+    axes = range(input.dim() - len(normalized_shape), input.dim())
+    return made, *_statistics(input, [*axes], eps, weight, bias)
+
+
+def group_norm_and_statistics(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    N: int,  # noqa: N803  as torch calls them
+    C: int,  # noqa: N803
+    HxW: int,  # noqa: N803
+    group: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalise groups of channels; give means and factors, too."""
+    made = group_norm(input, group, weight, bias, eps)
+    groups = input.reshape(N, group, C // group * HxW)
+    mean, factor = _statistics(groups, [2], eps, weight, bias)
+    return made, mean.squeeze(2), factor.squeeze(2)
+
+
+def _statistics(
+    input: Tensor,
+    axes: list[int],
+    eps: float,
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return means, and 1 over the standard deviations, of a norm along some axes."""
+    x = input.float() if input.dtype.itemsize == 2 else input
+    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    kind = next(
+        (each.dtype for each in (weight, bias) if each is not None), input.dtype
+    )
+    return mean.to(kind), (variance + eps).rsqrt().to(kind)

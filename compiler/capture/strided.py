@@ -1,0 +1,76 @@
+"""Elements of a tensor by where they lie in memory: `as_strided`, read and written.
+
+In: such an operator's arguments, while it is traced. Out: its result, by indices into a
+tensor whose memory has no gaps; NotImplemented leaves the call as it is.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def as_strided(
+    self: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> object:
+    """Pick the elements of a tensor whose memory has no gaps."""
+    order = _order_in_memory(self)
+    places = _places(self, size, stride, storage_offset)
+    if order is None or places is None:
+        return NotImplemented
+    return torch.ops.aten.index.Tensor(self.permute(order).reshape(-1), [places])
+
+
+def as_strided_scatter(
+    self: Tensor,
+    src: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> object:
+    """Write elements of a tensor whose memory has no gaps, each once at most."""
+    order = _order_in_memory(self)
+    places = _places(self, size, stride, storage_offset)
+    if order is None or places is None:
+        return NotImplemented
+    reach = 0
+    for step, n in sorted(zip(stride, size, strict=True)):
+        if n > 1 and step <= reach:
+            return NotImplemented
+        reach += (n - 1) * step
+    lying = self.permute(order)
+    made = lying.reshape(-1).index_put((places,), src.to(self.dtype))
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return made.reshape(lying.shape).permute(back)
+
+
+def _order_in_memory(self: Tensor) -> list[int] | None:
+    """Return the axes in which a tensor lies in one piece, None if it does not."""
+    if not all(isinstance(n, int) for n in (*self.shape, *self.stride())):
+        return None
+    steps: Sequence[int] = self.stride()
+    order = sorted(range(self.dim()), key=lambda axis: -steps[axis])
+    return order if self.permute(order).is_contiguous() else None
+
+
+def _places(
+    self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
+) -> Tensor | None:
+    """Return where elements lie in a tensor whose memory has no gaps.
+
+    None if sizes are dynamic, or the elements are in other memory.
+    """
+    if not all(isinstance(n, int) for n in (*size, *stride)) or 0 in size:
+        return None
+    start = 0 if offset is None else offset - self.storage_offset()
+    last = start + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if start < 0 or last >= self.numel():
+        return None
+    places = torch.full((1,) * len(size), int(start))
+    for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
+        along = [n if i == axis else 1 for i in range(len(size))]
+        places = places + (torch.arange(n) * step).reshape(along)
+    return places
