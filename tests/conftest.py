@@ -51,8 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Undo what the caller has set."""
     for name in SWITCHES:
         os.environ.pop(name, None)
-    # Read when torch is imported. The threads of tiny products would spend most of
-    # their time waiting for work, and by default they take a processor to wait.
+    # Read when torch is imported. Bits are compared, and its sums depend on how many
+    # threads it has. Those of tiny products would spend most of their time waiting for
+    # work, and by default they take a processor to wait.
+    os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["OMP_WAIT_POLICY"] = "passive"
     # A shell that starts a job in the background makes it ignore SIGINT, and all that
     # it starts: then no test could interrupt anything.

@@ -222,7 +222,7 @@ def test_counts_out_of_range_are_refused_before_anything_is_written(
         (np.array([True, False]), r"got bool\[2\]"),
         (np.array([1, 1], np.int32), r"got int32\[2\]"),
         (np.array([1.0, 1.0]), r"got float64\[2\]"),
-        (object(), "got a Python object"),
+        pytest.param(object(), "got a Python object", id="object"),
     ],
     ids=str,
 )

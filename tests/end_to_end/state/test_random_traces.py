@@ -1,7 +1,8 @@
 """Random functions over buffers and arguments, traced, against eager.
 
 The seed is in the test's id: `pytest "...[17]"` runs one again. `KVC_RANDOM_TRACES`
-is how many the exhaustive test tries, 2000 unless told.
+is how many the exhaustive test tries, 2000 unless told; each way but the plain one, one
+of twenty.
 """
 
 import os
