@@ -78,6 +78,8 @@ class Conversations(RuleBasedStateMachine):
     One of them is used; its forks wait until it is their turn.
     """
 
+    near = 1e-5  # how far logits may be from what is expected
+
     name: str
     kind: Kind
     program: Program
@@ -130,7 +132,7 @@ class Conversations(RuleBasedStateMachine):
         lost = self.kind.loses and not kept
         talk.tokens += [~token for token in tokens] if lost else tokens
         expected = self.expected(len(tokens))
-        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=self.near)
 
     def expected(self, count: int) -> np.ndarray:
         """Return what the call gives that added the last tokens."""
