@@ -6,8 +6,6 @@ be a copy, and what is written through it would be lost. In: a trace that still 
 Out: the same, in which such results are copied into the layout that they had.
 """
 
-import operator
-
 import torch
 from torch import Tensor, fx
 from torch._prims_common import is_contiguous_or_false
@@ -37,9 +35,12 @@ def keep_layouts(exported: ExportedProgram) -> None:
 def _keep(module: fx.GraphModule) -> None:
     nodes = [*module.graph.nodes]
     written = {memory for node in nodes for memory in _written(node)} - {None}
-    seen = [node for node in nodes if node.target in _BY_LAYOUT]
-    makers = [_maker(node) for node in seen if _memory(node) in written]
-    for maker in dict.fromkeys(makers):
+    seen = [_memory(node) for node in nodes if node.target in _BY_LAYOUT]
+    made: dict[object, fx.Node] = {}  # memory -> the first node that lies in it
+    for node in nodes:
+        made.setdefault(_memory(node), node)
+    makers = [made[memory] for memory in dict.fromkeys(seen) if memory in written]
+    for maker in makers:
         if maker.op == "call_function" and is_contiguous_or_false(maker.meta["val"]):
             _lay_out(maker)
     if makers:
@@ -66,17 +67,6 @@ def _memory(node: fx.Node) -> object:
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return None
     return value.untyped_storage()._cdata
-
-
-def _maker(node: fx.Node) -> fx.Node:
-    """Return the node that made the memory which a node's tensor lies in."""
-    memory = _memory(node)
-    while True:
-        call = node.args[0] if node.target is operator.getitem else node
-        whole = call.args[0] if isinstance(call, fx.Node) and call.args else None
-        if not isinstance(whole, fx.Node) or _memory(whole) != memory:
-            return node
-        node = whole
 
 
 def _lay_out(maker: fx.Node) -> None:

@@ -73,3 +73,21 @@ def test_sizes_may_be_dynamic(tmp_path):
     method = Method("forward", (X,), dynamic={"x": {1: Dim("rows", 2, 9)}})
     calls = [("forward", (torch.ones(2, rows, 4),)) for rows in (2, 3, 9)]
     run_both(Growing(), [method], calls, tmp_path)
+
+
+class Listed(nn.Module):
+    """Writes into a state that it has from a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("held", X.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        same = torch.atleast_1d([self.held, x])[0]
+        same.reshape(-1)[1:4].mul_(x[0, 0, 0])
+        return same * 2
+
+
+def test_what_is_handed_on_in_a_list_stays_the_same_memory(tmp_path):
+    calls = [("forward", (X + number,)) for number in range(3)]
+    run_both(Listed(), [Method("forward", (X,))], calls, tmp_path)
