@@ -32,6 +32,12 @@ SWITCHES = (
     "TORCH_SHOW_CPP_STACKTRACES",
 )
 
+# Read when torch is imported, which a conftest of a folder may do before anything is
+# configured. Bits are compared, and its sums depend on how many threads it has. Those
+# of tiny products would spend most of their time waiting for work, and by default they
+# take a processor to wait.
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+
 # No test may fail by the draw of the day: only an exhaustive run draws new cases.
 # What a health check finds slow is a busy machine.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -51,11 +57,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Undo what the caller has set."""
     for name in SWITCHES:
         os.environ.pop(name, None)
-    # Read when torch is imported. Bits are compared, and its sums depend on how many
-    # threads it has. Those of tiny products would spend most of their time waiting for
-    # work, and by default they take a processor to wait.
-    os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ["OMP_WAIT_POLICY"] = "passive"
     # A shell that starts a job in the background makes it ignore SIGINT, and all that
     # it starts: then no test could interrupt anything.
     signal.signal(signal.SIGINT, signal.default_int_handler)
