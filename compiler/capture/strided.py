@@ -17,10 +17,10 @@ def as_strided(
     storage_offset: int | None = None,
 ) -> object:
     """Pick the elements of a tensor whose memory has no gaps."""
-    order = _order_in_memory(self)
-    places = _places(self, size, stride, storage_offset)
-    if order is None or places is None:
+    found = _order_and_places(self, size, stride, storage_offset)
+    if found is None:
         return NotImplemented
+    order, places = found
     return torch.ops.aten.index.Tensor(self.permute(order).reshape(-1), [places])
 
 
@@ -32,10 +32,10 @@ def as_strided_scatter(
     storage_offset: int | None = None,
 ) -> object:
     """Write elements of a tensor whose memory has no gaps, each once at most."""
-    order = _order_in_memory(self)
-    places = _places(self, size, stride, storage_offset)
-    if order is None or places is None:
+    found = _order_and_places(self, size, stride, storage_offset)
+    if found is None:
         return NotImplemented
+    order, places = found
     reach = 0
     for step, n in sorted(zip(stride, size, strict=True)):
         if n > 1 and step <= reach:
@@ -45,6 +45,14 @@ def as_strided_scatter(
     made = lying.reshape(-1).index_put((places,), src.to(self.dtype))
     back = sorted(range(len(order)), key=order.__getitem__)
     return made.reshape(lying.shape).permute(back)
+
+
+def _order_and_places(
+    self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
+) -> tuple[list[int], Tensor] | None:
+    """Return the axes as they lie in memory, and where elements lie, or None."""
+    order, places = _order_in_memory(self), _places(self, size, stride, offset)
+    return None if order is None or places is None else (order, places)
 
 
 def _order_in_memory(self: Tensor) -> list[int] | None:

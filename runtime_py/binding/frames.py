@@ -202,15 +202,16 @@ class _Binder:
             if OPS[instruction.op].aliasing is Aliasing.VIEW:
                 self._bind_view(index, instruction)
                 return ()
-            source = moved(self._graph, instruction)
-            if source is not None and not self._uses_torch:
-                return self._bind_move(instruction, source)
+            if not self._uses_torch:  # then it moves elements
+                return self._bind_move(instruction)
             return self._bind_kernel(instruction)
         except Exception as error:
             fail(self._code.method, index, instruction, error)
 
-    def _bind_move(self, instruction: Instruction, source: int) -> Sequence[Step]:
+    def _bind_move(self, instruction: Instruction) -> Sequence[Step]:
         """Bind an instruction that moves elements, where no other needs torch."""
+        source = moved(self._graph, instruction)
+        assert source is not None, "others need torch"
         if OPS[instruction.op].aliasing is Aliasing.UPDATE:
             target, _ = self._values.updated(instruction)  # nothing old is left of it
         else:

@@ -10,22 +10,23 @@ from kvc.runtime.sessions.sizes import position_limit
 from kvc.schema.container import BundleFile
 
 
-def fitting(bundles: Sequence[str], counts: Sequence[int], depth: int) -> list[int]:
-    """Return the counts that fit into a session, or the most that does.
+def most_tokens(bundles: Sequence[str], depth: int) -> int | None:
+    """Return how many tokens a session of each bundle takes after `depth` of them.
 
-    Args:
-        bundles: paths of them.
-        counts: tokens of each test.
-        depth: tokens that the session holds before it.
+    None where nothing limits it; 1 at the least.
 
     Raises:
         KvcError: a bundle cannot be read.
     """
     limits = [limit for path in bundles if (limit := _limit(path)) is not None]
-    if not limits:
+    return max(1, min(limits) - depth) if limits else None
+
+
+def fitting(counts: Sequence[int], most: int | None) -> list[int]:
+    """Return the counts of tokens that are at most so many, or that number."""
+    if most is None:
         return list(counts)
-    room = max(1, min(limits) - depth)
-    return [count for count in counts if count <= room] or [room]
+    return [count for count in counts if count <= most] or [most]
 
 
 def _limit(path: str) -> int | None:

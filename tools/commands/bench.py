@@ -118,15 +118,15 @@ def bench(
     from kvc.tools.bench.plan import plan_tests
     from kvc.tools.bench.rounds import run_rounds
     from kvc.tools.bench.tables import describe_bench, tables
-    from kvc.tools.bench.usual import fitting
+    from kvc.tools.bench.usual import fitting, most_tokens
     from kvc.tools.progress import Stages
 
     depths = depths or (0,)
-    tests = plan_tests(
-        prompts or fitting(bundles, (128, 512), max(depths)),
-        steps or fitting(bundles, (32,), max(depths)),
-        depths,
-    )
+    if not prompts or not steps:
+        most = most_tokens(bundles, max(depths))
+        prompts = prompts or tuple(fitting((128, 512), most))
+        steps = steps or tuple(fitting((32,), most))
+    tests = plan_tests(prompts, steps, depths)
     if not tests:
         raise click.UsageError("nothing to measure: -p and -n are both 0")
     if peers and rows > 1:

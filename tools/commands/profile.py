@@ -97,14 +97,14 @@ def profile_command(
         describe_profile,
         profile,
     )
-    from kvc.tools.bench.usual import fitting
+    from kvc.tools.bench.usual import fitting, most_tokens
     from kvc.tools.outputs import check_own_output
 
-    tests = plan_tests(
-        fitting((bundle,), (128,), depth) if prompt is None else (prompt,),
-        fitting((bundle,), (32,), depth) if steps is None else (steps,),
-        (depth,),
-    )
+    if prompt is None or steps is None:
+        most = most_tokens((bundle,), depth)
+        (prompt,) = fitting((128,), most) if prompt is None else (prompt,)
+        (steps,) = fitting((32,), most) if steps is None else (steps,)
+    tests = plan_tests((prompt,), (steps,), (depth,))
     if not tests:
         raise click.UsageError("nothing to run: -p and -n are both 0")
     path = None if trace is None else check_own_output(trace, TRACE_START)

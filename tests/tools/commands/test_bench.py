@@ -13,7 +13,7 @@ from tiny_decoder import factory
 from kvc.compiler import Method, compile_program
 from kvc.tools.bench.plan import SpeedTest, plan_tests
 from kvc.tools.bench.rounds import Measured
-from kvc.tools.bench.usual import fitting
+from kvc.tools.bench.usual import fitting, most_tokens
 
 KVC = Path(sys.executable).parent / "kvc"
 FAKE = """#!/usr/bin/env python3
@@ -106,7 +106,7 @@ def test_what_has_no_limit_is_measured_as_usual(tmp_path):
     compile_program(
         torch.nn.Linear(2, 2), [Method("forward", (torch.ones(1, 2),))]
     ).save(path)
-    assert fitting([str(path)], (128, 512), 0) == [128, 512]
+    assert fitting((128, 512), most_tokens([str(path)], 0)) == [128, 512]
 
 
 def test_tables_name_tests_and_the_ratio(kvc, fast):
