@@ -21,8 +21,8 @@ from kvc.compiler.capture.strided import as_strided, as_strided_scatter
 
 _aten = torch.ops.aten
 _LEFT: object = NotImplemented  # the call as it is
-_NONE, _MEAN, _SUM = range(3)  # of a loss, as torch numbers its reductions
 _MOST_ROWS = 256  # of which each is an operator of its own
+_CPU = torch.device("cpu")
 
 
 def _addbmm(
@@ -78,30 +78,21 @@ def _rrelu(
     return leaky_relu(self, (lower + upper) / 2)
 
 
-def _multilabel_margin_loss(
-    self: Tensor, target: Tensor, reduction: int
-) -> tuple[Tensor, Tensor]:
-    """Compare each labelled class with each other one; labels end at the first -1.
-
-    torch's decomposition counts what follows the -1 as labels of class 0 (2.13).
-    """
-    shape = (-1, self.shape[-1] if self.dim() else 1)
-    x, labels = self.reshape(shape), target.reshape(shape)
-    classes = x.shape[1]
-    place = torch.arange(classes)
-    ends = torch.where(labels == -1, place, classes).amin(-1, keepdim=True)
-    counts = place < ends
-    given = torch.where(counts, labels, 0)
-    # [batch, label, class]
-    margins = (1 - x.gather(-1, given).unsqueeze(-1) + x.unsqueeze(1)).clamp_min(0)
-    chosen = (given.unsqueeze(-1) == place) & counts.unsqueeze(-1)
-    is_target = chosen.any(1)
-    idle = is_target.unsqueeze(1) | ~counts.unsqueeze(-1)
-    loss = torch.where(idle, 0.0, margins).sum((1, 2)) / classes
-    targets = is_target.to(x.dtype).reshape(target.shape)
-    if reduction == _NONE:
-        return loss.reshape(self.shape[:-1]), targets
-    return (loss.mean() if reduction == _MEAN else loss.sum()), targets
+def _evenly_spaced(
+    start: float | Tensor,
+    end: float | Tensor,
+    steps: int,
+    *,
+    dtype: torch.dtype | None = None,
+    **_: object,
+) -> Tensor:
+    """Go from one integer to another where integers are asked for, as torch does."""
+    ends = [start, end]
+    if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+        ends = [x.to(dtype) if isinstance(x, Tensor) else int(x) for x in ends]
+    first, last = ends
+    made: Tensor = torch._refs.linspace(first, last, steps, dtype=dtype, device=_CPU)
+    return made
 
 
 def _pairwise_distances(self: Tensor, p: float = 2) -> object:
@@ -324,7 +315,9 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.diagonal_scatter.default: _diagonal_scatter,
     _aten.index_reduce.default: _index_reduce,
     _aten.masked_scatter.default: _masked_scatter,
-    _aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    _aten.linspace.Tensor_Tensor: _evenly_spaced,
+    _aten.linspace.Tensor_Scalar: _evenly_spaced,
+    _aten.linspace.Scalar_Tensor: _evenly_spaced,
     _aten.native_group_norm.default: group_norm_and_statistics,
     _aten.native_layer_norm.default: layer_norm_and_statistics,
     _aten.put.default: _put,

@@ -1,9 +1,10 @@
-"""Look up rows of a table whose norms are bounded, without writing the table.
+"""Look up rows of a table whose norms are bounded, without writing a model's table.
 
 `functional.embedding(..., max_norm=)` shortens rows in the table itself before it looks
 them up. In: such a call. Out: the rows, shortened after they are looked up, which are
 the same numbers up to rounding. What else reads the table would see other rows in
 torch; that is found in the trace and refused. `import_fx/bounded.py` compares methods.
+A table that the method computes is written, as in torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional
 from torch.types import IntLikeType
 
@@ -82,10 +85,23 @@ def bounded_embedding(
     noted = _BOUNDED.get()
     if max_norm is None or noted is None:
         return None
-    noted.append((weight, Bound(max_norm, norm_type)))
     rows = functional.embedding(x, weight)
     norms = torch.linalg.vector_norm(rows, norm_type, -1, keepdim=True)
-    return torch.where(norms > max_norm, rows * (max_norm / (norms + _SMALL)), rows)
+    short = torch.where(norms > max_norm, rows * (max_norm / (norms + _SMALL)), rows)
+    if _is_computed(weight):
+        weight.index_put_((x,), short)
+    else:
+        noted.append((weight, Bound(max_norm, norm_type)))
+    return short
+
+
+def _is_computed(tensor: Tensor) -> bool:
+    """Tell whether a method makes a tensor, rather than get its memory from outside."""
+    mode = get_proxy_mode()
+    if mode is None or not isinstance(tensor, FakeTensor):  # an attribute, say
+        return False
+    given = mode.tracer.graph.find_nodes(op="placeholder")
+    return all(memory(tensor) != memory(node.meta.get("val")) for node in given)
 
 
 def bounds_of(

@@ -4,8 +4,9 @@ torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent
 (`recurrent`) in code that turns a dynamic size into a number; Fourier transforms
 are products with matrices here (`fourier`), linear interpolation is a sum by constant
 weights (`resampled`), windows of signals are constants (`signal_windows`), rows that
-`embedding` shortens stay as they are in their table (`renormed`). In: a call of such a
-function. Out: its result, computed by functions that torch traces for all sizes.
+`embedding` shortens stay as they are in a table of the model (`renormed`), and margins
+that are NaN are left out of a loss (`margin_losses`). In: a call of such a function.
+Out: its result, computed by functions that torch traces for all sizes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from torch import SymInt, Tensor
 from torch.nn import functional
 
 from kvc.compiler.capture.fourier import FOURIER
+from kvc.compiler.capture.margin_losses import multi_margin_loss
 from kvc.compiler.capture.questions import claim
 from kvc.compiler.capture.recurrent import RECURRENT
 from kvc.compiler.capture.renormed import bounded_embedding
@@ -165,6 +167,7 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     _aten.unsafe_chunk.default: _unsafe_chunk,
     functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
+    functional.multi_margin_loss: multi_margin_loss,
     **RECURRENT,
     **FOURIER,
     **WINDOWS,

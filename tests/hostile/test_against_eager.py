@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ from other_roundings import undecided
 from random_operators import draw, samples_of
 from step_checks import depends_on_memory, keeps_shapes, made_of
 from torch import nn
+from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from kvc.compiler import Method
@@ -262,6 +264,63 @@ def test_the_sign_of_a_sum_that_is_zero_decides_nothing():
     over = Step("reciprocal", False, (Ref("made", 0),), spec, 1)
     program = OperatorProgram(Code(1, 0, (sums, over), (1,)), ((x,),) * 2)
     assert _free_of(program).tolist() == [True, False]
+
+
+NAN, INF = math.nan, math.inf
+OPEN = {
+    "a Fourier transform of NaN": (
+        lambda x: torch.fft.rfft(x).imag,
+        torch.tensor([[NAN, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]),
+        [[True] * 3, [False] * 3],
+    ),
+    "infinities in another order": (
+        lambda x: functional.bilinear(x, x, torch.ones(1, 2, 2)),
+        torch.tensor([[1.0, -INF], [1.0, 2.0]]), [[True], [False]],
+    ),
+    "large integers between two": (
+        lambda x: torch.linspace(x[0], x[1], 3, dtype=torch.int64),
+        torch.tensor([0, 2**62]), [False, True, True],
+    ),
+    "powers that do not fit": (
+        lambda x: torch.logspace(x[0], x[1], 3, dtype=torch.int64),
+        torch.tensor([0, 30]), [False, False, True],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_torch_leaves_open_decides_nothing(name):
+    function, x, free = OPEN[name]
+    assert free_of(function, x).tolist() == free
+
+
+def test_a_sinh_that_is_nearly_infinite_decides_nothing():
+    x = torch.tensor([89.0, 1.0, 90.0]).repeat_interleave(64)
+    nearly = (x == 89) & torch.sinh(x).isinf()  # on some processors
+    assert torch.equal(free_of(torch.sinh, x), nearly)
+
+
+def free_of(function, *inputs):
+    """Return which elements of a function's result decide nothing."""
+
+    class Program:
+        def expected(self):
+            return [(function(*inputs),)]
+
+    (known,) = Program().expected()
+    (free,) = undecided(Program(), known, flushed=False)
+    return free
+
+
+def test_attention_to_what_is_masked_decides_nothing_where_it_is_nan():
+    q, k, v = torch.ones(3, 2, 3, 4).unbind()
+    attend = partial(functional.scaled_dot_product_attention, is_causal=True)
+    assert not free_of(attend, q, k, v).any()
+    v = v.clone()
+    v[0, 2, 1] = NAN  # seen by the last row alone, and of one head
+    free = torch.zeros(2, 3, 4, dtype=torch.bool)
+    free[0, :, 1] = True
+    assert torch.equal(free_of(attend, q, k, v), free)
 
 
 def test_the_mean_beside_a_variance_of_infinities_decides_nothing():

@@ -9,7 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import torch
+from open_results import CHOOSING, OPEN, chosen_otherwise
 from operator_programs import OperatorProgram, Tensors
+from other_attention import Attending
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,7 +41,8 @@ def undecided(
 
     These change by more than the tolerance with other roundings: with numbers of 16
     bits computed in 32, or, where the recipe's library takes denormal numbers for zeros
-    and interpolates infinity to NaN, by these.
+    and interpolates infinity to NaN, by these; or they depend on what attention makes
+    of infinity and NaN.
     """
     free: list[Tensor] = [torch.zeros(each.shape, dtype=torch.bool) for each in known]
     ways = [_OtherRounding(number) for number in range(ROUNDINGS)]
@@ -50,6 +53,9 @@ def undecided(
         except Exception:
             return [torch.ones(each.shape, dtype=torch.bool) for each in known]
         _free_what_differs(free, made, known)
+    for without_nan in (False, True):
+        with suppress(Exception), Attending(without_nan):
+            _free_what_differs(free, _flat(program.expected()), known)
     if any(each.dtype in _SHORT for each in known):
         with suppress(Exception):  # not all operators can
             _free_what_differs(free, _flat(_widened(program).expected()), known)
@@ -106,38 +112,8 @@ def _flushing() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-# Operators that choose among equal values as they like: where their axis is among the
-# arguments.
-_CHOOSING = {
-    "aten::topk": 2,
-    "aten::sort": 1,
-    "aten::kthvalue": 2,
-    "aten::median.dim": 1,
-    "aten::nanmedian.dim": 1,
-    "aten::mode": 1,
-}
-
-
-_CONVERTING = ("aten::_to_copy", "aten::copy_")
-
-# Operators that add up, whose zeros have the sign of the numbers that they begin with.
-_ADDING = frozenset(
-    f"aten::{name}"
-    for name in (
-        "mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "addbmm", "dot", "vdot",
-        "convolution", "sum", "sum.dim_IntList", "mean", "mean.dim", "cumsum",
-    )
-)  # fmt: skip
-
-
 class _OtherRounding(TorchDispatchMode):
-    """Changes results in their last places, and what torch leaves open.
-
-    That is which of equal values an operator chooses, which integer stands for a float
-    that none can be, the sign of a sum that is zero, whether the mean beside a variance
-    of infinities is infinite or NaN, which depends on their order, and whether `gelu`
-    of infinity is infinite, as of one number, or NaN, as of several (torch 2.13).
-    """
+    """Changes results in their last places, and what torch leaves open."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -150,32 +126,17 @@ class _OtherRounding(TorchDispatchMode):
         args: Sequence[object] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        place = _CHOOSING.get(func.name())
+        place = CHOOSING.get(func.name())
         if place is not None and not kwargs:
-            return _chosen_otherwise(func, args, place, self._random)
+            return chosen_otherwise(func, args, place, self._random)
         made = func(*args, **(kwargs or {}))
-        if func.name() in _CONVERTING and isinstance(made, Tensor):
-            self._make_up(made, args[int(func.name() == "aten::copy_")])
-        if func.name() == "aten::gelu" and isinstance(args[0], Tensor):
-            made = torch.where(args[0] == torch.inf, args[0], made)
-        if func.name() in _WITH_MEANS:
-            made = _with_plain_mean(
-                made, *_WITH_MEANS[func.name()](*args, **kwargs or {})
-            )
-        if func.name() in _ADDING and isinstance(made, Tensor):
-            made = self._signed_anew(made)
+        if func.name() in OPEN:
+            made = OPEN[func.name()](self._random, made, *args, **kwargs or {})
         if not func.is_view:
             for each in tree_leaves(made):
                 if isinstance(each, Tensor):
                     self._round(each)
         return made
-
-    def _signed_anew(self, made: Tensor) -> Tensor:
-        """Return sums of fractions, in which zeros have any sign."""
-        if not made.is_floating_point():
-            return made
-        signs = torch.randint(0, 2, made.shape, generator=self._random) * 2 - 1
-        return torch.where(made == 0, 0.0 * signs.to(made.dtype), made)
 
     def _round(self, tensor: Tensor) -> None:
         """Multiply a tensor of fractions in place by numbers close to 1."""
@@ -189,50 +150,6 @@ class _OtherRounding(TorchDispatchMode):
         most = 4 * torch.finfo(tensor.dtype).eps
         factors = 1 + most * (2 * torch.rand(tensor.shape, generator=self._random) - 1)
         tensor.mul_(factors.to(tensor.dtype))
-
-    def _make_up(self, made: Tensor, given: object) -> None:
-        """Choose integers, in place, for floats that are too large, or no numbers."""
-        assert isinstance(given, Tensor)
-        if made.is_floating_point() or made.dtype == torch.bool:
-            return
-        if given.is_floating_point() and given.shape == made.shape:
-            limits = torch.iinfo(made.dtype)
-            fits = (given.trunc() >= limits.min) & (given.trunc() <= limits.max)
-            some = torch.randint(0, 100, made.shape, generator=self._random)
-            made.copy_(torch.where(fits, made, some.to(made.dtype)))
-
-
-def _means_of_layers(x: Tensor, shape: Sequence[int], *_: object) -> tuple[object, ...]:
-    return 1, x, [*range(x.ndim - len(shape), x.ndim)], True
-
-
-def _means_of_axes(
-    x: Tensor,
-    dim: Sequence[int] | None = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> tuple[object, ...]:
-    return 1, x, dim, keepdim
-
-
-# Operators that give means beside variances: where, of what, along which axes, kept.
-_WITH_MEANS = {
-    "aten::native_layer_norm": _means_of_layers,
-    "aten::var_mean.correction": _means_of_axes,
-    "aten::std_mean.correction": _means_of_axes,
-}
-
-
-def _with_plain_mean(
-    made: object, place: int, x: Tensor, axes: Sequence[int] | None, kept: bool
-) -> tuple[object, ...]:
-    """Return results, with means that are not finite as sums make them."""
-    assert isinstance(made, tuple)
-    mean = made[place]
-    plain = x.float().mean(axes, kept).to(mean.dtype).reshape(mean.shape)
-    mean = torch.where(mean.isfinite(), mean, plain)
-    return (*made[:place], mean, *made[place + 1 :])
 
 
 class _NoInfinities(TorchDispatchMode):
@@ -252,21 +169,6 @@ class _NoInfinities(TorchDispatchMode):
         assert isinstance(x, Tensor)
         lost = torch.where(x.isfinite(), 0, torch.nan).to(x.dtype)
         return made + func(lost, *settings, **(kwargs or {}))
-
-
-def _chosen_otherwise(
-    func: OpOverload, args: Sequence[object], place: int, chance: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Let an operator choose values and places from a tensor in another order."""
-    tensor, *others = args
-    axis = args[place] if len(args) > place else -1
-    assert isinstance(tensor, Tensor)
-    assert isinstance(axis, int)
-    if not tensor.ndim:
-        return func(*args)
-    order = torch.randperm(tensor.shape[axis], generator=chance)
-    values, places = func(tensor.index_select(axis, order), *others)
-    return values, order[places]
 
 
 def _flat(calls: Sequence[Tensors]) -> list[Tensor]:

@@ -109,6 +109,22 @@ CASES = {
     "index_reduce of integers": lambda x: (9 * x).long().index_reduce(0, torch.tensor([1, 1]), (7 * x[1:]).long(), "mean"),
     "products with logarithms of numbers": lambda x: (torch.special.xlogy(2.5, x.abs()), torch.special.xlog1py(x, 3)),
     "truths of all and of any": lambda x: [torch.ops.aten._is_all_true(x < y) for y in (2, 0)] + [torch.ops.aten._is_any_true(x > 2)],
+    "integers between fractions": lambda x: [
+        torch.linspace(x[0, 1] * 5.2, 1, 50, dtype=torch.uint8), torch.linspace(4.3, x.sum() * 1.3, 50, dtype=torch.int64)
+    ],
+    "margins that are NaN": lambda x: [
+        loss(torch.where(x > 0.9, math.nan, x), labels, **kwargs)
+        for loss, labels in (
+            (functional.multi_margin_loss, torch.tensor([2, 0, 3])),
+            (functional.multilabel_margin_loss, torch.tensor([[0, 2, -1, 1], [3, -1, 0, 0], [3, 2, 1, 0]])),
+        )
+        for kwargs in ({"reduction": "none"}, {}, {"reduction": "sum"})
+    ],
+    "margins, squared and weighed": lambda x: [
+        functional.multi_margin_loss(x, torch.tensor([2, 0, 3]), p=2, margin=0.3, weight=x[1].abs(), reduction="none"),
+        functional.multi_margin_loss(x[0], torch.tensor(1), weight=x[2]),
+        functional.multi_margin_loss(x[0], torch.tensor([1]), reduction="none"),
+    ],
     "the label of a number": lambda x: functional.multilabel_margin_loss(x[0, 0], torch.tensor(0)),
     "labels that end": lambda x: functional.multilabel_margin_loss(
         x, torch.tensor([[0, 2, -1, 1], [-1, 0, 0, 0], [3, 2, 1, 0]]), reduction="none"

@@ -166,3 +166,43 @@ def test_bounds_that_change_rows_each_time_are_refused(bound):
         setattr(model.table, name, value)
     with pytest.raises(CaptureError, match="changes rows at each lookup"):
         compile_program(model, [Method("forward", (TOKENS,))])
+
+
+class Computed(nn.Module):
+    """A table that the method computes, and reads before and after a lookup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+
+    def forward(self, tokens: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        table = (self.table.weight * scale).reshape(-1)[4:].reshape(8, 4)
+        kept, before = table[2:5], table.sum()
+        rows = functional.embedding(tokens, table, max_norm=1.0)
+        return before, rows, table, kept * 2
+
+
+def test_a_table_that_the_method_computes_is_written(tmp_path):
+    torch.manual_seed(0)
+    inputs = (TOKENS % 8, torch.tensor(3.0))
+    assert outcome(Computed(), inputs, {}, tmp_path / "m.kvc").kind == "equal"
+
+
+class Attribute(nn.Module):
+    """A table that is no parameter and no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.arange(36.0).reshape(9, 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return functional.embedding(tokens, self.table, max_norm=1.0)
+
+
+def test_a_table_that_is_an_attribute_stays_as_it_is(tmp_path):
+    model = Attribute()
+    method = Method("forward", (TOKENS,))
+    compile_program(model, [method]).save(tmp_path / "m.kvc")
+    assert torch.equal(model.table, Attribute().table)
+    with load(tmp_path / "m.kvc") as program:
+        torch.testing.assert_close(program.forward(TOKENS), Attribute()(TOKENS))

@@ -1,0 +1,179 @@
+"""Results that torch leaves open: which others it could have given.
+
+In: what an operator gives, and its arguments. Out: another result that is as right,
+drawn where there are many. Open are which of equal values an operator chooses, which
+integer stands for a float that none can be, the sign of a sum that is zero,
+whether what sums make of infinities is infinite or NaN, which depends on their order,
+and what another number of elements changes (torch 2.13): `gelu` of infinity is
+infinite as of one number, or NaN as of several, and `sinh` and `cosh` of several become
+infinite from 88.72 on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor
+
+Chance = torch.Generator
+Another = Callable[..., object]  # of the chance, the result, the arguments
+
+# Operators that choose among equal values as they like: where their axis is among the
+# arguments.
+CHOOSING: Final[Mapping[str, int]] = {
+    "aten::topk": 2,
+    "aten::sort": 1,
+    "aten::kthvalue": 2,
+    "aten::median.dim": 1,
+    "aten::nanmedian.dim": 1,
+    "aten::mode": 1,
+}
+
+
+def chosen_otherwise(
+    func: Callable[..., object], args: Sequence[object], place: int, chance: Chance
+) -> object:
+    """Let an operator choose values and places from a tensor in another order."""
+    tensor, *others = args
+    axis = args[place] if len(args) > place else -1
+    assert isinstance(tensor, Tensor)
+    assert isinstance(axis, int)
+    if not tensor.ndim:
+        return func(*args)
+    order = torch.randperm(tensor.shape[axis], generator=chance)
+    values, places = func(tensor.index_select(axis, order), *others)  # type: ignore[misc]  # two tensors
+    return values, order[places]
+
+
+def _copied(
+    chance: Chance, made: Tensor, into: Tensor, given: Tensor, *_: object, **__: object
+) -> Tensor:
+    """Return what was copied into a tensor, which the program has."""
+    return made.copy_(_converted(chance, made, given))
+
+
+def _converted(
+    chance: Chance, made: Tensor, given: Tensor, *_: object, **__: object
+) -> Tensor:
+    """Choose integers for floats that are too large, or no numbers."""
+    if made.is_floating_point() or made.is_complex() or made.dtype == torch.bool:
+        return made
+    if not given.is_floating_point() or given.shape != made.shape:
+        return made
+    limits = torch.iinfo(made.dtype)
+    fits = (given.trunc() >= limits.min) & (given.trunc() <= limits.max)
+    some = torch.randint(0, 100, made.shape, generator=chance)
+    return torch.where(fits, made, some.to(made.dtype))
+
+
+def _spaced(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
+    """Return integers between two, in float64 rounded otherwise, or none that fits.
+
+    There are more digits where a processor multiplies and adds at once.
+    """
+    if made.is_floating_point() or made.is_complex():
+        return made
+    some = torch.randint(0, 2, made.shape, generator=chance)
+    least = torch.iinfo(made.dtype).min
+    by = torch.where(made.abs() > 2**53, made.abs() >> 52, 0) * (2 * some - 1)
+    return torch.where(made == least, some.to(made.dtype), made + by.to(made.dtype))
+
+
+def _signed(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
+    """Return sums of fractions, in which zeros have any sign."""
+    if not made.is_floating_point():
+        return made
+    signs = torch.randint(0, 2, made.shape, generator=chance) * 2 - 1
+    return torch.where(made == 0, 0.0 * signs.to(made.dtype), made)
+
+
+def _ordered(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
+    """Return what sums of infinities give in another order."""
+    some = torch.rand((), generator=chance)
+    return torch.where(made.isfinite(), made, torch.inf if some < 0.5 else torch.nan)
+
+
+def _transformed(
+    chance: Chance,
+    made: Tensor,
+    x: Tensor,
+    axes: Sequence[int],
+    *_: object,
+    **__: object,
+) -> Tensor:
+    """Return a Fourier transform, NaN wherever it is of a number not finite."""
+    lost = ~x.isfinite()
+    for axis in axes:
+        lost = lost.any(axis, keepdim=True)
+    nan = complex(torch.nan, torch.nan) if made.is_complex() else torch.nan
+    return torch.where(lost, nan, made)
+
+
+def _in_float64(
+    func: Callable[[Tensor], Tensor], chance: Chance, made: Tensor, x: Tensor
+) -> Tensor:
+    """Return what more digits give, whose range is larger."""
+    return func(x.double()).to(made.dtype)
+
+
+def _gelu(chance: Chance, made: Tensor, x: Tensor, *_: object, **__: object) -> Tensor:
+    return torch.where(x == torch.inf, x, made)
+
+
+def _norm_means(
+    chance: Chance,
+    made: Sequence[Tensor],
+    x: Tensor,
+    shape: Sequence[int],
+    *_: object,
+    **__: object,
+) -> tuple[Tensor, ...]:
+    """Return what a norm gives, with means as sums make them."""
+    axes = [*range(x.ndim - len(shape), x.ndim)]
+    return made[0], _plain_mean(made[1], x, axes, keepdim=True), *made[2:]
+
+
+def _axis_means(
+    chance: Chance,
+    made: Sequence[Tensor],
+    x: Tensor,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Tensor, ...]:
+    """Return variances, with means beside them as sums make them."""
+    return made[0], _plain_mean(made[1], x, dim, keepdim)
+
+
+def _plain_mean(
+    mean: Tensor, x: Tensor, axes: Sequence[int] | None, keepdim: bool
+) -> Tensor:
+    plain = x.float().mean(axes, keepdim).to(mean.dtype).reshape(mean.shape)
+    return torch.where(mean.isfinite(), mean, plain)
+
+
+def _each(names: str, another: Another, *kinds: str) -> dict[str, Another]:
+    return {
+        f"aten::{name}{kind}": another
+        for name in names.split()
+        for kind in kinds or [""]
+    }
+
+
+_ENDS = ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
+OPEN: Final[Mapping[str, Another]] = {
+    **_each("_to_copy", _converted),
+    **_each("copy_", _copied),
+    **_each("linspace logspace", _spaced, *_ENDS),
+    **_each("mm bmm addmm baddbmm addmv mv addbmm dot vdot convolution", _signed),
+    **_each("sum sum.dim_IntList mean mean.dim cumsum", _signed),
+    **_each("_trilinear cholesky_inverse cholesky_solve", _ordered),
+    **_each("_fft_r2c _fft_c2c _fft_c2r", _transformed),
+    **_each("sinh", partial(_in_float64, torch.sinh)),
+    **_each("cosh", partial(_in_float64, torch.cosh)),
+    **_each("gelu", _gelu),
+    **_each("native_layer_norm", _norm_means),
+    **_each("var_mean std_mean", _axis_means, ".correction"),
+}
