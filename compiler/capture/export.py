@@ -248,7 +248,7 @@ def _trace(
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)
         bounds = bounds_of(method.name, exported, lookups)
-        keep_layouts(exported)
+        keep_layouts(method.name, exported)
         functional: ExportedProgram = exported.run_decompositions(decompositions())
         without_complex(method.name, functional)
         return functional, bounds

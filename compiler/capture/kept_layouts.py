@@ -6,11 +6,15 @@ be a copy, and what is written through it would be lost. In: a trace that still 
 Out: the same, in which such results are copied into the layout that they had.
 """
 
+from collections.abc import Container, Sequence
+
 import torch
 from torch import Tensor, fx
 from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 from torch.fx.node import Argument
+
+from kvc.compiler.capture.real_layouts import check_layout
 
 _aten = torch.ops.aten
 # Views of some layouts, copies or errors for others.
@@ -25,14 +29,18 @@ _BY_LAYOUT = {
 }
 
 
-def keep_layouts(exported: ExportedProgram) -> None:
-    """Copy what is written, and seen through a view that its layout allows."""
+def keep_layouts(method: str, exported: ExportedProgram) -> None:
+    """Copy what is written, and seen through a view that its layout allows.
+
+    Raises:
+        CaptureError: the trace has the layout of such a result wrong.
+    """
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
-            _keep(module)
+            _keep(method, module)
 
 
-def _keep(module: fx.GraphModule) -> None:
+def _keep(method: str, module: fx.GraphModule) -> None:
     nodes = [*module.graph.nodes]
     written = {memory for node in nodes for memory in _written(node)} - {None}
     seen = [_memory(node) for node in nodes if node.target in _BY_LAYOUT]
@@ -40,11 +48,24 @@ def _keep(module: fx.GraphModule) -> None:
     for node in nodes:
         made.setdefault(_memory(node), node)
     makers = [made[memory] for memory in dict.fromkeys(seen) if memory in written]
+    for source in _sources(nodes, written):
+        check_layout(method, made[source])
     for maker in makers:
         if maker.op == "call_function" and is_contiguous_or_false(maker.meta["val"]):
             _lay_out(maker)
     if makers:
         module.recompile()
+
+
+def _sources(nodes: Sequence[fx.Node], written: Container[object]) -> list[object]:
+    """Return the memory of what is seen by its layout, if it or that is written."""
+    found: dict[object, None] = {}
+    for node in nodes:
+        if node.target in _BY_LAYOUT:
+            source = _memory(node.all_input_nodes[0])
+            if source is not None and (source in written or _memory(node) in written):
+                found[source] = None
+    return [*found]
 
 
 def _written(node: fx.Node) -> list[object]:

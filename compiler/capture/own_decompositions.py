@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch._decomp.decompositions import isin
 from torch.nn.functional import leaky_relu, linear
 
 from kvc.compiler.capture.assignments import explicit_copy
@@ -289,6 +290,25 @@ def _search_number(
     return torch.searchsorted(sorted_sequence.to(common), number, **kept)  # type: ignore[arg-type]  # by name
 
 
+def _isin(
+    elements: Tensor,
+    test_elements: Tensor,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Tensor:
+    """Tell which numbers are among others, of which NaN is none.
+
+    torch's decomposition searches among sorted ones, where NaN hides what is before it.
+    """
+    nan, tests = test_elements.isnan(), test_elements
+    if tests.is_floating_point() and tests.numel():
+        least = torch.where(nan, torch.inf, tests).amin()
+        tests = torch.where(nan, least, tests)
+    found: Tensor = isin(elements, tests) & ~nan.all()
+    return ~found if invert else found
+
+
 def _softmax_backward(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
 ) -> Tensor:
@@ -315,6 +335,7 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.diagonal_scatter.default: _diagonal_scatter,
     _aten.index_reduce.default: _index_reduce,
     _aten.masked_scatter.default: _masked_scatter,
+    _aten.isin.Tensor_Tensor: _isin,
     _aten.linspace.Tensor_Tensor: _evenly_spaced,
     _aten.linspace.Tensor_Scalar: _evenly_spaced,
     _aten.linspace.Scalar_Tensor: _evenly_spaced,

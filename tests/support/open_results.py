@@ -5,8 +5,8 @@ drawn where there are many. Open are which of equal values an operator chooses, 
 integer stands for a float that none can be, the sign of a sum that is zero,
 whether what sums make of infinities is infinite or NaN, which depends on their order,
 and what another number of elements changes (torch 2.13): `gelu` of infinity is
-infinite as of one number, or NaN as of several, and `sinh` and `cosh` of several become
-infinite from 88.72 on.
+infinite as of one number, or NaN as of several, `sinh` and `cosh` of several become
+infinite from 88.72 on, and remainders of several by denormal numbers are NaN.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -117,6 +117,22 @@ def _in_float64(
     return func(x.double()).to(made.dtype)
 
 
+def _log_softmax(
+    chance: Chance, made: Tensor, x: Tensor, *_: object, **__: object
+) -> Tensor:
+    """Return differences of numbers as large as x, which are rounded as such."""
+    least = 4 * torch.finfo(made.dtype).eps
+    size = x.abs().nan_to_num(posinf=0).amax() if x.numel() else 0
+    return made + least * (1 + size) * torch.rand(made.shape, generator=chance)
+
+
+def _remainder(chance: Chance, made: Tensor, x: Tensor, by: Tensor) -> Tensor:
+    """Return what is left of a division, in the same memory."""
+    tiny = (by != 0) & (by.abs() < torch.finfo(torch.float32).tiny)
+    other = torch.nan if torch.rand((), generator=chance) < 0.5 else 0.0
+    return made.copy_(torch.where(tiny, other, made)) if tiny.any() else made
+
+
 def _gelu(chance: Chance, made: Tensor, x: Tensor, *_: object, **__: object) -> Tensor:
     return torch.where(x == torch.inf, x, made)
 
@@ -173,6 +189,8 @@ OPEN: Final[Mapping[str, Another]] = {
     **_each("_fft_r2c _fft_c2c _fft_c2r", _transformed),
     **_each("sinh", partial(_in_float64, torch.sinh)),
     **_each("cosh", partial(_in_float64, torch.cosh)),
+    **_each("fmod fmod_ remainder remainder_", _remainder, ".Tensor"),
+    **_each("_log_softmax", _log_softmax),
     **_each("gelu", _gelu),
     **_each("native_layer_norm", _norm_means),
     **_each("var_mean std_mean", _axis_means, ".correction"),

@@ -153,7 +153,10 @@ class _OtherRounding(TorchDispatchMode):
 
 
 class _NoInfinities(TorchDispatchMode):
-    """Makes NaN of all that is interpolated from a number that is not finite."""
+    """Makes NaN of what is interpolated from infinity, or convolved with such weights.
+
+    A library may multiply by zeros where torch leaves a product out.
+    """
 
     def __torch_dispatch__(
         self,
@@ -163,6 +166,9 @@ class _NoInfinities(TorchDispatchMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         made = func(*args, **(kwargs or {}))
+        if func.name() == "aten::convolution":
+            assert isinstance(args[1], Tensor)
+            return made if args[1].isfinite().all() else made * torch.nan
         if func.name() != "aten::upsample_bilinear2d":
             return made
         x, *settings = args

@@ -112,6 +112,14 @@ CASES = {
     "integers between fractions": lambda x: [
         torch.linspace(x[0, 1] * 5.2, 1, 50, dtype=torch.uint8), torch.linspace(4.3, x.sum() * 1.3, 50, dtype=torch.int64)
     ],
+    "numbers among infinity and NaN": lambda x: [
+        torch.isin(torch.tensor([0.5, math.inf, -math.inf, math.nan, 0.0]), tests, invert=invert)
+        for tests in (
+            torch.tensor([math.nan, math.inf, -3.0, math.inf, math.nan, 0.5, 7.0]).repeat(9),
+            x.flatten()[:1] * math.nan, torch.zeros(64) * math.nan, x[:0],
+        )
+        for invert in (False, True)
+    ],
     "margins that are NaN": lambda x: [
         loss(torch.where(x > 0.9, math.nan, x), labels, **kwargs)
         for loss, labels in (
