@@ -277,6 +277,10 @@ OPEN = {
         lambda x: functional.bilinear(x, x, torch.ones(1, 2, 2)),
         torch.tensor([[1.0, -INF], [1.0, 2.0]]), [[True], [False]],
     ),
+    "infinite weights beside zeros": (
+        lambda x: functional.conv1d(torch.ones(1, 1, 3), x.reshape(1, 1, 3), padding=1),
+        torch.tensor([1.0, INF, 2.0]), [[[True] * 3]],
+    ),
     "large integers between two": (
         lambda x: torch.linspace(x[0], x[1], 3, dtype=torch.int64),
         torch.tensor([0, 2**62]), [False, True, True],

@@ -88,6 +88,15 @@ def _signed(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
     return torch.where(made == 0, 0.0 * signs.to(made.dtype), made)
 
 
+def _convolved(
+    chance: Chance, made: Tensor, x: Tensor, weight: Tensor, *_: object
+) -> Tensor:
+    """Return anything where weights are not finite, which may meet zeros beside x."""
+    if weight.isfinite().all():
+        return _signed(chance, made)
+    return _ordered(chance, torch.full_like(made, torch.nan))
+
+
 def _ordered(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
     """Return what sums of infinities give in another order."""
     some = torch.rand((), generator=chance)
@@ -134,40 +143,14 @@ def _remainder(chance: Chance, made: Tensor, x: Tensor, by: Tensor) -> Tensor:
 
 
 def _gelu(chance: Chance, made: Tensor, x: Tensor, *_: object, **__: object) -> Tensor:
-    return torch.where(x == torch.inf, x, made)
+    return torch.where(x == torch.inf, _ordered(chance, x), made)
 
 
-def _norm_means(
-    chance: Chance,
-    made: Sequence[Tensor],
-    x: Tensor,
-    shape: Sequence[int],
-    *_: object,
-    **__: object,
+def _mean_beside(
+    chance: Chance, made: Sequence[Tensor], *_: object, **__: object
 ) -> tuple[Tensor, ...]:
-    """Return what a norm gives, with means as sums make them."""
-    axes = [*range(x.ndim - len(shape), x.ndim)]
-    return made[0], _plain_mean(made[1], x, axes, keepdim=True), *made[2:]
-
-
-def _axis_means(
-    chance: Chance,
-    made: Sequence[Tensor],
-    x: Tensor,
-    dim: Sequence[int] | None = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> tuple[Tensor, ...]:
-    """Return variances, with means beside them as sums make them."""
-    return made[0], _plain_mean(made[1], x, dim, keepdim)
-
-
-def _plain_mean(
-    mean: Tensor, x: Tensor, axes: Sequence[int] | None, keepdim: bool
-) -> Tensor:
-    plain = x.float().mean(axes, keepdim).to(mean.dtype).reshape(mean.shape)
-    return torch.where(mean.isfinite(), mean, plain)
+    """Return what comes with a mean, and the mean of infinities in another order."""
+    return made[0], _ordered(chance, made[1]), *made[2:]
 
 
 def _each(names: str, another: Another, *kinds: str) -> dict[str, Another]:
@@ -183,7 +166,8 @@ OPEN: Final[Mapping[str, Another]] = {
     **_each("_to_copy", _converted),
     **_each("copy_", _copied),
     **_each("linspace logspace", _spaced, *_ENDS),
-    **_each("mm bmm addmm baddbmm addmv mv addbmm dot vdot convolution", _signed),
+    **_each("mm bmm addmm baddbmm addmv mv addbmm dot vdot", _signed),
+    **_each("convolution", _convolved),
     **_each("sum sum.dim_IntList mean mean.dim cumsum", _signed),
     **_each("_trilinear cholesky_inverse cholesky_solve", _ordered),
     **_each("_fft_r2c _fft_c2c _fft_c2r", _transformed),
@@ -192,6 +176,6 @@ OPEN: Final[Mapping[str, Another]] = {
     **_each("fmod fmod_ remainder remainder_", _remainder, ".Tensor"),
     **_each("_log_softmax", _log_softmax),
     **_each("gelu", _gelu),
-    **_each("native_layer_norm", _norm_means),
-    **_each("var_mean std_mean", _axis_means, ".correction"),
+    **_each("native_layer_norm native_group_norm", _mean_beside),
+    **_each("var_mean std_mean", _mean_beside, ".correction"),
 }

@@ -153,10 +153,7 @@ class _OtherRounding(TorchDispatchMode):
 
 
 class _NoInfinities(TorchDispatchMode):
-    """Makes NaN of what is interpolated from infinity, or convolved with such weights.
-
-    A library may multiply by zeros where torch leaves a product out.
-    """
+    """Makes NaN of all that is interpolated from a number that is not finite."""
 
     def __torch_dispatch__(
         self,
@@ -166,9 +163,6 @@ class _NoInfinities(TorchDispatchMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         made = func(*args, **(kwargs or {}))
-        if func.name() == "aten::convolution":
-            assert isinstance(args[1], Tensor)
-            return made if args[1].isfinite().all() else made * torch.nan
         if func.name() != "aten::upsample_bilinear2d":
             return made
         x, *settings = args
