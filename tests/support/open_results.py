@@ -143,6 +143,9 @@ def _remainder(chance: Chance, made: Tensor, x: Tensor, by: Tensor) -> Tensor:
 
 
 def _gelu(chance: Chance, made: Tensor, x: Tensor, *_: object, **__: object) -> Tensor:
+    """Return x times a chance, which is rounded as numbers up to 1 are."""
+    by = torch.finfo(made.dtype).eps * torch.rand(made.shape, generator=chance)
+    made = made + (by * x).nan_to_num(0, 0, 0)
     return torch.where(x == torch.inf, _ordered(chance, x), made)
 
 
