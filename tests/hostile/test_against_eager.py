@@ -1,5 +1,6 @@
 """A small share of the random programs, the same each day, and their judge itself."""
 
+import itertools
 import math
 from dataclasses import replace
 from functools import partial
@@ -216,13 +217,14 @@ def test_what_depends_on_where_inputs_of_the_second_call_lie_is_not_drawn():
         )
         for name, refs in zip(names, leaves, strict=True)
     ]
-    code, ones = Code(2, 0, tuple(steps), (0, 1)), torch.ones(12)
+    whole, ones = Code(2, 0, tuple(steps), (0, 1)), torch.ones(12)
+    alone = Code(2, 0, tuple(steps[:1]), (0,))  # only the input tells
     lies = [(x, x), (x, x.mT.contiguous().mT)]  # a view of x in place, or a copy
     found = []
-    for first, second in lies:
+    for code, (first, second) in itertools.product((whole, alone), lies):
         program = OperatorProgram(code, ((first, ones), (second, ones)))
         found.append(depends_on_memory(program, made_of(program), spread=True))
-    assert found == [False, True]
+    assert found == [False, True] * 2
 
 
 def test_steps_that_write_what_they_have_yet_to_read_differ_from_steps_apart():

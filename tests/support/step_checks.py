@@ -105,9 +105,21 @@ def depends_on_memory(
             return True
     if not spread:
         return False
-    alike = made_of(_laid_out_alike(program))
-    pairs = zip(_flat(made), _flat(alike), strict=True)
+    ended, alike = _ended(program), _ended(_laid_out_alike(program))
+    pairs = zip(_flat(ended), _flat(alike), strict=True)
     return not all(_close(one, other) for one, other in pairs)
+
+
+def _ended(program: OperatorProgram) -> list[Tensors]:
+    """Return what eager makes in each call, and what inputs are after it."""
+    held = copies(program.held)
+    ended = []
+    for call in program.calls:
+        inputs = copies(call)
+        with torch.no_grad():
+            made = program.code.made_of(inputs, held)
+        ended.append(copies((*made, *inputs)))
+    return ended
 
 
 def _overwrites(program: OperatorProgram) -> bool:
