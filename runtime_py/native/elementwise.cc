@@ -119,16 +119,16 @@ struct Div {  // of floats alone
     return a / b;
   }
 };
-struct Max {  // a NaN stays one
+struct Max {  // a NaN stays one; of zeros the first counts, as in torch's bounds
   template <class T>
   static T apply(T a, T b) {
-    return a != a || b != b ? (a != a ? a : b) : (a > b ? a : b);
+    return a >= b || a != a ? a : b;
   }
 };
 struct Min {
   template <class T>
   static T apply(T a, T b) {
-    return a != a || b != b ? (a != a ? a : b) : (a < b ? a : b);
+    return a <= b || a != a ? a : b;
   }
 };
 struct And {
@@ -314,7 +314,7 @@ KVC_UNARY(Log10, std::log10(x))
 KVC_UNARY(Log1p, std::log1p(x))
 KVC_UNARY(Log2, std::log2(x))
 KVC_UNARY(Reciprocal, T(1) / x)
-KVC_UNARY(Relu, x != x ? x : (x > T(0) ? x : T(0)))
+KVC_UNARY(Relu, x < T(0) ? T(0) : x)
 KVC_UNARY(Round, std::nearbyint(x))
 KVC_UNARY(Rsqrt, T(1) / std::sqrt(x))
 KVC_UNARY(Sigmoid, T(1) / (T(1) + exp_of(-x)))

@@ -2,7 +2,7 @@
 
 In: what an operator gives, and its arguments. Out: another result that is as right,
 drawn where there are many. Open are which of equal values an operator chooses, which
-integer stands for a float that none can be, the sign of a sum that is zero,
+integer stands for a float that none can be, the sign of a sum or bound that is zero,
 whether what sums make of infinities is infinite or NaN, which depends on their order,
 and what another number of elements changes (torch 2.13): `gelu` of infinity is
 infinite as of one number, or NaN as of several, `sinh` and `cosh` of several become
@@ -68,12 +68,16 @@ def _converted(
 
 
 def _spaced(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
-    """Return integers between two, in float64 rounded otherwise, or none that fits.
+    """Return numbers between two, rounded as the ends are, or no integer that fits.
 
-    There are more digits where a processor multiplies and adds at once.
+    Integers are computed in float64, with more digits where a processor multiplies and
+    adds at once.
     """
-    if made.is_floating_point() or made.is_complex():
+    if made.is_complex() or not made.numel():
         return made
+    if made.is_floating_point():
+        most = torch.finfo(made.dtype).eps * made.abs().nan_to_num(posinf=0).amax()
+        return made + most * torch.rand(made.shape, generator=chance).to(made.dtype)
     some = torch.randint(0, 2, made.shape, generator=chance)
     least = torch.iinfo(made.dtype).min
     by = torch.where(made.abs() > 2**53, made.abs() >> 52, 0) * (2 * some - 1)
@@ -81,11 +85,11 @@ def _spaced(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
 
 
 def _signed(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
-    """Return sums of fractions, in which zeros have any sign."""
-    if not made.is_floating_point():
+    """Return fractions, in which zeros have any sign, in the same memory."""
+    if not made.is_floating_point() or not (made == 0).any():
         return made
     signs = torch.randint(0, 2, made.shape, generator=chance) * 2 - 1
-    return torch.where(made == 0, 0.0 * signs.to(made.dtype), made)
+    return made.copy_(torch.where(made == 0, 0.0 * signs.to(made.dtype), made))
 
 
 def _convolved(
@@ -168,6 +172,7 @@ _ENDS = ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
 OPEN: Final[Mapping[str, Another]] = {
     **_each("_to_copy", _converted),
     **_each("copy_", _copied),
+    **_each("relu relu_ clamp clamp_ clamp_min clamp_max maximum minimum", _signed),
     **_each("linspace logspace", _spaced, *_ENDS),
     **_each("mm bmm addmm baddbmm addmv mv addbmm dot vdot", _signed),
     **_each("convolution", _convolved),

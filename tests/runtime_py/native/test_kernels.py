@@ -216,3 +216,22 @@ def test_a_diagonal_far_away_keeps_all_or_nothing(op: str, diagonal: int):
     (found,) = run_native(*native_graph(Case(op, (x, diagonal)), (x,)), (x,), 1)
     kept = (diagonal > 0) == (op == "aten::tril")
     assert torch.equal(found, x if kept else torch.zeros(3, 4))
+
+
+ZEROS = torch.tensor([-0.0, 0.0, torch.nan, 1.0, -1.0]).repeat(5)
+BOUNDED = [
+    Case("aten::relu", (ZEROS,)),
+    Case("aten::clamp", (ZEROS, 0.0, None)),
+    Case("aten::clamp", (ZEROS, -1.0, 0.0)),
+    Case("aten::clamp.Tensor", (ZEROS, torch.tensor(0.0), torch.tensor(-0.0))),
+]
+
+
+@pytest.mark.parametrize("case", BOUNDED, ids=case_id)
+def test_a_bound_of_zero_leaves_a_zero_as_it_is(case):
+    with torch.inference_mode():
+        expected = case.eager()
+    (found,) = run_native(*native_graph(case, expected), expected, 2)
+    assert torch.equal(found.isnan(), ZEROS.isnan())
+    assert torch.equal(found[ZEROS == 0].signbit(), ZEROS[ZEROS == 0].signbit())
+    torch.testing.assert_close(found, expected[0], rtol=0, atol=0, equal_nan=True)
