@@ -19,8 +19,8 @@ _FIELDS: Final = "__dataclass_fields__"  # the standard library's name of them
 def frozen(cls: type[T]) -> type[T]:
     """Return what `@dataclass(frozen=True, slots=True)` makes of a class.
 
-    It may have no `__repr__`, `__eq__` or `__hash__` of its own, and no annotations of
-    anything but fields.
+    It may have no `__eq__` or `__hash__` of its own, and no annotations of anything but
+    fields.
     """
     own: dict[str, object] = vars(cls).get("__annotations__", {})
     content: dict[str, Any] = dict(vars(cls))
@@ -37,7 +37,7 @@ def frozen(cls: type[T]) -> type[T]:
         _FIELDS: _Fields(hints, defaults),
         "__setattr__": _refuse,
         "__delattr__": _refuse,
-        "__repr__": _repr,
+        "__repr__": content.get("__repr__", _repr),
         "__reduce__": _reduce,
         "__eq__": eq,
         "__hash__": hash_of,

@@ -128,6 +128,10 @@ class Method:
     updates: tuple[Update, ...]
     blocks: tuple[Block, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return its name and its inputs; `kvc dump --ops` prints its code."""
+        return f"<Method {self.name}({', '.join(self.input_names)})>"
+
     def advance_of(self, cursor: int) -> Advance | None:
         """Return what a call adds to a cursor, None when it adds nothing."""
         return next((one for one in self.advances if one.cursor == cursor), None)

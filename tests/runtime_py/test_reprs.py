@@ -92,3 +92,9 @@ def test_a_report_on_memory_is_printed_as_a_table(program):
     assert head == "memory of the data, loaded with mode map, in bytes:"
     assert title.split()[:3] == ["blobs", "bytes", "mapped"]
     assert report._repr_mimebundle_() == {"text/plain": str(report)}
+
+
+def test_methods_say_their_names_and_inputs(program):
+    assert repr(dict(program.methods)) == (
+        "{'fill': <Method fill(tokens)>, 'step': <Method step(token)>}"
+    )
