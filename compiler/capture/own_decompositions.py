@@ -18,6 +18,7 @@ from kvc.compiler.capture.norm_statistics import (
     group_norm_and_statistics,
     layer_norm_and_statistics,
 )
+from kvc.compiler.capture.renormed import embedding_renorm
 from kvc.compiler.capture.strided import as_strided, as_strided_scatter
 
 _aten = torch.ops.aten
@@ -333,6 +334,7 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten._native_batch_norm_legit.no_stats: batch_statistics,
     _aten.bilinear.default: _bilinear,
     _aten.diagonal_scatter.default: _diagonal_scatter,
+    _aten.embedding_renorm.default: embedding_renorm,
     _aten.index_reduce.default: _index_reduce,
     _aten.masked_scatter.default: _masked_scatter,
     _aten.isin.Tensor_Tensor: _isin,

@@ -85,14 +85,25 @@ def bounded_embedding(
     noted = _BOUNDED.get()
     if max_norm is None or noted is None:
         return None
-    rows = functional.embedding(x, weight)
-    norms = torch.linalg.vector_norm(rows, norm_type, -1, keepdim=True)
-    short = torch.where(norms > max_norm, rows * (max_norm / (norms + _SMALL)), rows)
+    short = _shortened(functional.embedding(x, weight), max_norm, norm_type)
     if _is_computed(weight):
         weight.index_put_((x,), short)
     else:
         noted.append((weight, Bound(max_norm, norm_type)))
     return short
+
+
+def embedding_renorm(
+    self: Tensor, indices: Tensor, max_norm: float, norm_type: float
+) -> Tensor:
+    """Return a table in which these rows are no longer than a bound."""
+    short = _shortened(self[indices], max_norm, norm_type)
+    return self.index_put((indices,), short)
+
+
+def _shortened(rows: Tensor, most: float, norm_type: float) -> Tensor:
+    norms = torch.linalg.vector_norm(rows, norm_type, -1, keepdim=True)
+    return torch.where(norms > most, rows * (most / (norms + _SMALL)), rows)
 
 
 def _is_computed(tensor: Tensor) -> bool:

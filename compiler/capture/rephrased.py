@@ -128,6 +128,27 @@ def _one(setting: int | Sequence[int]) -> int:
     return setting if isinstance(setting, int) else setting[0]
 
 
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor | None:
+    """Give all three the axes that others have and one lacks, as torch does."""
+    if enable_gqa or q.dim() == k.dim() == v.dim():
+        return None
+    parts = [x.shape[:-2] for x in (q, k, v)]
+    rows = torch.broadcast_shapes(*parts)  # type: ignore[no-untyped-call]
+    queries, keys, values = (x.expand(*rows, *x.shape[-2:]) for x in (q, k, v))
+    return functional.scaled_dot_product_attention(
+        queries, keys, values, attn_mask, dropout_p, is_causal, scale=scale
+    )
+
+
 # torch's names of parameters, and those here.
 _NAMES = {
     "input": "x",
@@ -137,6 +158,9 @@ _NAMES = {
     "split_size": "into",
     "split_sizes": "into",
     "chunks": "into",
+    "query": "q",
+    "key": "k",
+    "value": "v",
     "indices_or_sections": "into",
     "sections": "into",
     "indices": "into",
@@ -168,6 +192,7 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
     functional.multi_margin_loss: multi_margin_loss,
+    functional.scaled_dot_product_attention: _attention,
     **RECURRENT,
     **FOURIER,
     **WINDOWS,

@@ -32,7 +32,6 @@ _IGNORED = {
 _INSTEAD = {
     "aten::as_strided": "slices, .view() and .transpose()",
     "aten::as_strided_scatter": "slices, .view() and .transpose()",
-    "aten::embedding_renorm": "weights that are normalised once, before compiling",
 }
 _TRAINING_ONLY = {
     "aten::native_dropout", "aten::bernoulli.p", "aten::rrelu_with_noise_functional",

@@ -206,3 +206,24 @@ def test_a_table_that_is_an_attribute_stays_as_it_is(tmp_path):
     assert torch.equal(model.table, Attribute().table)
     with load(tmp_path / "m.kvc") as program:
         torch.testing.assert_close(program.forward(TOKENS), Attribute()(TOKENS))
+
+
+class Bags(nn.Module):
+    """Sums of shortened rows of its own table, which changes, and of a computed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.EmbeddingBag(9, 4, max_norm=1.0, mode="sum")
+
+    def forward(self, tokens: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+        table = table * 3
+        ends = torch.tensor([0, 2])
+        computed = functional.embedding_bag(tokens, table, ends, max_norm=2.0)
+        return self.bags(tokens, ends), computed, table
+
+
+def test_bags_of_shortened_rows_change_their_table_as_in_torch(tmp_path):
+    torch.manual_seed(0)
+    inputs = (TOKENS.flatten(), torch.randn(9, 4))
+    found = outcome(Bags(), inputs, {}, tmp_path / "m.kvc")
+    assert (found.kind, found.reason) == ("equal", "")

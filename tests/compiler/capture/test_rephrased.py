@@ -4,6 +4,7 @@ import torch
 from eager_parity import run_both
 from module_outcomes import Applied, outcome
 from torch import Tensor, nn
+from torch.nn import functional
 
 from kvc.compiler import Dim, Method
 
@@ -108,4 +109,21 @@ def test_a_dtype_is_converted_to_as_primitives_do(tmp_path):
         return torch.ops.prims.convert_element_type(x, torch.float64)
 
     found = outcome(Applied(convert), (X,), {}, tmp_path / "c.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_attention_gives_queries_the_axes_that_keys_have(tmp_path):
+    attend = functional.scaled_dot_product_attention
+    keys, values = torch.arange(96.0).reshape(2, 2, 2, 3, 4).cos()
+
+    def attended(x):
+        queries, grouped = x.expand(2, 3, 4), x.expand(4, 3, 4)
+        mask = torch.ones(3, 3, dtype=torch.bool).tril()
+        return (
+            attend(queries, keys, values),
+            attend(queries, key=keys, value=values, attn_mask=mask),
+            attend(grouped, keys[0], values[0], enable_gqa=True),
+        )
+
+    found = outcome(Applied(attended), (X,), {}, tmp_path / "d.kvc")
     assert (found.kind, found.reason) == ("equal", "")
