@@ -2,10 +2,12 @@
 
 Real bundles are changed in places that mean something, sealed again with right
 digests, and loaded. Those that are accepted run twice, and must compute the same
-(`tests/support/hostile_cases.py`). FOLDER gets the seeds, what has been done so far,
-from which the next run goes on, and a file for each finding. `--page FILE` writes what
-has been found as a page, and runs nothing; `--case SEED NUMBER` tries one again, in
-this process.
+(`tests/support/hostile_cases.py`). So are data files and saved sessions
+(`hostile_beside.py`), and tokenizers, chat templates and recipes (`hostile_texts.py`).
+FOLDER gets the seeds, what has been done so far, from which the next run goes on, and a
+file for each finding. `--page FILE` writes what has been found as a page, and runs
+nothing; records of other seeds, `FOLDER/*/record.json`, are counted in. `--case SEED
+NUMBER` tries one again, in this process.
 """
 
 import argparse
@@ -22,9 +24,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from forked_batches import Ended, Limits, answers
-from hostile_cases import FINDINGS, Seed, Verdict, try_case
-from hostile_seeds import SEEDS, write_seed
-from sealing import seal
+from hostile_cases import FINDINGS, Verdict
+from hostile_files import NAMES, Variants, open_variants
 from verifier_checks import all_checks
 
 from kvc.runtime.kernels import load_kernels, load_preparations
@@ -46,6 +47,14 @@ class Record:
         self.findings: list[list[object]] = known.get("findings", [])
         self.seconds: float = known.get("seconds", 0.0)
 
+    def include(self, other: "Record") -> None:
+        """Count in what has been tried of other seeds."""
+        self.next += other.next
+        self.kinds += other.kinds
+        self.checks += other.checks
+        self.findings += other.findings
+        self.seconds += other.seconds
+
     def add(self, seed: str, number: int, verdict: Verdict) -> None:
         """Note a case."""
         self.next[seed] = number + 1
@@ -63,11 +72,13 @@ class Record:
         beside.rename(self._path)
 
 
-def try_batch(seed: Seed, first: int, count: int, folder: Path, record: Record) -> None:
+def try_batch(
+    seed: Variants, first: int, count: int, folder: Path, record: Record
+) -> None:
     """Try cases in a process of their own, and go on after one that ends it."""
 
     def try_cases(numbers: range) -> list[Verdict]:
-        return [try_case(seed.case(n), seed, folder, n) for n in numbers]
+        return [seed.try_case(number, folder) for number in numbers]
 
     for number, answer in answers(try_cases, range(first, first + count), LIMITS):
         match answer:
@@ -83,34 +94,21 @@ def _ended(how: Ended) -> Verdict:
     return Verdict(LONG) if how.too_long else Verdict(CRASH, f"code {how.code}")
 
 
-def open_seeds(folder: Path, names: list[str]) -> list[Seed]:
-    """Return the seeds, compiled where they are not there yet."""
-    seeds = []
-    for name in names:
-        path = folder / "seeds" / f"{name}.kvc"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            print(f"compiling {name}", file=sys.stderr)
-            write_seed(name, path)
-        seeds.append(Seed(path))
-    return seeds
-
-
 def keep_finding(
-    seeds: Mapping[str, Seed], finding: list[object], folder: Path
+    seeds: Mapping[str, Variants], finding: list[object], folder: Path
 ) -> None:
     """Write the file of a finding."""
     name, number = str(finding[0]), int(str(finding[1]))
-    case = seeds[name].case(number)
-    if case is not None:
-        path = folder / "findings" / f"{name} {number}.kvc"
+    content = seeds[name].content(number)
+    if content is not None:
+        path = folder / "findings" / f"{name} {number}"
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(seal(*case))
+        path.write_bytes(content)
 
 
 def run(folder: Path, names: list[str], seconds: float, cases: int | None) -> Record:
     """Try cases of all seeds by turns, until the time is over or all are done."""
-    seeds = {seed.name: seed for seed in open_seeds(folder, names)}
+    seeds = {seed.name: seed for seed in open_variants(names, folder)}
     load_kernels(), load_preparations()  # once, not in each process
     record = Record(folder)
     start = begin = time.monotonic()
@@ -144,11 +142,12 @@ def page(record: Record) -> str:
     lines = [
         "# Hostile files",
         "",
-        f"{files:,} files of {len(record.next)} seeds were tried in {hours:.2f} hours",
-        f"by one process, beside others; {accepted:,} were accepted.",
+        f"{files:,} variants of {len(record.next)} files were tried",
+        f"in {hours:.2f} hours of a process, beside others; {accepted:,} were accepted.",
         "This page is written by `tests/hostile/campaign.py FOLDER --page FILE`.",
         "",
         *_table("verdict", record.kinds),
+        *_table("variants of", record.next),
         "## Findings",
         "",
         *(findings or ["None."]),
@@ -177,7 +176,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--cases", type=int, help="the most of each seed")
-    parser.add_argument("--seeds", nargs="*", default=list(SEEDS))
+    parser.add_argument("--seeds", nargs="*", default=list(NAMES))
     parser.add_argument("--nice", type=int, default=19)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--case", nargs=2, metavar=("SEED", "NUMBER"))
@@ -185,12 +184,14 @@ def main() -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.case:
         name, number = options.case
-        (seed,) = open_seeds(options.folder, [name])
-        case = seed.case(int(number))
-        print(try_case(case, seed, options.folder, int(number)))
+        (seed,) = open_variants([name], options.folder)
+        print(seed.try_case(int(number), options.folder))
         return 0
     if options.page:
-        options.page.write_text(page(Record(options.folder)))
+        record = Record(options.folder)
+        for path in sorted(options.folder.glob("*/record.json")):
+            record.include(Record(path.parent))
+        options.page.write_text(page(record))
         return 0
     os.nice(options.nice)
     record = run(options.folder, options.seeds, options.seconds, options.cases)

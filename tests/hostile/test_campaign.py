@@ -43,3 +43,25 @@ def test_no_hostile_file_is_accepted_and_computes_two_things(campaign, tmp_path)
     assert again.returncode == 0
     assert after["next"] == dict.fromkeys(seeds, 41)
     assert "compiling" not in again.stderr
+
+
+@LINUX
+def test_no_hostile_text_session_or_data_file_does_what_it_should_not(
+    campaign, tmp_path
+):
+    (tmp_path / "seeds").mkdir()
+    write_seed("growing", tmp_path / "seeds" / "growing.kvc")
+    templates = ("template of turns", "template of tools")
+    others = (
+        *("tokenizer of pieces", "tokenizer of words", "tokenizer of chances"),
+        *("recipes", "session of growing", "data of growing"),
+    )
+    for cases, seeds in ((25, others), (3, templates)):
+        done, record = campaign("--cases", str(cases), "--seeds", *seeds)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert record["findings"] == []
+        assert {name: record["next"][name] for name in seeds} == dict.fromkeys(
+            seeds, cases
+        )
+    assert record["kinds"]["same"] > 20
+    assert record["kinds"]["refused"] > 60

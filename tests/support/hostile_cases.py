@@ -62,13 +62,22 @@ class Case(NamedTuple):
 
 
 class Seed:
-    """A bundle that cases are made of."""
+    """A bundle of which variants are made."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.stem
         self.blobs, self.raw = parts(path)
         self.program = decode(self.raw, str(path))
         self._mutator = Mutator(self.program)
+
+    def content(self, number: int) -> bytes | None:
+        """Return the file of a case; None where it cannot be written at all."""
+        case = self.case(number)
+        return None if case is None else seal(*case)
+
+    def try_case(self, number: int, folder: Path) -> Verdict:
+        """Load the file of a case, and run it twice if it is accepted."""
+        return try_case(self.case(number), self, folder, number)
 
     def case(self, number: int) -> Case | None:
         """Return a file; None where what was changed cannot be written at all."""
@@ -118,7 +127,7 @@ def try_case(case: Case | None, seed: Seed, folder: Path, number: int) -> Verdic
 def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
     """Run an accepted file in both ways."""
     try:
-        first = list(_results(path, nullcontext(), number))
+        first = results_of(path, number)
     except OutOfMemory:
         return Verdict("too large")
     except Exception as error:
@@ -127,7 +136,7 @@ def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
         apart = lay_apart(decode(case.raw, "case"))
         other = folder / "apart.kvc"
         other.write_bytes(seal(case.blobs, encode(apart.program)))
-        second = list(_results(other, guarded(apart), number))
+        second = results_of(other, number, guarded(apart))
     except (TooLargeError, OutOfMemory):
         return Verdict("too large")
     except StrayWriteError as error:
@@ -142,10 +151,16 @@ def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
     return Verdict("same") if len(first) == len(second) else Verdict("differs", "calls")
 
 
+def results_of(
+    path: Path, number: int, memory: AbstractContextManager[None] | None = None
+) -> list[str]:
+    """Return what calls of a program give: results and states, or errors."""
+    return list(_results(path, number, memory or nullcontext()))
+
+
 def _results(
-    path: Path, memory: AbstractContextManager[None], number: int
+    path: Path, number: int, memory: AbstractContextManager[None]
 ) -> Iterator[str]:
-    """Yield what calls of a program give: results and states, or errors."""
     with memory, load(path, max_turns=_MAX_TURNS) as program:
         try:
             session = program.session()
@@ -155,12 +170,13 @@ def _results(
             yield _told(error, path)
             return
         with session:
-            yield from _calls(program, session, random.Random(number), path)
+            yield from call_by_turns(program, session, random.Random(number), path)
 
 
-def _calls(
+def call_by_turns(
     program: Program, session: Session, dice: random.Random, path: Path
 ) -> Iterator[str]:
+    """Yield what calls of a session give: results and states, or errors."""
     made_up = np.random.default_rng(dice.randrange(1 << 30))
     names = list(program.methods)
     for turn in range(_CALLS):

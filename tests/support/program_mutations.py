@@ -1,45 +1,64 @@
 """Change a decoded program, or the bytes of its data, in places that mean something.
 
-In: a program that is right, a seeded dice. Out: another one that may be wrong. A place
-is chosen by its kind first (the owner's class and the field), so that what is rare is
-changed as often as what is frequent; it gets a number near it or far away, or what
-another place of that kind has.
+In: a program that is right, or what JSON says, a seeded dice. Out: another one that may
+be wrong. A place is chosen by its kind first (the owner's class and the field), so that
+what is rare is changed as often as what is frequent; it gets a number near it or far
+away, or what another place of that kind has. What JSON says may get another type, too.
 """
 
 import dataclasses
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from typing import Generic, TypeVar
 
 from kvc.schema.model import Blob, Program
 
 Path = tuple[object, ...]  # names of fields, indices, keys
 NUMBERS = (0, 1, 2, 3, 7, 63, 64, 255, 2**15, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1)
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, math.inf, -math.inf, math.nan)
+ODD = (None, True, -1, 1 << 40, 1e308, "", "x", "\ud800", (), {})  # in JSON
+PIECES = (
+    "",
+    " ",
+    "a",
+    "\x00",
+    "\u00e9",
+    "\uffff",
+    "[",
+    "\\",
+    "(.*)*",
+    "1" * 400,
+)  # of texts
+_FIELDS = 20  # an object of JSON that has more is a table
 _TRIES = 20  # for something that is not what it was
 BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFF)
 
 
-class Mutator:
-    """Makes variants of one program."""
+T = TypeVar("T")
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+
+class Mutator(Generic[T]):
+    """Makes variants of a program, or of what JSON says (with tuples for lists)."""
+
+    def __init__(self, whole: T, odd: Sequence[object] = ()) -> None:
+        """Use what is right, and values that may stand in any place."""
+        self._whole, self._odd = whole, odd
         self._places: dict[str, list[Path]] = defaultdict(list)
         self._known: dict[str, list[object]] = defaultdict(list)
-        for path, kind, value in _walk(program, (), "Program"):
+        for path, kind, value in _walk(whole, (), type(whole).__name__):
             self._places[kind].append(path)
             self._known[kind].append(value)
         self._kinds = sorted(self._places)
 
-    def mutate(self, dice: random.Random) -> Program:
-        """Return a program that differs in one to three places."""
-        changed: object = self._program
+    def mutate(self, dice: random.Random) -> T:
+        """Return one that differs in one to three places."""
+        changed: object = self._whole
         for _ in range(dice.choice((1, 1, 1, 2, 3))):
             changed = self._with_one(changed, dice)
-        assert isinstance(changed, Program)
+        assert isinstance(changed, type(self._whole))
         return changed
 
     def _with_one(self, program: object, dice: random.Random) -> object:
@@ -58,8 +77,16 @@ class Mutator:
 
     def _other(self, value: object, kind: str, dice: random.Random) -> object:
         """Return something else for a place of a kind."""
+        if self._odd and dice.random() < 0.2:
+            return dice.choice(self._odd)
         if dice.random() < 0.4:
             return dice.choice(self._known[kind])
+        if isinstance(value, str) and self._odd:
+            return other_text(value, dice)
+        return self._near(value, kind, dice)
+
+    def _near(self, value: object, kind: str, dice: random.Random) -> object:
+        """Return something of the same type."""
         match value:
             case bool():
                 return not value
@@ -74,6 +101,8 @@ class Mutator:
                 return mutate_bytes(value, dice)
             case tuple():
                 return _other_tuple(value, dice)
+            case Mapping() if value:
+                return _other_mapping(value, dice)
         return dice.choice(self._known[kind])
 
 
@@ -125,6 +154,26 @@ def _other_tuple(value: tuple[object, ...], dice: random.Random) -> tuple[object
     return tuple(items)
 
 
+def _other_mapping(
+    value: Mapping[object, object], dice: random.Random
+) -> Mapping[object, object]:
+    """Return a mapping with an entry less, or what two entries have exchanged."""
+    made = dict(value)
+    one, other = (dice.choice(list(made)) for _ in range(2))
+    if dice.random() < 0.5:
+        del made[one]
+    else:
+        made[one], made[other] = made[other], made[one]
+    return made
+
+
+def other_text(text: str, dice: random.Random) -> str:
+    """Return a text with a piece less, twice, or of others."""
+    start, end = sorted(dice.randrange(len(text) + 1) for _ in range(2))
+    middle = dice.choice(("", text[start:end] * 2, dice.choice(PIECES)))
+    return text[:start] + middle + text[end:]
+
+
 def _walk(value: object, path: Path, kind: str) -> Iterator[tuple[Path, str, object]]:
     """Yield all places within a value: path, kind and what is there."""
     if dataclasses.is_dataclass(value):
@@ -136,7 +185,11 @@ def _walk(value: object, path: Path, kind: str) -> Iterator[tuple[Path, str, obj
     elif isinstance(value, tuple):
         inside = [((*path, i), f"{kind}[]", one) for i, one in enumerate(value)]
     elif isinstance(value, Mapping):
-        inside = [((*path, key), f"{kind}[]", one) for key, one in value.items()]
+        table = len(value) > _FIELDS
+        inside = [
+            ((*path, key), f"{kind}[]" if table else f"{kind}.{key}", one)
+            for key, one in value.items()
+        ]
     else:
         return
     for place, kind_, one in inside:
@@ -148,6 +201,8 @@ def _at(value: object, path: Path) -> object:
     for step in path:
         if dataclasses.is_dataclass(value):
             value = getattr(value, str(step))
+        elif isinstance(value, str | bytes):
+            raise TypeError("no places within")
         else:
             value = value[step]  # type: ignore[index]
     return value

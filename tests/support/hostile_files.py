@@ -1,0 +1,69 @@
+"""All kinds of files of which hostile variants are tried, by name.
+
+In: names. Out: what makes the variants of each and tries them; bundles that they need
+are compiled into a folder, where they are not there yet.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from hostile_beside import DataFiles, Sessions
+from hostile_cases import Seed, Verdict
+from hostile_seeds import SEEDS, write_seed
+from hostile_texts import TEXT_FILES
+
+
+class Variants(Protocol):
+    """Files that are made of one that is right."""
+
+    name: str
+
+    def content(self, number: int) -> bytes | None:
+        """Return the file of a case; None where it cannot be written at all."""
+        ...
+
+    def try_case(self, number: int, folder: Path) -> Verdict:
+        """Try the file of a case; it may be written into a folder."""
+        ...
+
+
+_BESIDE: dict[str, Callable[[Path], Variants]] = {
+    "session of ": Sessions,
+    "data of ": DataFiles,
+}
+NAMES = (
+    *SEEDS,
+    *TEXT_FILES,
+    *(
+        f"session of {one}"
+        for one in ("growing", "int8 rings", "ragged rings", "cpu_q8")
+    ),
+    *(f"data of {one}" for one in ("growing", "xnnpack_q8", "two recipes")),
+)
+
+
+def open_variants(names: Sequence[str], folder: Path) -> list[Variants]:
+    """Return what makes and tries the variants of some files."""
+    found: list[Variants] = []
+    for name in names:
+        if name in TEXT_FILES:
+            found.append(TEXT_FILES[name]())
+            continue
+        for start, kind in _BESIDE.items():
+            if name.startswith(start):
+                found.append(kind(_bundle(name.removeprefix(start), folder)))
+                break
+        else:
+            found.append(Seed(_bundle(name, folder)))
+    return found
+
+
+def _bundle(name: str, folder: Path) -> Path:
+    path = folder / "seeds" / f"{name}.kvc"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        print(f"compiling {name}", file=sys.stderr)
+        write_seed(name, path)
+    return path

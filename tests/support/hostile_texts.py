@@ -1,0 +1,319 @@
+"""Hostile files that are read as texts: tokenizers, chat templates, recipes.
+
+In: the number of a case. Out: a `Verdict`. A file that is accepted is used: a tokenizer
+encodes texts and decodes tokens piece by piece, which must be what the library decodes
+at once; a template renders conversations, twice the same. Nothing but `KvcError` may
+come out.
+"""
+
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hostile_cases import Verdict
+from program_mutations import ODD, Mutator, mutate_bytes, other_text
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+from kvc.recipes import load_recipes
+from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
+from kvc.schema.errors import KvcError
+from kvc.schema.panics import is_failure
+
+ROOT = Path(__file__).parents[2]
+TEXTS = ("", "a cab is bad", "  Ab\u00e9\u0301 \u4e2d\x00 [B] abcabc\n", "dab " * 40)
+_MOST_ID = 40
+
+
+class Json:
+    """Variants of what a file of JSON says."""
+
+    def __init__(self, content: object) -> None:
+        self._mutator: Mutator[object] = Mutator(_frozen(content), ODD)
+        self._text = json.dumps(content)
+        self.unchanged = self._text.encode()
+
+    def text(self, dice: random.Random) -> bytes:
+        """Return the bytes of a variant; some are no JSON, or no text."""
+        chance = dice.random()
+        if chance < 0.05:
+            return mutate_bytes(self.unchanged, dice)
+        if chance < 0.1:
+            return other_text(self._text, dice).encode(errors="replace")
+        return json.dumps(self._mutator.mutate(dice)).encode()
+
+
+def _frozen(value: object) -> object:
+    """Return what JSON says with tuples for lists."""
+    if isinstance(value, dict):
+        return {key: _frozen(one) for key, one in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a program says and carries."""
+
+    files: Mapping[str, bytes]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def refused(error: KvcError, what: str) -> Verdict:
+    """Return the verdict on a file that an error refuses."""
+    return Verdict("refused", f"{what}: {type(error).__name__}")
+
+
+class Tokenizers:
+    """Variants of a tokenizer.json."""
+
+    def __init__(self, name: str, make: Callable[[], Tokenizer]) -> None:
+        self.name = name
+        self._json = Json(json.loads(make().to_str()))
+
+    def content(self, number: int) -> bytes:
+        """Return the file of a case."""
+        return self._json.text(random.Random(f"{self.name} {number}"))
+
+    def try_case(self, number: int, folder: Path) -> Verdict:
+        """Encode texts, and decode tokens, if it is accepted."""
+        raw, dice = self.content(number), random.Random(number)
+        told = {"tokenizer": '"tokenizer.json"'}
+        try:
+            made = tokenizer_of(Source({"tokenizer.json": raw}, told))
+            tokens = [list(made.encode(text)) for text in TEXTS]
+            tokens.append([dice.randrange(-2, _MOST_ID) for _ in range(30)])
+            texts = []
+            for some in tokens:
+                stream = made.stream()
+                pieces = [stream.push(token) for token in some]
+                texts.append("".join(pieces) + stream.finish())
+        except KvcError as error:
+            return refused(error, "a tokenizer")
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            return Verdict("escapes", f"{type(error).__name__}: {error}")
+        for some, text in zip(tokens, texts, strict=True):
+            whole = _at_once(made, some)
+            if whole is not None and whole != text:
+                return Verdict("differs", f"{some}: {text!r} | {whole!r}")
+        return Verdict("same")
+
+
+def _at_once(tokenizer: object, tokens: Sequence[int]) -> str | None:
+    """Return what the library decodes of tokens; None where it fails.
+
+    By the same object: of two tokens with one number another one takes either.
+    """
+    library: Tokenizer = tokenizer._library  # type: ignore[attr-defined]  # of its own
+    try:
+        return library.decode([token for token in tokens if token >= 0])
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        return None
+
+
+def _pieces() -> Tokenizer:
+    """Pairs of bytes, with a template, added tokens and normalizers."""
+    letters = ["a", "b", "c", "d", "i", "s", "\u0120", "\u0102", "\u00a9"]
+    pairs = [("a", "b"), ("c", "ab"), ("\u0120", "cab"), ("b", "ad")]
+    vocab = {one: n for n, one in enumerate([*letters, "ab", "cab", "\u0120cab"])}
+    merges = [pair for pair in pairs if "".join(pair) in vocab]
+    made = Tokenizer(models.BPE(vocab, merges))
+    made.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFC(),
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex("i+"), "i"),
+        ]
+    )
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("[B]", lstrip=True), "[E]"])
+    made.add_tokens(["is"])
+    made.post_processor = processors.TemplateProcessing(
+        single="[B] $A [E]", pair="[B] $A [E] $B:1 [E]:1",
+        special_tokens=[(one, made.token_to_id(one)) for one in ("[B]", "[E]")],
+    )  # fmt: skip
+    return made
+
+
+def _words() -> Tokenizer:
+    """Pieces of words, as of BERT."""
+    parts = [
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "a",
+        "c",
+        "ba",
+        "##b",
+        "##ad",
+        "##s",
+        "is",
+        "##d",
+    ]
+    made = Tokenizer(
+        models.WordPiece({one: n for n, one in enumerate(parts)}, unk_token="[UNK]")
+    )
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens(parts[:3])
+    return made
+
+
+def _unigrams() -> Tokenizer:
+    """Pieces by their chance, with bytes for what has none, as of Llama."""
+    pieces = [
+        ("<unk>", 0.0),
+        ("\u2581", -2.0),
+        ("a", -3.0),
+        ("b", -3.0),
+        ("\u2581cab", -1.5),
+    ]
+    pieces += [(f"<0x{n:02X}>", -9.0) for n in (0x64, 0x69, 0x73, 0xE4, 0xB8, 0xAD, 0)]
+    made = Tokenizer(models.Unigram(pieces, 0, byte_fallback=True))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )  # fmt: skip
+    return made
+
+
+TEMPLATES = {
+    "template of turns": (
+        "{%- set ns = namespace(found=false) -%}{%- for message in messages -%}\n"
+        "{%- if message.role == 'system' and not loop.first -%}"
+        "{{ raise_exception('no system here') }}{%- endif -%}\n"
+        "{{ '<|' + message['role'] + '|>' + (message.content | trim) + eos_token }}"
+        "{%- set ns.found = true -%}{%- endfor -%}"
+        "{%- if add_generation_prompt and ns.found -%}{{ '<|model|>' }}{%- endif -%}"
+    ),
+    "template of tools": (
+        "{% macro told(one, deep=0) %}{% if one is mapping %}{% for key, value in "
+        "one.items() %}{{ key }}={{ told(value, deep + 1) }};{% endfor %}{% else %}"
+        "{{ one | tojson(indent=2) }}{% endif %}{% endmacro %}{{ bos_token }}"
+        "{% for m in messages[1:] if m.content is string %}{{ loop.index0 }}:"
+        "{{ told(m)[:80] | replace('a', 'bb') | upper }}{% else %}none{% endfor %}"
+        "{% for n in range(3) %}{{ '%02d' % n }}{{ [n, 'x'] | join(',') }}{% endfor %}"
+    ),
+}
+HOSTILE = (
+    "range(10 ** 9)", "'x' * 10 ** 9", "'x' * 10 ** 12", "2 ** 10 ** 8", "messages",
+    "{% for a in range(99999) %}", "{% for b in range(99999) %}", "{% endfor %}",
+    "{% set messages = [messages, messages] %}", "''.__class__.__mro__", "loop",
+    "'%99999999d' % 1", "| pprint", "| batch(0)", "| list", "{% include 'x' %}",
+    "{% import 'os' as os %}", "cycler", "lipsum(n=9999)", "joiner()", "self", "{#",
+    "told(messages)", "{{ caller() }}", "{% raw %}", "none", "-1", "{% break %}", "()",
+)  # fmt: skip
+_TOKENS = re.compile(r"\{%-?|-?%\}|\{\{|\}\}|\w+|\s+|.", re.DOTALL)
+SAID = (
+    [{"role": "user", "content": "a cab"}, {"role": "assistant", "content": "is bad"}],
+    [
+        {"role": "system", "content": ""},
+        {"role": "user", "content": [{"type": "image"}]},
+    ],
+)
+
+
+class Templates:
+    """Variants of a chat template."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._tokens = _TOKENS.findall(TEMPLATES[name])
+
+    def content(self, number: int) -> bytes:
+        """Return the file of a case."""
+        dice, tokens = random.Random(f"{self.name} {number}"), [*self._tokens]
+        for _ in range(dice.choice((1, 1, 2, 4))):
+            start, end = sorted(dice.randrange(len(tokens) + 1) for _ in range(2))
+            end = min(end, start + dice.choice((0, 1, 1, 8)))
+            some = dice.choice(([], tokens[start:end] * 2, [dice.choice(HOSTILE)]))
+            tokens[start:end] = some
+        return "".join(tokens).encode()
+
+    def try_case(self, number: int, folder: Path) -> Verdict:
+        """Render conversations, twice, if it is accepted."""
+        files = {
+            "chat_template.jinja": self.content(number),
+            "tokenizer_config.json": b'{"eos_token": "[E]", "bos_token": "[B]"}',
+        }
+        try:
+            template = chat_template_of(
+                Source(files), max_seconds=0.5, max_characters=100_000
+            )
+            if template is None:
+                return Verdict("refused", "a template: it is empty")
+            texts = [template.render(said) for said in (*SAID, *SAID)]
+        except KvcError as error:
+            return refused(error, "a template")
+        except Exception as error:
+            return Verdict("escapes", f"{type(error).__name__}: {error}")
+        first, again = texts[: len(SAID)], texts[len(SAID) :]
+        if first != again and b"lipsum" not in files["chat_template.jinja"]:
+            return Verdict("differs", f"{first} | {again}"[:500])
+        return Verdict("same")
+
+
+class Recipes:
+    """Variants of recipes, joined of lines of all of them."""
+
+    name = "recipes"
+
+    def __init__(self) -> None:
+        self._files = [p.read_text() for p in sorted((ROOT / "recipes").glob("*.toml"))]
+        self._lines = [line for text in self._files for line in text.splitlines()]
+
+    def content(self, number: int) -> bytes:
+        """Return the file of a case."""
+        dice = random.Random(f"{self.name} {number}")
+        lines = dice.choice(self._files).splitlines()
+        for _ in range(dice.choice((1, 1, 2, 4))):
+            at = dice.randrange(len(lines))
+            other = dice.choice(self._lines)
+            near = other_text(lines[at], dice)
+            lines[at : at + 1] = dice.choice(([], [other], [lines[at], other], [near]))
+            if not lines:
+                return b""
+        raw = "\n".join(lines).encode(errors="replace")
+        return mutate_bytes(raw, dice) if dice.random() < 0.1 else raw
+
+    def try_case(self, number: int, folder: Path) -> Verdict:
+        """Read it."""
+        path = folder / "recipe.toml"
+        path.write_bytes(self.content(number))
+        try:
+            load_recipes(str(path))
+        except KvcError as error:
+            return refused(error, "a recipe")
+        except Exception as error:
+            return Verdict("escapes", f"{type(error).__name__}: {error}")
+        return Verdict("same")
+
+
+TEXT_FILES: Mapping[str, Callable[[], Tokenizers | Templates | Recipes]] = {
+    "tokenizer of pieces": lambda: Tokenizers("tokenizer of pieces", _pieces),
+    "tokenizer of words": lambda: Tokenizers("tokenizer of words", _words),
+    "tokenizer of chances": lambda: Tokenizers("tokenizer of chances", _unigrams),
+    "template of turns": lambda: Templates("template of turns"),
+    "template of tools": lambda: Templates("template of tools"),
+    "recipes": Recipes,
+}
