@@ -24,6 +24,9 @@ from kvc.schema.ops import COND, CONTROL_OPS, DELEGATE, OPS, SCAN, WHILE, Aliasi
 from kvc.schema.types import TensorType
 
 Operand = TypeVar("Operand")
+# Those whose last result is scratch memory for their blocks; a delegate has that of its
+# context.
+WITH_WORKSPACE: Final = frozenset((COND, WHILE, SCAN))
 # What moves elements to other memory, and which argument has them.
 _MOVING: Final = {"aten::copy": 1, "aten::clone": 0}
 
@@ -58,11 +61,8 @@ class Control(Generic[Operand]):
 
     @property
     def workspaces(self) -> int:
-        """Return how many results, the last, are scratch memory of the blocks.
-
-        One; but none of a delegate, which has the workspace of its context.
-        """
-        return 0 if self.op == DELEGATE else 1
+        """Return how many results, the last, are scratch memory of the blocks."""
+        return int(self.op in WITH_WORKSPACE)
 
     @property
     def fixed(self) -> int:

@@ -188,6 +188,12 @@ class _Step:
     def _check_over(self) -> None:
         """Check which results lie over operands; loops have their carried ones."""
         control, given = self._control, self._results[: len(self._control.over)]
+        count = len(self._passed)
+        known = all(
+            over is None or (isinstance(over, int) and 0 <= over < count)
+            for over in control.over
+        )
+        self._require(known, f"results over {control.over} of {count} operands")
         if control.is_loop:
             carried = control.carried
             fits = len(control.over) >= carried and all(

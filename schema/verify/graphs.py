@@ -8,6 +8,7 @@ lie, `signatures.py` arguments and shapes.
 from collections.abc import Sequence
 from typing import NoReturn
 
+from kvc.schema.control import WITH_WORKSPACE
 from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS
 from kvc.schema.types import TensorType
@@ -121,12 +122,16 @@ class GraphChecker:
         roots, types = known.roots, known.types
         keys = self._type_keys(types)
         operands: Operands = []
+        workspaces: set[int] = set()
         for index, step in enumerate(graph.instructions):
             key, reads = self._key(step, keys)
             for value in reads:
                 if value not in roots:
                     what = f"reads value {value} too early"
                     self._fail_step(around, index, step, what)
+            if workspaces and not workspaces.isdisjoint(reads):
+                what = "reads scratch memory that another instruction's blocks have"
+                self._fail_step(around, index, step, what)
             operands.append(reads)
             if key not in self._fitting:
                 self._check_fit(index, step, types, around)
@@ -135,6 +140,11 @@ class GraphChecker:
                 known.add_results(step)
             except BadResult as error:
                 self._fail_step(around, index, step, str(error))
+            if step.op in WITH_WORKSPACE:
+                workspaces |= {*step.results[-1:]}
+        hidden = workspaces.isdisjoint(graph.outputs)
+        what = "an output is scratch memory that an instruction's blocks have"
+        self.report.require(hidden, around.where, what)
         self._check_defined(graph, known, around)
         return operands
 

@@ -142,8 +142,8 @@ def page(record: Record) -> str:
     lines = [
         "# Hostile files",
         "",
-        f"{files:,} variants of {len(record.next)} files were tried",
-        f"in {hours:.2f} hours of a process, beside others; {accepted:,} were accepted.",
+        f"{files:,} variants of {len(record.next)} files were tried in {hours:.2f}",
+        f"hours of a process, beside others; {accepted:,} were accepted.",
         "This page is written by `tests/hostile/campaign.py FOLDER --page FILE`.",
         "",
         *_table("verdict", record.kinds),

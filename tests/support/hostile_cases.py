@@ -24,7 +24,7 @@ from verifier_checks import place_of
 from kvc.runtime import Program, Session, load
 from kvc.runtime.sessions.state_views import StateViews
 from kvc.schema.codec import decode, encode
-from kvc.schema.errors import KvcError, OutOfMemory
+from kvc.schema.errors import DigestMismatch, KvcError, OutOfMemory
 from kvc.tools.checks.calls import arguments_at
 
 LOAD_SECONDS = 2.0
@@ -165,8 +165,6 @@ def _results(
         try:
             session = program.session()
         except KvcError as error:
-            if isinstance(error, OutOfMemory):
-                raise
             yield _told(error, path)
             return
         with session:
@@ -223,6 +221,15 @@ def _states(session: Session) -> Sequence[object]:
 
 
 def _told(error: KvcError, path: Path) -> str:
+    """Return what stands for an error; which of two damaged blobs is met first varies.
+
+    Raises:
+        OutOfMemory: it is one.
+    """
+    if isinstance(error, OutOfMemory):
+        raise error
+    if isinstance(error, DigestMismatch):
+        return type(error).__name__
     return f"{type(error).__name__}: {error}".replace(str(path), "PATH")
 
 

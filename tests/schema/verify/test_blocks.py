@@ -16,9 +16,9 @@ from block_programs import (
 from kvc.schema.codec import PROGRAM, decode, encode
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, LimitExceeded
-from kvc.schema.graph import Alias, Caller, Scratch
+from kvc.schema.graph import Alias, Caller, Ref, Scratch
 from kvc.schema.ops import COND, SCAN, WHILE
-from kvc.schema.types import TensorType
+from kvc.schema.types import Affine, Symbol, TensorType
 from kvc.schema.verify import blocks, verify_program
 
 WHOLE = control_program()
@@ -28,6 +28,8 @@ PLACES = {step.op: i for i, step in enumerate(GRAPH.instructions)}
 CONDITION, LOOP, TURNS = PLACES[COND], PLACES[WHILE], PLACES[SCAN]
 BLOCKS = [block.graph for block in METHOD.blocks]
 P, X = GRAPH.inputs
+SIZE = Affine(1, (("n", 1),))
+SIZED = replace(WHOLE, symbols=(Symbol("n", 1, 4),))
 
 
 def arguments(index):
@@ -104,6 +106,30 @@ def test_a_result_without_an_operand_has_memory_of_its_own():
 def test_a_result_lies_over_the_operand_that_is_said():
     wants(with_argument(WHOLE, CONDITION, 4, (1,)), "may not lie")
     wants(with_argument(WHOLE, CONDITION, 4, (7,)), "may not lie")
+
+
+@pytest.mark.parametrize("over", [7, -1, 2, SIZE])
+def test_a_result_apart_lies_over_an_operand_that_there_is(over):
+    made, end = results(CONDITION)[0], GRAPH.scratch_nbytes
+    nbytes = GRAPH.values[made].type.max_nbytes({})
+    graph = with_value(GRAPH, made, storage=Scratch(end, nbytes))
+    graph = replace(graph, scratch_nbytes=end + nbytes, peak_nbytes=end + nbytes)
+    program = with_method(SIZED, graph=graph, writes=(), updates=())
+    wants(with_argument(program, CONDITION, 4, (over,)), "of 2 operands")
+
+
+def test_a_result_does_not_lie_over_a_size():
+    wants(with_argument(SIZED, CONDITION, 4, (SIZE,)), "may not lie")
+
+
+def test_nothing_reads_the_scratch_memory_of_blocks():
+    space, kept = results(LOOP)[-1], results(LOOP)[0]
+    wants(
+        with_method(WHOLE, graph=replace(GRAPH, outputs=(*GRAPH.outputs[:2], space))), "is scratch memory"
+    )
+    one, _ = arguments(TURNS)[3]
+    assert one == Ref(results(LOOP)[1]) != Ref(kept)
+    wants(with_argument(WHOLE, TURNS, 3, (Ref(space), one)), "reads scratch memory")
 
 
 def test_a_while_gives_what_it_carries():
