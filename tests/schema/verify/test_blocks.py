@@ -125,7 +125,8 @@ def test_a_result_does_not_lie_over_a_size():
 def test_nothing_reads_the_scratch_memory_of_blocks():
     space, kept = results(LOOP)[-1], results(LOOP)[0]
     wants(
-        with_method(WHOLE, graph=replace(GRAPH, outputs=(*GRAPH.outputs[:2], space))), "is scratch memory"
+        with_method(WHOLE, graph=replace(GRAPH, outputs=(*GRAPH.outputs[:2], space))),
+        "is scratch memory",
     )
     one, _ = arguments(TURNS)[3]
     assert one == Ref(results(LOOP)[1]) != Ref(kept)
