@@ -128,6 +128,13 @@ def _one(setting: int | Sequence[int]) -> int:
     return setting if isinstance(setting, int) else setting[0]
 
 
+def _dropout(
+    x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor | None:
+    """Return x itself outside of training, as torch does: writes reach it."""
+    return x if not training and 0 <= p <= 1 else None
+
+
 def _attention(
     q: Tensor,
     k: Tensor,
@@ -159,6 +166,7 @@ _NAMES = {
     "split_sizes": "into",
     "chunks": "into",
     "query": "q",
+    "train": "training",
     "key": "k",
     "value": "v",
     "indices_or_sections": "into",
@@ -189,6 +197,8 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     Tensor.unsafe_chunk: _unsafe_chunk,
     _aten.unsafe_chunk: _unsafe_chunk,
     _aten.unsafe_chunk.default: _unsafe_chunk,
+    functional.dropout: _dropout,
+    torch.dropout: _dropout,
     functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
     functional.multi_margin_loss: multi_margin_loss,

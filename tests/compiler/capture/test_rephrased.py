@@ -127,3 +127,14 @@ def test_attention_gives_queries_the_axes_that_keys_have(tmp_path):
 
     found = outcome(Applied(attended), (X,), {}, tmp_path / "d.kvc")
     assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_writes_into_what_dropout_gives_reach_what_it_took(tmp_path):
+    def dropped(x):
+        held = x * 2
+        functional.dropout(held, training=False).add_(1)
+        torch.dropout(held, p=0.5, train=False)[0] = 7
+        return held
+
+    found = outcome(Applied(dropped), (X,), {}, tmp_path / "e.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
