@@ -81,9 +81,12 @@ def bounded_embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor | None:
-    """Return rows of `weight`, none longer than `max_norm`; None where it is None."""
+    """Return rows of `weight`, none longer than `max_norm`; None where it is None.
+
+    Also None, which is refused later, where rows may lie in the same memory.
+    """
     noted = _BOUNDED.get()
-    if max_norm is None or noted is None:
+    if max_norm is None or noted is None or 0 in weight.stride():
         return None
     rows = functional.embedding(x, weight)
     norms = torch.linalg.vector_norm(rows, norm_type, -1, keepdim=True)
@@ -115,9 +118,9 @@ def bounds_of(
             rows after each call.
     """
     found: dict[Place, Bound] = {}
-    given = exported.graph_signature.user_inputs
+    given, attributes = exported.graph_signature.user_inputs, _attributes(exported)
     for node in exported.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("val")
+        value = attributes.get(node.name, node.meta.get("val"))
         if not isinstance(value, Tensor):
             continue
         near = [each for each in lookups if memory(each[0]) == memory(value)]
@@ -132,6 +135,15 @@ def bounds_of(
             raise CaptureError(method=method, place="", reason=_NEVER_SHORT)
         found[places_read(exported)[node.name]] = own[0]
     return found
+
+
+def _attributes(exported: ExportedProgram) -> Mapping[str, Tensor]:
+    """Return tensors that are no parameter and no buffer, which a lookup takes whole."""
+    return {
+        spec.arg.name: constant
+        for spec in exported.graph_signature.input_specs
+        if isinstance(constant := exported.constants.get(spec.target or ""), Tensor)
+    }
 
 
 def places_read(exported: ExportedProgram) -> Mapping[str, Place]:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from kvc.compiler import Method, compile_program
 from kvc.runtime import load
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import CaptureError, KvcError
 
 
 class Looking(nn.Module):
@@ -206,3 +206,29 @@ def test_a_table_that_is_an_attribute_stays_as_it_is(tmp_path):
     assert torch.equal(model.table, Attribute().table)
     with load(tmp_path / "m.kvc") as program:
         torch.testing.assert_close(program.forward(TOKENS), Attribute()(TOKENS))
+
+
+def test_an_attribute_that_is_read_otherwise_too_is_refused():
+    class Read(Attribute):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens) + self.table.sum()
+
+        def beside(self, tokens: Tensor) -> Tensor:
+            return self.table[tokens]
+
+        def alone(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens)
+
+    for names in (["forward"], ["alone", "beside"]):
+        with pytest.raises(CaptureError, match="is read by other code too"):
+            compile_program(Read(), [Method(name, (TOKENS,)) for name in names])
+
+
+def test_rows_in_the_same_memory_are_refused():
+    class Same(nn.Module):
+        def forward(self, tokens: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            table = (2 * row).expand(9, 4)
+            return functional.embedding(tokens, table, max_norm=1.0), table
+
+    with pytest.raises(KvcError, match="embedding_renorm"):
+        compile_program(Same(), [Method("forward", (TOKENS, torch.ones(4)))])
