@@ -138,7 +138,7 @@ def bounds_of(
 
 
 def _attributes(exported: ExportedProgram) -> Mapping[str, Tensor]:
-    """Return tensors that are no parameter and no buffer, which a lookup takes whole."""
+    """Return the tensors that are neither parameters nor buffers, by node."""
     return {
         spec.arg.name: constant
         for spec in exported.graph_signature.input_specs
