@@ -14,6 +14,7 @@ from torch._decomp import get_decompositions
 from torch.utils._pytree import tree_map_only
 
 from kvc.compiler.capture.complex_numbers import MAKERS, with_complex
+from kvc.compiler.capture.evenly_spaced import SPACED
 from kvc.compiler.capture.margin_losses import MARGINS
 from kvc.compiler.capture.matrix_decompositions import MATRICES
 from kvc.compiler.capture.own_decompositions import OWN
@@ -89,7 +90,7 @@ def _table() -> dict[torch._ops.OperatorBase, Decomposition]:
         table.pop(op, None)  # type: ignore[no-untyped-call]
     kept = dict(table.items())  # type: ignore[no-untyped-call]
     more = get_decompositions(_TAKEN_APART)
-    own = {**OWN, **MARGINS, **WITHOUT_AXES, **MATRICES, **MAKERS}
+    own = {**OWN, **SPACED, **MARGINS, **WITHOUT_AXES, **MATRICES, **MAKERS}
     return with_complex({**more, **dict(_copies()), **kept, **own})
 
 

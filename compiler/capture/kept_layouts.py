@@ -3,10 +3,11 @@
 torch tells by strides whether `x.reshape(-1)` is a view of x. Where the operator that
 made x is then computed by others, whose result has other strides, the same call would
 be a copy, and what is written through it would be lost. In: a trace that still writes.
-Out: the same, in which such results are copied into the layout that they had.
+Out: the same, in which such results are copied into the layout that they had, or that
+`real_layouts` finds them to have.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import torch
 from torch import Tensor, fx
@@ -14,7 +15,8 @@ from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 from torch.fx.node import Argument
 
-from kvc.compiler.capture.real_layouts import check_layout
+from kvc.compiler.capture.real_layouts import Order, wrong_in_trace
+from kvc.schema.errors import CaptureError
 
 _aten = torch.ops.aten
 # Views of some layouts, copies or errors for others.
@@ -28,12 +30,20 @@ _BY_LAYOUT = {
     _aten.view_as.default,
 }
 
+_REASON = (
+    "it writes through a view of what {operator} gives, whose order in memory torch's "
+    "trace has wrong; use .clone(memory_format=torch.contiguous_format) of the result "
+    "before it is reshaped and written"
+)
+
 
 def keep_layouts(method: str, exported: ExportedProgram) -> None:
     """Copy what is written, and seen through a view that its layout allows.
 
+    Also copied, into their real layout, are results of which the trace has it wrong.
+
     Raises:
-        CaptureError: the trace has the layout of such a result wrong.
+        CaptureError: such a result does not lie in one piece.
     """
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
@@ -42,19 +52,48 @@ def keep_layouts(method: str, exported: ExportedProgram) -> None:
 
 def _keep(method: str, module: fx.GraphModule) -> None:
     nodes = [*module.graph.nodes]
-    written = {memory for node in nodes for memory in _written(node)} - {None}
-    seen = [_memory(node) for node in nodes if node.target in _BY_LAYOUT]
     made: dict[object, fx.Node] = {}  # memory -> the first node that lies in it
     for node in nodes:
         made.setdefault(_memory(node), node)
-    makers = [made[memory] for memory in dict.fromkeys(seen) if memory in written]
-    for source in _sources(nodes, written):
-        check_layout(method, made[source])
-    for maker in makers:
-        if maker.op == "call_function" and is_contiguous_or_false(maker.meta["val"]):
-            _lay_out(maker)
-    if makers:
+    orders = _orders(method, nodes, made)
+    for maker, order in orders.items():
+        _lay_out(maker, order)
+    if orders:
         module.recompile()
+
+
+def _orders(
+    method: str, nodes: Sequence[fx.Node], made: Mapping[object, fx.Node]
+) -> Mapping[fx.Node, Order]:
+    """Return what is to be copied, and in which order of its axes."""
+    written = {memory for node in nodes for memory in _written(node)} - {None}
+    seen = {_memory(node) for node in nodes if node.target in _BY_LAYOUT} & written
+    wrong = wrong_in_trace([made[memory] for memory in _sources(nodes, written)])
+    orders: dict[fx.Node, Order] = {}
+    undecided = {*wrong}  # and what is a view or a copy only by the order of these
+    for node in nodes:
+        memory = _memory(node)
+        if memory is None or made[memory] is not node:
+            continue
+        by_layout = node.target in _BY_LAYOUT
+        if by_layout and made.get(_memory(node.all_input_nodes[0])) in undecided:
+            undecided.add(node)
+        elif node in wrong:
+            orders[node] = _in_one_piece(method, node, wrong[node])
+        elif memory in seen and _is_made_in_order(node):
+            orders[node] = range(node.meta["val"].ndim)
+    return orders
+
+
+def _is_made_in_order(node: fx.Node) -> bool:
+    return node.op == "call_function" and is_contiguous_or_false(node.meta["val"])
+
+
+def _in_one_piece(method: str, node: fx.Node, order: Order | None) -> Order:
+    if order is None:
+        reason = _REASON.format(operator=getattr(node.target, "_opname", node.name))
+        raise CaptureError(method=method, place="", reason=reason)
+    return order
 
 
 def _sources(nodes: Sequence[fx.Node], written: Container[object]) -> list[object]:
@@ -90,10 +129,27 @@ def _memory(node: fx.Node) -> object:
     return value.untyped_storage()._cdata
 
 
-def _lay_out(maker: fx.Node) -> None:
-    """Let all that read a node's tensor, which lies in order, read a copy in order."""
-    order: dict[str, Argument] = {"memory_format": torch.contiguous_format}
-    with maker.graph.inserting_after(maker):
-        copy = maker.graph.call_function(_aten.clone.default, (maker,), order)
-    copy.meta.update(maker.meta)
-    maker.replace_all_uses_with(copy, lambda user: user is not copy)
+def _lay_out(maker: fx.Node, order: Order) -> None:
+    """Let all that read a node's tensor read a copy whose axes lie in an order."""
+    users = [*maker.users]
+    back = [order.index(axis) for axis in range(len(order))]
+    copied = _added(maker, _aten.permute.default, [*order])
+    copied = _added(copied, _aten.clone.default, memory_format=torch.contiguous_format)
+    copied = _added(copied, _aten.permute.default, back)
+    maker.replace_all_uses_with(copied, users.__contains__)
+
+
+def _added(
+    node: fx.Node, target: torch._ops.OpOverload, *args: list[int], **kwargs: Argument
+) -> fx.Node:
+    """Return a new node after another one, which is its first argument.
+
+    It is the same one if it would only name axes in their order.
+    """
+    if args == ([*range(node.meta["val"].ndim)],):
+        return node
+    with node.graph.inserting_after(node):
+        added = node.graph.call_function(target, (node, *args), kwargs)
+    value = target(node.meta["val"], *args, **kwargs)
+    added.meta.update({**node.meta, "val": value})
+    return added

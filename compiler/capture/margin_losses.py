@@ -1,9 +1,9 @@
 """Losses of margins between classes, taken apart as torch's kernels compute them.
 
 In: a call of such a loss while it is traced. Out: the same numbers by operators that
-kvc has; None, which leaves the call. torch's own decompositions (2.13) keep the NaN of
-a margin, which its kernels leave out, and count what follows the end of labels as
-labels of class 0.
+kvc has; None, which leaves the call. torch's kernels count margins above zero, so none
+that is NaN; its own decompositions (2.13) keep NaN, and count what follows the end of
+labels as labels of class 0.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,18 +32,18 @@ def multi_margin_loss(
     reductions = {"none": _NONE, "mean": _MEAN, "sum": _SUM}
     if (size_average, reduce) != (None, None) or reduction not in reductions:
         return None
-    if not 1 <= x.dim() <= 2 or p not in (1, 2):
+    if x.dim() > 2 or p not in (1, 2):
         return None
-    rows = x.reshape(-1, x.shape[-1])  # [batch, class]
+    rows = x.reshape(-1, x.shape[-1] if x.dim() else 1)  # [batch, class]
     classes, labels = rows.shape[1], target.reshape(-1, 1)
     if labels.shape[0] != rows.shape[0]:
         return None
-    margins = _missed(margin - rows.gather(-1, labels) + rows)
+    margins = margin - rows.gather(-1, labels) + rows
     losses = margins if p == 1 else margins * margins
     if weight is not None:
         losses = losses * weight.reshape(-1)[labels]
-    losses = torch.where(torch.arange(classes) == labels, 0.0, losses)
-    loss = losses.sum(-1) / classes
+    counted = (margins > 0) & (torch.arange(classes) != labels)
+    loss = torch.where(counted, losses, 0.0).sum(-1) / classes
     return _reduced(loss.reshape(target.shape), reductions[reduction])
 
 
@@ -59,18 +59,13 @@ def _multilabel_margin_loss(
     counts = place < ends
     given = torch.where(counts, labels, 0)
     # [batch, label, class]
-    margins = _missed(1 - x.gather(-1, given).unsqueeze(-1) + x.unsqueeze(1))
+    margins = 1 - x.gather(-1, given).unsqueeze(-1) + x.unsqueeze(1)
     chosen = (given.unsqueeze(-1) == place) & counts.unsqueeze(-1)
     is_target = chosen.any(1)
-    idle = is_target.unsqueeze(1) | ~counts.unsqueeze(-1)
-    loss = torch.where(idle, 0.0, margins).sum((1, 2)) / classes
+    counted = (margins > 0) & ~is_target.unsqueeze(1) & counts.unsqueeze(-1)
+    loss = torch.where(counted, margins, 0.0).sum((1, 2)) / classes
     targets = is_target.to(x.dtype).reshape(target.shape)
     return _reduced(loss.reshape(self.shape[:-1]), reduction), targets
-
-
-def _missed(margins: Tensor) -> Tensor:
-    """Return margins above zero, and zeros, also for NaN."""
-    return torch.where(margins > 0, margins, 0.0)
 
 
 def _reduced(loss: Tensor, reduction: int) -> Tensor:

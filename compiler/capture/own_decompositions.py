@@ -24,7 +24,6 @@ from kvc.compiler.capture.strided import as_strided, as_strided_scatter
 _aten = torch.ops.aten
 _LEFT: object = NotImplemented  # the call as it is
 _MOST_ROWS = 256  # of which each is an operator of its own
-_CPU = torch.device("cpu")
 
 
 def _addbmm(
@@ -78,23 +77,6 @@ def _rrelu(
     if training:
         return _LEFT
     return leaky_relu(self, (lower + upper) / 2)
-
-
-def _evenly_spaced(
-    start: float | Tensor,
-    end: float | Tensor,
-    steps: int,
-    *,
-    dtype: torch.dtype | None = None,
-    **_: object,
-) -> Tensor:
-    """Go from one integer to another where integers are asked for, as torch does."""
-    ends = [start, end]
-    if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
-        ends = [x.to(dtype) if isinstance(x, Tensor) else int(x) for x in ends]
-    first, last = ends
-    made: Tensor = torch._refs.linspace(first, last, steps, dtype=dtype, device=_CPU)
-    return made
 
 
 def _pairwise_distances(self: Tensor, p: float = 2) -> object:
@@ -338,9 +320,6 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.index_reduce.default: _index_reduce,
     _aten.masked_scatter.default: _masked_scatter,
     _aten.isin.Tensor_Tensor: _isin,
-    _aten.linspace.Tensor_Tensor: _evenly_spaced,
-    _aten.linspace.Tensor_Scalar: _evenly_spaced,
-    _aten.linspace.Scalar_Tensor: _evenly_spaced,
     _aten.native_group_norm.default: group_norm_and_statistics,
     _aten.native_layer_norm.default: layer_norm_and_statistics,
     _aten.put.default: _put,

@@ -1,70 +1,155 @@
-"""Check layouts in memory that torch's trace may have wrong, where a write needs them.
+"""Find results that lie in memory otherwise than torch's trace says.
 
 While torch traces, a rule says how the result of each operator lies in memory; a few
-rules are wrong (torch 2.13: `max_unpool2d`, batch norm of turned tensors). It matters
-where a result is written through `reshape`, which is a view of some layouts and a copy
-of others. In: a trace that still writes. Out: nothing, or a refusal where the operator
-itself, run on zeros that lie in memory as its inputs do, gives another layout. Inputs
-in plain order are not tried: rules hold for them.
+rules are wrong (torch 2.13: `max_unpool2d`, `roll`, `isin`, batch norm of turned
+tensors). It matters where something is written through `reshape`, which is a view of
+some layouts and a copy of others. In: nodes of a trace that still writes. Out: what
+lies otherwise, found by running operators on zeros that lie in memory as their inputs
+do. Inputs in plain order are not tried: rules hold for them. What is large, or has
+sizes that only a call knows, is not tried either: there the trace is believed.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import SymInt, Tensor, fx
-from torch._prims_common import is_contiguous_or_false
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch import SymBool, SymFloat, SymInt, Tensor, fx
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from kvc.schema.errors import CaptureError
-
-_REASON = (
-    "it writes through a view of what {operator} gives, whose order in memory torch's "
-    "trace has wrong; use .clone(memory_format=torch.contiguous_format) of the result "
-    "before it is reshaped and written"
-)
+Order = Sequence[int]  # axes, the one with the longest steps in memory first
+_MOST_NBYTES = 1 << 26  # of all that an operator takes and gives: it is quick then
 
 
-def check_layout(method: str, maker: fx.Node) -> None:
-    """Refuse a result that lies in memory otherwise than its trace says.
+def wrong_in_trace(seen: Sequence[fx.Node]) -> Mapping[fx.Node, Order | None]:
+    """Return what lies otherwise than its trace says, and its real order.
 
-    Raises:
-        CaptureError: it does.
+    The order is None of what does not lie in one piece.
+
+    Args:
+        seen: nodes of a graph; what they are computed of is looked at too.
     """
-    target, given = maker.target, maker.all_input_nodes
-    inputs = [node.meta.get("val") for node in given]
-    turned = [x for x in inputs if isinstance(x, Tensor) and not _is_plain(x)]
-    if not turned or not isinstance(target, torch._ops.OpOverload):
-        return
-    args, kwargs = tree_map_only(fx.Node, _example, (maker.args, maker.kwargs))
+    layouts = _Layouts()
+    for node in _with_sources(seen):
+        layouts.add(node)
+    return {node: _order(layout) for node, layout in layouts.other.items()}
+
+
+def _with_sources(seen: Sequence[fx.Node]) -> list[fx.Node]:
+    """Return nodes and all that they are computed of, in the order of their graph."""
+    left, found = [*seen], set[fx.Node]()
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += node.all_input_nodes
+    return [node for node in seen[0].graph.nodes if node in found] if seen else []
+
+
+class _Layouts:
+    """How what nodes give lies in memory: tensors without values, or None.
+
+    Attributes:
+        other: of nodes whose tensor lies otherwise than the trace says.
+    """
+
+    def __init__(self) -> None:
+        self.other: dict[fx.Node, Tensor] = {}
+        self._of: dict[fx.Node, object] = {}
+        self._ran: dict[str, object] = {}  # by calls: layers that are alike run once
+
+    def add(self, node: fx.Node) -> None:
+        """Find the layout of what a node gives, after those of its inputs."""
+        traced = tree_map(_at_example, node.meta.get("val"))
+        real = self._of[node] = self._real(node, traced)
+        if isinstance(real, Tensor) and not _alike(traced, real):
+            self.other[node] = real
+
+    def _real(self, node: fx.Node, traced: object) -> object:
+        inputs = node.all_input_nodes
+        given = [self._of[each] for each in inputs]
+        if node.target is operator.getitem and isinstance(given[0], (list, tuple)):
+            return given[0][node.args[1]]  # type: ignore[index]  # a number
+        moved = any(each in self.other for each in inputs)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return traced
+        if not _is_small([*given, traced]) or not (moved or _is_turned(given)):
+            return traced
+        call = fx.node.map_arg((node.args, node.kwargs), self._of.__getitem__)  # type: ignore[arg-type]  # layouts
+        key = f"{node.target} {tree_map(_described, call)}"
+        if key not in self._ran:
+            self._ran[key] = _run(node.target, call)
+        made = self._ran[key]
+        return traced if made is None else made
+
+
+def _is_turned(given: object) -> bool:
+    """Tell whether a tensor does not lie in plain order."""
+    tensors = (each for each in tree_leaves(given) if isinstance(each, Tensor))
+    return not all(each.is_contiguous() for each in tensors)
+
+
+def _is_small(layouts: object) -> bool:
+    """Tell whether all is known, and does not take much memory or time."""
+    known = tree_leaves(layouts)
+    sizes = (_nbytes(each) for each in known if isinstance(each, Tensor))
+    return all(each is not None for each in known) and sum(sizes) <= _MOST_NBYTES
+
+
+def _nbytes(layout: Tensor) -> int:
+    return max(layout.untyped_storage().nbytes(), layout.nbytes)
+
+
+def _run(target: torch._ops.OpOverload, call: object) -> object:
+    """Return the layouts of what an operator makes of zeros, None if it fails."""
     try:
-        made = target(*args, **kwargs)
+        args, kwargs = tree_map_only(Tensor, _zeros, call)
+        with torch.random.fork_rng(devices=()):
+            made = target(*args, **kwargs)
     except Exception:  # of zeros there is nothing
-        return
-    traced = [x for x in tree_leaves(maker.meta["val"]) if isinstance(x, Tensor)]
-    real = [x for x in tree_leaves(made) if isinstance(x, Tensor)]
-    if not all(map(_alike, traced, real)):
-        reason = _REASON.format(operator=target._opname)
-        raise CaptureError(method=method, place="", reason=reason)
+        return None
+    return tree_map_only(Tensor, _without_values, made)
 
 
-def _is_plain(x: Tensor) -> bool:
-    return is_contiguous_or_false(x)
+def _zeros(layout: Tensor) -> Tensor:
+    sizes, steps = layout.shape, layout.stride()
+    return torch.empty_strided(sizes, steps, dtype=layout.dtype).zero_()
 
 
-def _example(node: fx.Node) -> object:
-    """Return what stands for what a node gives, zeros for tensors."""
-    value = node.meta.get("val")
-    if isinstance(value, Tensor):
-        sizes, strides = _numbers(value.shape), _numbers(value.stride())
-        return torch.empty_strided(sizes, strides, dtype=value.dtype).zero_()
-    return value.node.hint if isinstance(value, SymInt) else value
+def _without_values(x: Tensor) -> Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
-def _numbers(some: Sequence[int | SymInt]) -> list[int]:
-    """Return sizes, those of the example for dynamic ones."""
-    return [int(n.node.hint) if isinstance(n, SymInt) else n for n in some]
+def _described(each: object) -> object:
+    if isinstance(each, Tensor):
+        return tuple(each.shape), each.stride(), each.dtype
+    return each
 
 
-def _alike(traced: Tensor, real: Tensor) -> bool:
-    sizes = zip(real.shape, _numbers(traced.stride()), real.stride(), strict=True)
-    return all(size < 2 or one == other for size, one, other in sizes)
+def _at_example(value: object) -> object:
+    """Return a layout at the sizes of the example, None if one is not known."""
+    if isinstance(value, SymInt | SymFloat | SymBool):
+        return value.node.hint
+    if not isinstance(value, Tensor):
+        return value
+    if value.layout is not torch.strided:
+        return None
+    sizes = [_at_example(n) for n in value.shape]
+    steps = [_at_example(n) for n in value.stride()]
+    if None in sizes or None in steps:
+        return None
+    return torch.empty_strided(sizes, steps, dtype=value.dtype, device="meta")  # type: ignore[arg-type]  # numbers
+
+
+def _alike(traced: object, real: Tensor) -> bool:
+    """Tell whether tensors lie alike, or cannot be compared."""
+    if not isinstance(traced, Tensor) or traced.shape != real.shape or not real.numel():
+        return True
+    steps = zip(real.shape, traced.stride(), real.stride(), strict=True)
+    return all(size < 2 or one == other for size, one, other in steps)
+
+
+def _order(layout: Tensor) -> Order | None:
+    """Return the axes in their order, None of what does not lie in one piece."""
+    steps = layout.stride()
+    order = sorted(range(layout.ndim), key=steps.__getitem__, reverse=True)
+    return order if layout.permute(order).is_contiguous() else None

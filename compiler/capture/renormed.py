@@ -29,6 +29,10 @@ _NEVER_SHORT = (
     "embedding(..., max_norm=) with norm_type=0 or a negative max_norm changes rows at "
     "each lookup, which a bundle does not; shorten rows before, and leave max_norm out"
 )
+_SAME_ROWS = (
+    "embedding(..., max_norm=) of a table whose rows lie in the same memory (expand) "
+    "shortens all of them at once; give it .contiguous()"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +85,16 @@ def bounded_embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor | None:
-    """Return rows of `weight`, none longer than `max_norm`; None where it is None."""
+    """Return rows of `weight`, none longer than `max_norm`; None where it is None.
+
+    Raises:
+        ValueError: rows lie in the same memory.
+    """
     noted = _BOUNDED.get()
     if max_norm is None or noted is None:
         return None
+    if 0 in weight.stride():
+        raise ValueError(_SAME_ROWS)
     short = _shortened(functional.embedding(x, weight), max_norm, norm_type)
     if _is_computed(weight):
         weight.index_put_((x,), short)
@@ -126,9 +136,9 @@ def bounds_of(
             rows after each call.
     """
     found: dict[Place, Bound] = {}
-    given = exported.graph_signature.user_inputs
+    given, attributes = exported.graph_signature.user_inputs, _attributes(exported)
     for node in exported.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("val")
+        value = attributes.get(node.name, node.meta.get("val"))
         if not isinstance(value, Tensor):
             continue
         near = [each for each in lookups if memory(each[0]) == memory(value)]
@@ -143,6 +153,15 @@ def bounds_of(
             raise CaptureError(method=method, place="", reason=_NEVER_SHORT)
         found[places_read(exported)[node.name]] = own[0]
     return found
+
+
+def _attributes(exported: ExportedProgram) -> Mapping[str, Tensor]:
+    """Return the tensors that are neither parameters nor buffers, by node."""
+    return {
+        spec.arg.name: constant
+        for spec in exported.graph_signature.input_specs
+        if isinstance(constant := exported.constants.get(spec.target or ""), Tensor)
+    }
 
 
 def places_read(exported: ExportedProgram) -> Mapping[str, Place]:

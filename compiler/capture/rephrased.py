@@ -128,11 +128,26 @@ def _one(setting: int | Sequence[int]) -> int:
     return setting if isinstance(setting, int) else setting[0]
 
 
+def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor | None:
+    """Take windows that leave elements out by parts, since torch writes zeros there."""
+    if not x.dim() or _size(x, dimension) is not None or not 0 < size <= step:
+        return None
+    dim, whole = dimension % x.dim(), x.shape[dimension]
+    count = (whole - size) // step + 1
+    if size == 1 and whole:
+        every: Tensor = _aten.slice.Tensor(x, dim, 0, whole, step)
+        return every.unsqueeze(-1)
+    if whole < size or count * step > whole or size * count == whole:
+        return None
+    parts: Tensor = x.narrow(dim, 0, count * step).unflatten(dim, (count, step))  # type: ignore[no-untyped-call]
+    return parts.narrow(dim + 1, 0, size).movedim(dim + 1, -1)
+
+
 def _dropout(
     x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor | None:
-    """Return x itself outside of training, as torch does: writes reach it."""
-    return x if not training and 0 <= p <= 1 else None
+    """Return x itself where nothing is dropped, as torch does: writes reach it."""
+    return x if (p == 0 or not training) and 0 <= p <= 1 else None
 
 
 def _attention(
@@ -197,6 +212,7 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     Tensor.unsafe_chunk: _unsafe_chunk,
     _aten.unsafe_chunk: _unsafe_chunk,
     _aten.unsafe_chunk.default: _unsafe_chunk,
+    Tensor.unfold: _unfold,
     functional.dropout: _dropout,
     torch.dropout: _dropout,
     functional.embedding: bounded_embedding,

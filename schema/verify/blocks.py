@@ -7,7 +7,7 @@ block may write there, and the scratch memory for it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from kvc.schema.control import Control, read_control
 from kvc.schema.dtypes import DType
@@ -188,10 +188,10 @@ class _Step:
     def _check_over(self) -> None:
         """Check which results lie over operands; loops have their carried ones."""
         control, given = self._control, self._results[: len(self._control.over)]
-        count = len(self._passed)
+        count, places = len(self._passed), cast("tuple[object, ...]", control.over)
         known = all(
             over is None or (isinstance(over, int) and 0 <= over < count)
-            for over in control.over
+            for over in places
         )
         self._require(known, f"results over {control.over} of {count} operands")
         if control.is_loop:

@@ -306,6 +306,16 @@ def test_a_sinh_that_is_nearly_infinite_decides_nothing():
     assert torch.equal(free_of(torch.sinh, x), nearly)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "function", [functional.gelu, partial(functional.log_softmax, dim=-1)]
+)
+def test_what_is_rounded_otherwise_keeps_its_dtype(function, dtype):
+    x = torch.eye(4, dtype=dtype)
+    # A product takes one dtype; a program that fails decides nothing at all.
+    assert not free_of(lambda x: (function(x) @ x).sign(), x).any()
+
+
 def free_of(function, *inputs):
     """Return which elements of a function's result decide nothing."""
 

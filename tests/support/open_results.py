@@ -136,7 +136,8 @@ def _log_softmax(
     """Return differences of numbers as large as x, which are rounded as such."""
     least = 4 * torch.finfo(made.dtype).eps
     size = x.abs().nan_to_num(posinf=0).amax() if x.numel() else 0
-    return made + least * (1 + size) * torch.rand(made.shape, generator=chance)
+    by = least * (1 + size) * torch.rand(made.shape, generator=chance)
+    return made + by.to(made.dtype)
 
 
 def _remainder(chance: Chance, made: Tensor, x: Tensor, by: Tensor) -> Tensor:
@@ -149,7 +150,7 @@ def _remainder(chance: Chance, made: Tensor, x: Tensor, by: Tensor) -> Tensor:
 def _gelu(chance: Chance, made: Tensor, x: Tensor, *_: object, **__: object) -> Tensor:
     """Return x times a chance, which is rounded as numbers up to 1 are."""
     by = torch.finfo(made.dtype).eps * torch.rand(made.shape, generator=chance)
-    made = made + (by * x).nan_to_num(0, 0, 0)
+    made = made + (by.to(made.dtype) * x).nan_to_num(0, 0, 0)
     return torch.where(x == torch.inf, _ordered(chance, x), made)
 
 

@@ -110,7 +110,9 @@ CASES = {
     "products with logarithms of numbers": lambda x: (torch.special.xlogy(2.5, x.abs()), torch.special.xlog1py(x, 3)),
     "truths of all and of any": lambda x: [torch.ops.aten._is_all_true(x < y) for y in (2, 0)] + [torch.ops.aten._is_any_true(x > 2)],
     "integers between fractions": lambda x: [
-        torch.linspace(x[0, 1] * 5.2, 1, 50, dtype=torch.uint8), torch.linspace(4.3, x.sum() * 1.3, 50, dtype=torch.int64)
+        torch.linspace(x[0, 1] * 5.2, 1, 50, dtype=torch.uint8), torch.linspace(4.3, x.sum() * 1.3, 50, dtype=torch.int64),
+        torch.linspace(-4.7, 9.9, 50, dtype=torch.int64) + x[0, 0].long(),
+        *(torch.linspace(x.sum() * 1.3, 9.9, steps, dtype=torch.int8) for steps in (0, 1, 2)),
     ],
     "numbers among infinity and NaN": lambda x: [
         torch.isin(torch.tensor([0.5, math.inf, -math.inf, math.nan, 0.0]), tests, invert=invert)
@@ -132,6 +134,12 @@ CASES = {
         functional.multi_margin_loss(x, torch.tensor([2, 0, 3]), p=2, margin=0.3, weight=x[1].abs(), reduction="none"),
         functional.multi_margin_loss(x[0], torch.tensor(1), weight=x[2]),
         functional.multi_margin_loss(x[0], torch.tensor([1]), reduction="none"),
+        functional.multi_margin_loss(x[0, 0], torch.tensor(0), reduction="none"),
+    ],
+    "infinite weights of margins that are missed by none": lambda x: [
+        functional.multi_margin_loss(x[:, :3], torch.tensor([2, 0, 1]), weight=weight, margin=margin, reduction="none")
+        for weight in (torch.tensor([1, math.inf, math.nan]), torch.tensor([math.nan, 1, math.inf]))
+        for margin in (-9, 0.5, 9)
     ],
     "the label of a number": lambda x: functional.multilabel_margin_loss(x[0, 0], torch.tensor(0)),
     "labels that end": lambda x: functional.multilabel_margin_loss(

@@ -2,9 +2,14 @@
 
 import pytest
 import torch
+from eager_parity import run_both
 from module_outcomes import Applied, outcome
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler.capture import real_layouts
+from kvc.schema.errors import CaptureError
 
 X = torch.arange(48.0).reshape(1, 2, 4, 6).sin().to(memory_format=torch.channels_last)
 PLACES = torch.arange(48).reshape(1, 6, 2, 4).permute(0, 2, 3, 1) % 24
@@ -18,8 +23,19 @@ def turned_norm(x: Tensor) -> Tensor:
     return functional.batch_norm(x[0].transpose(0, 1), torch.zeros(2), torch.ones(2))
 
 
+def rolled(x: Tensor) -> Tensor:
+    return x.roll(1, 2)
+
+
+def found_in(x: Tensor) -> Tensor:
+    return torch.isin(x, x[0, 0, :1]).float()
+
+
 def turned_exp(x: Tensor) -> Tensor:
     return x.exp()
+
+
+MAKERS = [unpooled, turned_norm, rolled, found_in, turned_exp]
 
 
 def written(made: Tensor) -> Tensor:
@@ -27,25 +43,35 @@ def written(made: Tensor) -> Tensor:
     return made
 
 
-@pytest.mark.parametrize("maker", [unpooled, turned_norm])
-def test_a_write_through_a_layout_that_is_wrong_in_the_trace_is_refused(
-    maker, tmp_path
-):
-    def direct(x):
-        return written(maker(x))
+def sorted_and_written(made: Tensor) -> list[Tensor]:
+    values, places = (2 * made).sort(1)
+    places.flatten().neg_()
+    return [written(values), places]
 
-    def cloned(x):
-        made = maker(x).clone(memory_format=torch.contiguous_format)
-        return written(made)
+
+def written_beside(made: Tensor) -> list[Tensor]:
+    seen = made.transpose(0, 1).reshape(-1)
+    made[0] = 5
+    return [seen * 2, seen.reshape(2, -1).mul_(3), made]
+
+
+def written_alone(made: Tensor) -> Tensor:
+    return made.relu_().reshape(-1).mul_(3) * 2
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize(
+    "write", [written, sorted_and_written, written_beside, written_alone]
+)
+def test_writes_go_where_the_real_layout_says(write, maker, tmp_path):
+    def direct(x):
+        return write(maker(x))
 
     found = outcome(Applied(direct), (X,), {}, tmp_path / "a.kvc")
-    assert found.kind == "refused"
-    assert "clone(memory_format=torch.contiguous_format)" in found.reason
-    found = outcome(Applied(cloned), (X,), {}, tmp_path / "b.kvc")
     assert (found.kind, found.reason) == ("equal", "")
 
 
-@pytest.mark.parametrize("maker", [unpooled, turned_norm, turned_exp])
+@pytest.mark.parametrize("maker", MAKERS)
 def test_what_is_not_written_may_lie_as_it_likes(maker, tmp_path):
     def read(x):
         return maker(x).reshape(-1)[1:4] * 2
@@ -54,9 +80,52 @@ def test_what_is_not_written_may_lie_as_it_likes(maker, tmp_path):
     assert (found.kind, found.reason) == ("equal", "")
 
 
-def test_a_layout_that_is_right_in_the_trace_may_be_written(tmp_path):
-    def direct(x):
-        return written(turned_exp(x))
+class Rolled(nn.Module):
+    """Writes through what it reshapes, at a size that only a call knows."""
 
-    found = outcome(Applied(direct), (X,), {}, tmp_path / "d.kvc")
+    def forward(self, x: Tensor) -> Tensor:
+        made = functional.relu(x.roll(1, 2), inplace=True)
+        made.reshape(x.shape[0], -1)[:, 1:4].mul_(3)
+        return made
+
+
+def test_sizes_may_be_dynamic(tmp_path):
+    some = [torch.randn(rows, 2, 4, 6) for rows in (3, 1, 7)]
+    some = [x.to(memory_format=torch.channels_last) for x in some]
+    method = Method("forward", (some[0],), dynamic={"x": {0: Dim("rows", 1, 9)}})
+    run_both(Rolled(), [method], [("forward", (x,)) for x in some], tmp_path)
+
+
+def test_numbers_that_only_a_call_knows_are_left_out(tmp_path):
+    def scaled(x):
+        start = x.amax().gt(0).long()
+        return written(x.narrow(2, start, 2) * start.item())
+
+    found = outcome(Applied(scaled), (X,), {}, tmp_path / "n.kvc")
     assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_layers_that_are_alike_are_run_once(monkeypatch, tmp_path):
+    ran = []
+    monkeypatch.setattr(real_layouts, "_run", lambda *call: ran.append(call))
+
+    def layers(x):
+        for _ in range(9):
+            x = x.roll(1, 2)
+        return written(x)
+
+    method = Method("forward", (X,))
+    compile_program(Applied(layers), [method])
+    assert len(ran) == 1
+    monkeypatch.setattr(real_layouts, "_MOST_NBYTES", 2 * X.nbytes - 1)
+    compile_program(Applied(layers), [method])  # larger ones are not
+    assert len(ran) == 1
+
+
+def test_what_does_not_lie_in_one_piece_is_refused(monkeypatch):
+    spread = torch.empty(1, 2, 4, 6, 2, device="meta")[..., 0]
+    monkeypatch.setattr(real_layouts, "_run", lambda *_: spread)
+    with pytest.raises(CaptureError, match="view of what roll gives"):
+        compile_program(
+            Applied(lambda x: written(rolled(x))), [Method("forward", (X,))]
+        )

@@ -227,3 +227,29 @@ def test_bags_of_shortened_rows_change_their_table_as_in_torch(tmp_path):
     inputs = (TOKENS.flatten(), torch.randn(9, 4))
     found = outcome(Bags(), inputs, {}, tmp_path / "m.kvc")
     assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_an_attribute_that_is_read_otherwise_too_is_refused():
+    class Read(Attribute):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens) + self.table.sum()
+
+        def beside(self, tokens: Tensor) -> Tensor:
+            return self.table[tokens]
+
+        def alone(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens)
+
+    for names in (["forward"], ["alone", "beside"]):
+        with pytest.raises(CaptureError, match="is read by other code too"):
+            compile_program(Read(), [Method(name, (TOKENS,)) for name in names])
+
+
+def test_rows_in_the_same_memory_are_refused():
+    class Same(nn.Module):
+        def forward(self, tokens: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            table = (2 * row).expand(9, 4)
+            return functional.embedding(tokens, table, max_norm=1.0), table
+
+    with pytest.raises(CaptureError, match="rows lie in the same memory"):
+        compile_program(Same(), [Method("forward", (TOKENS, torch.ones(4)))])

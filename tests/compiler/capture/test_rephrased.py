@@ -134,7 +134,21 @@ def test_writes_into_what_dropout_gives_reach_what_it_took(tmp_path):
         held = x * 2
         functional.dropout(held, training=False).add_(1)
         torch.dropout(held, p=0.5, train=False)[0] = 7
+        functional.dropout(held, 0.0)[1] = 8
         return held
 
     found = outcome(Applied(dropped), (X,), {}, tmp_path / "e.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_writes_into_windows_leave_what_lies_between_them(tmp_path):
+    def windows(x):
+        held, other = x.flatten() * 1, x * 2
+        held.unfold(0, 2, 3).mul_(5)  # every third stays
+        other.unfold(1, 2, 2)[0] += 1
+        taken = other.unfold(-1, 1, 3)
+        taken[:, 0] = 9
+        return held, other, x.unfold(0, 2, 1)
+
+    found = outcome(Applied(windows), (X,), {}, tmp_path / "f.kvc")
     assert (found.kind, found.reason) == ("equal", "")
