@@ -84,6 +84,7 @@ class _Borders:
             if step.op in CONTROL_OPS:
                 at = place(where, index, step)
                 control = read_control(step.op, step.arguments)
+                self._report.require(_says_numbers(control), at, "it names sizes")
                 self._take(control, number, at)
                 self._check_step(graph, step, control, at)
             if step.op in CONTROL_OPS or step.op == _APPEND:
@@ -274,6 +275,12 @@ class _Step:
             whole = _is_whole(inside, value, makers)
             at_home = whole and inside.root_of(value) == home
             self._require(at_home, f"output {output} of a block lies elsewhere")
+
+
+def _says_numbers(control: Control[object]) -> bool:
+    """Tell whether blocks and counts are numbers, as sizes of a call are not."""
+    said: tuple[object, ...] = (*control.blocks, control.carried, control.scanned)
+    return all(isinstance(one, int) for one in said)
 
 
 def written_inputs(graph: Graph) -> set[int]:

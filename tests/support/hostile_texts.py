@@ -223,6 +223,7 @@ HOSTILE = (
     "{% import 'os' as os %}", "cycler", "lipsum(n=9999)", "joiner()", "self", "{#",
     "told(messages)", "{{ caller() }}", "{% raw %}", "none", "-1", "{% break %}", "()",
 )  # fmt: skip
+_ADDRESS = re.compile("0x", re.IGNORECASE)  # of an object, in its text
 _TOKENS = re.compile(r"\{%-?|-?%\}|\{\{|\}\}|\w+|\s+|.", re.DOTALL)
 SAID = (
     [{"role": "user", "content": "a cab"}, {"role": "assistant", "content": "is bad"}],
@@ -268,7 +269,8 @@ class Templates:
         except Exception as error:
             return Verdict("escapes", f"{type(error).__name__}: {error}")
         first, again = texts[: len(SAID)], texts[len(SAID) :]
-        if first != again and b"lipsum" not in files["chat_template.jinja"]:
+        drawn = b"lipsum" in files["chat_template.jinja"] or _ADDRESS.search(str(first))
+        if first != again and not drawn:
             return Verdict("differs", f"{first} | {again}"[:500])
         return Verdict("same")
 

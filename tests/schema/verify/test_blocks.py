@@ -122,6 +122,11 @@ def test_a_result_does_not_lie_over_a_size():
     wants(with_argument(SIZED, CONDITION, 4, (SIZE,)), "may not lie")
 
 
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_size_is_no_block(place):
+    wants(with_argument(SIZED, CONDITION, place, SIZE), "it names sizes")
+
+
 def test_nothing_reads_the_scratch_memory_of_blocks():
     space, kept = results(LOOP)[-1], results(LOOP)[0]
     wants(
