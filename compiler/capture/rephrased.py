@@ -150,6 +150,10 @@ def _dropout(
     return x if (p == 0 or not training) and 0 <= p <= 1 else None
 
 
+def _plain_dropout(x: Tensor, p: float, train: bool) -> Tensor | None:
+    return _dropout(x, p, train)
+
+
 def _attention(
     q: Tensor,
     k: Tensor,
@@ -181,7 +185,6 @@ _NAMES = {
     "split_sizes": "into",
     "chunks": "into",
     "query": "q",
-    "train": "training",
     "key": "k",
     "value": "v",
     "indices_or_sections": "into",
@@ -214,7 +217,7 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     _aten.unsafe_chunk.default: _unsafe_chunk,
     Tensor.unfold: _unfold,
     functional.dropout: _dropout,
-    torch.dropout: _dropout,
+    torch.dropout: _plain_dropout,
     functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
     functional.multi_margin_loss: multi_margin_loss,

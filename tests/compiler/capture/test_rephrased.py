@@ -152,3 +152,17 @@ def test_writes_into_windows_leave_what_lies_between_them(tmp_path):
 
     found = outcome(Applied(windows), (X,), {}, tmp_path / "f.kvc")
     assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_recurrent_layers_are_called_by_the_names_of_torch(tmp_path):
+    layer = nn.GRU(4, 3)
+
+    def called(x):
+        weights = [one.detach() for one in layer.parameters()]
+        return torch.gru(
+            x[:, None], torch.zeros(1, 1, 3), weights, has_biases=True, num_layers=1,
+            dropout=0.0, train=False, bidirectional=False, batch_first=False,
+        )  # fmt: skip
+
+    found = outcome(Applied(called), (X,), {}, tmp_path / "g.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
