@@ -155,9 +155,9 @@ def _plain_dropout(x: Tensor, p: float, train: bool) -> Tensor | None:
 
 
 def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
@@ -165,13 +165,13 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor | None:
     """Give all three the axes that others have and one lacks, as torch does."""
-    if enable_gqa or q.dim() == k.dim() == v.dim():
+    given = query, key, value
+    if enable_gqa or len({x.dim() for x in given}) == 1:
         return None
-    parts = [x.shape[:-2] for x in (q, k, v)]
-    rows = torch.broadcast_shapes(*parts)  # type: ignore[no-untyped-call]
-    queries, keys, values = (x.expand(*rows, *x.shape[-2:]) for x in (q, k, v))
+    rows = torch.broadcast_shapes(*(x.shape[:-2] for x in given))  # type: ignore[no-untyped-call]
+    query, key, value = (x.expand(*rows, *x.shape[-2:]) for x in given)
     return functional.scaled_dot_product_attention(
-        queries, keys, values, attn_mask, dropout_p, is_causal, scale=scale
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
     )
 
 
@@ -184,9 +184,6 @@ _NAMES = {
     "split_size": "into",
     "split_sizes": "into",
     "chunks": "into",
-    "query": "q",
-    "key": "k",
-    "value": "v",
     "indices_or_sections": "into",
     "sections": "into",
     "indices": "into",

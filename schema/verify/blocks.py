@@ -7,7 +7,7 @@ block may write there, and the scratch memory for it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, cast
+from typing import Final
 
 from kvc.schema.control import Control, read_control
 from kvc.schema.dtypes import DType
@@ -84,7 +84,6 @@ class _Borders:
             if step.op in CONTROL_OPS:
                 at = place(where, index, step)
                 control = read_control(step.op, step.arguments)
-                self._report.require(_says_numbers(control), at, "it names sizes")
                 self._take(control, number, at)
                 self._check_step(graph, step, control, at)
             if step.op in CONTROL_OPS or step.op == _APPEND:
@@ -189,11 +188,8 @@ class _Step:
     def _check_over(self) -> None:
         """Check which results lie over operands; loops have their carried ones."""
         control, given = self._control, self._results[: len(self._control.over)]
-        count, places = len(self._passed), cast("tuple[object, ...]", control.over)
-        known = all(
-            over is None or (isinstance(over, int) and 0 <= over < count)
-            for over in places
-        )
+        count = len(self._passed)
+        known = all(over is None or 0 <= over < count for over in control.over)
         self._require(known, f"results over {control.over} of {count} operands")
         if control.is_loop:
             carried = control.carried
@@ -275,12 +271,6 @@ class _Step:
             whole = _is_whole(inside, value, makers)
             at_home = whole and inside.root_of(value) == home
             self._require(at_home, f"output {output} of a block lies elsewhere")
-
-
-def _says_numbers(control: Control[object]) -> bool:
-    """Tell whether blocks and counts are numbers, as sizes of a call are not."""
-    said: tuple[object, ...] = (*control.blocks, control.carried, control.scanned)
-    return all(isinstance(one, int) for one in said)
 
 
 def written_inputs(graph: Graph) -> set[int]:

@@ -106,7 +106,7 @@ class Definitions:
         """Return the memory of the operand over which a control's result lies."""
         control, at = read_control(step.op, step.arguments), step.results.index(value)
         over = control.over[at] if at < len(control.over) else None
-        inside = isinstance(over, int) and 0 <= over < len(control.operands)
+        inside = over is not None and 0 <= over < len(control.operands)
         if over is None or not inside or control.operands[over] != Ref(base):
             raise BadResult(self._misplaced(step, value))
         self._check_writable(self.roots[base])

@@ -51,6 +51,8 @@ def check_signature(
     for param, argument in zip(spec.params, instruction.arguments, strict=True):
         _check_argument(param, argument, sizes)
     if instruction.op in CONTROL_OPS:
+        if _uses(instruction)[1]:
+            raise Misfit("a block, a count or a place is a size of calls")
         return
     arguments = instruction.arguments
     results = [types[i] for i in instruction.results]

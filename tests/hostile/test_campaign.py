@@ -53,7 +53,7 @@ def test_no_hostile_text_session_or_data_file_does_what_it_should_not(
     write_seed("growing", tmp_path / "seeds" / "growing.kvc")
     templates = ("template of turns", "template of tools")
     others = (
-        *("tokenizer of pieces", "tokenizer of words", "tokenizer of chances"),
+        *("tokenizer of bytes", "tokenizer of words", "tokenizer of chances"),
         *("recipes", "session of growing", "data of growing"),
     )
     for cases, seeds in ((25, others), (3, templates)):

@@ -13,8 +13,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from hostile_cases import Verdict, call_by_turns, results_of
-from hostile_texts import Json, refused
+from hostile_cases import Verdict, call_by_turns, refused, results_of
+from hostile_texts import Json
 from program_mutations import Mutator, mutate_bytes
 from sealing import parts, seal, seal_data
 

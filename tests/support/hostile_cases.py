@@ -49,6 +49,11 @@ class Verdict(NamedTuple):
     where: str = ""
 
 
+def refused(error: KvcError, what: str) -> Verdict:
+    """Return the verdict on a file beside bundles that an error refuses."""
+    return Verdict("refused", f"{what}: {type(error).__name__}")
+
+
 class Case(NamedTuple):
     """A file to be tried.
 
@@ -114,9 +119,8 @@ def try_case(case: Case | None, seed: Seed, folder: Path, number: int) -> Verdic
     try:
         load(path, max_turns=_MAX_TURNS).close()
     except KvcError as error:
-        refused = Verdict("refused", place_of(error))
         slow = time.process_time() - start > LOAD_SECONDS
-        return Verdict("slow to load", refused.where) if slow else refused
+        return Verdict("slow to load" if slow else "refused", place_of(error))
     except Exception as error:
         return Verdict("escapes", f"{type(error).__name__} in load: {error}")
     if time.process_time() - start > LOAD_SECONDS:

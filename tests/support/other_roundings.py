@@ -23,7 +23,7 @@ TOLERANCES = {
     torch.float16: (4e-3, 1e-3),
     torch.bfloat16: (3e-2, 1e-2),
 }  # relative, absolute
-ROUNDINGS = 8  # times that eager runs with other roundings
+ROUNDINGS = 16  # times that eager runs with other roundings
 
 
 def close(one: Tensor, other: Tensor) -> Tensor:
@@ -50,7 +50,9 @@ def undecided(
         try:
             with way:
                 made = _flat(program.expected())
-        except Exception:
+        except RuleFailedError:
+            raise
+        except Exception:  # eager has no answer to such numbers
             return [torch.ones(each.shape, dtype=torch.bool) for each in known]
         _free_what_differs(free, made, known)
     for without_nan in (False, True):
@@ -112,6 +114,10 @@ def _flushing() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
+class RuleFailedError(Exception):
+    """A rule of `open_results` is wrong: it fails for what an operator gives."""
+
+
 class _OtherRounding(TorchDispatchMode):
     """Changes results in their last places, and what torch leaves open."""
 
@@ -131,7 +137,10 @@ class _OtherRounding(TorchDispatchMode):
             return chosen_otherwise(func, args, place, self._random)
         made = func(*args, **(kwargs or {}))
         if func.name() in OPEN:
-            made = OPEN[func.name()](self._random, made, *args, **kwargs or {})
+            try:
+                made = OPEN[func.name()](self._random, made, *args, **kwargs or {})
+            except Exception as error:
+                raise RuleFailedError(func.name()) from error
         if not func.is_view:
             for each in tree_leaves(made):
                 if isinstance(each, Tensor):

@@ -21,17 +21,8 @@ NUMBERS = (0, 1, 2, 3, 7, 63, 64, 255, 2**15, 2**31 - 1, 2**31, 2**32, 2**62, 2*
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, math.inf, -math.inf, math.nan)
 ODD = (None, True, -1, 1 << 40, 1e308, "", "x", "\ud800", (), {})  # in JSON
 PIECES = (
-    "",
-    " ",
-    "a",
-    "\x00",
-    "\u00e9",
-    "\uffff",
-    "[",
-    "\\",
-    "(.*)*",
-    "1" * 400,
-)  # of texts
+    "", " ", "a", "\x00", "\u00e9", "\uffff", "[", "\\", "(.*)*", "1" * 400,
+)  # fmt: skip  # of texts
 _FIELDS = 20  # an object of JSON that has more is a table
 _TRIES = 20  # for something that is not what it was
 BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFF)

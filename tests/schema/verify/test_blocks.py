@@ -108,23 +108,22 @@ def test_a_result_lies_over_the_operand_that_is_said():
     wants(with_argument(WHOLE, CONDITION, 4, (7,)), "may not lie")
 
 
-@pytest.mark.parametrize("over", [7, -1, 2, SIZE])
+@pytest.mark.parametrize("over", [7, -1, 2])
 def test_a_result_apart_lies_over_an_operand_that_there_is(over):
     made, end = results(CONDITION)[0], GRAPH.scratch_nbytes
     nbytes = GRAPH.values[made].type.max_nbytes({})
     graph = with_value(GRAPH, made, storage=Scratch(end, nbytes))
     graph = replace(graph, scratch_nbytes=end + nbytes, peak_nbytes=end + nbytes)
-    program = with_method(SIZED, graph=graph, writes=(), updates=())
+    program = with_method(WHOLE, graph=graph, writes=(), updates=())
     wants(with_argument(program, CONDITION, 4, (over,)), "of 2 operands")
 
 
-def test_a_result_does_not_lie_over_a_size():
-    wants(with_argument(SIZED, CONDITION, 4, (SIZE,)), "may not lie")
-
-
-@pytest.mark.parametrize("place", [1, 2])
-def test_a_size_is_no_block(place):
-    wants(with_argument(SIZED, CONDITION, place, SIZE), "it names sizes")
+@pytest.mark.parametrize(
+    ("index", "place", "said"),
+    [(CONDITION, 1, SIZE), (CONDITION, 4, (SIZE,)), (LOOP, 2, SIZE), (TURNS, 1, SIZE)],
+)
+def test_a_size_is_no_block_no_count_and_no_operand(index, place, said):
+    wants(with_argument(SIZED, index, place, said), "is a size of calls")
 
 
 def test_nothing_reads_the_scratch_memory_of_blocks():
