@@ -21,6 +21,8 @@ FILE: Final = "tokenizer.json"
 INSTALL: Final = "pip install 'tokenizers>=0.23'"
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _MOST: Final = 2**32  # ids of the library are below
+# A prefix of pieces within words, or letters that may spell its name otherwise.
+_PREFIX: Final = re.compile(rb'"continuing_subword_prefix"\s*:\s*"|\\u00[2-7]')
 
 
 class JsonTokenizer:
@@ -34,9 +36,8 @@ class JsonTokenizer:
             BadTokenizer: the file is not one that it can read.
         """
         self._library = _read(raw)
-        added = self._library.get_added_tokens_decoder().values()
-        self._skipped = frozenset(token.content for token in added if token.special)
         with _library_errors("its decoder cannot be used: "):
+            self._skipped = frozenset(_skipped(self._library))
             self._stages = _stages(self._library.decoder)
 
     def encode(self, text: str, special: bool = True) -> Sequence[int]:
@@ -105,14 +106,54 @@ class JsonStream:
         return pieces
 
 
+def _skipped(library: "Library") -> Iterator[str]:
+    """Yield the tokens that the library leaves out of texts.
+
+    These are special, or were so when they were added before.
+    """
+    for number, token in library.get_added_tokens_decoder().items():
+        if token.special or _was_special(library, number):
+            yield token.content
+
+
+def _was_special(library: "Library", number: int) -> bool:
+    shown = library.decode([number], skip_special_tokens=False)
+    return bool(shown) and not library.decode([number])
+
+
 def _read(raw: bytes) -> "Library":
     """Return the library's tokenizer; what it was trained to cut off, stays."""
     library = _library_class()
+    if _PREFIX.search(raw) is not None:  # of few files, since reading takes long
+        _check_merges(raw)
     with _library_errors():
         made = library.from_str(raw.decode())
         made.no_truncation()
         made.no_padding()
     return made
+
+
+def _check_merges(raw: bytes) -> None:
+    """Check that what pairs end with has the prefix of pieces within words.
+
+    The library (0.23) cuts as many bytes off, also within a letter, and then ends the
+    process.
+
+    Raises:
+        BadTokenizer: one has another beginning.
+    """
+    try:
+        model = json.loads(raw)["model"]
+        prefix, merges = model["continuing_subword_prefix"] or "", model["merges"]
+        ends = [
+            pair.split(" ")[1] if isinstance(pair, str) else pair[1] for pair in merges
+        ]
+        wrong = next((end for end in ends if not end.startswith(prefix)), None)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return  # no pairs, or nothing that the library reads
+    if wrong is not None:
+        reason = f"the pair with {wrong!r} has no continuing_subword_prefix {prefix!r}"
+        raise BadTokenizer(file=FILE, reason=reason)
 
 
 @contextmanager

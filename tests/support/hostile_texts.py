@@ -86,7 +86,9 @@ class Tokenizers:
         try:
             made = tokenizer_of(Source({"tokenizer.json": raw}, told))
             tokens = [list(made.encode(text)) for text in TEXTS]
-            tokens.append([dice.randrange(-2, dice.choice((20, _MOST_ID))) for _ in range(30)])
+            tokens.append(
+                [dice.randrange(-2, dice.choice((20, _MOST_ID))) for _ in range(30)]
+            )
             texts = []
             for some in tokens:
                 stream = made.stream()

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import KINDS, TEXTS, byte_fallback, byte_level, unigram
+from tokenizers import Tokenizer as Library
+from tokenizers import models
 
 from kvc.runtime.tokenizers.library import JsonTokenizer
 from kvc.schema.errors import BadTokenizer, MissingPackage
@@ -174,6 +176,35 @@ def test_each_piece_costs_the_same_however_long_the_text_is(monkeypatch):
 def test_what_is_no_tokenizer_is_refused(raw):
     with pytest.raises(BadTokenizer, match=r"tokenizer\.json cannot be used"):
         JsonTokenizer(raw)
+
+
+def test_a_token_that_is_added_twice_is_left_out_if_it_was_special_once():
+    told = json.loads(byte_level().to_str())
+    again = {**told["added_tokens"][0], "id": 420, "special": False}
+    told["added_tokens"] = [*told["added_tokens"][:2], again]
+    raw = json.dumps(told).encode()
+    stream = JsonTokenizer(raw).stream()
+    text = "".join(map(stream.push, [0, 40, 1, 41])) + stream.finish()
+    assert text == Library.from_str(raw.decode()).decode([0, 40, 1, 41])
+    assert len(text) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["continuing_subword_prefix", "continuing_subword_prefi\\u0078"]
+)
+def test_pairs_without_the_prefix_are_refused_which_end_the_library(name):
+    told = json.loads(byte_level().to_str())
+    del told["model"]["continuing_subword_prefix"]
+    told["model"]["NAME"] = "x"
+    raw = json.dumps(told).replace("NAME", name).encode()
+    with pytest.raises(BadTokenizer, match="has no continuing_subword_prefix 'x'"):
+        JsonTokenizer(raw)
+
+
+def test_pairs_with_the_prefix_are_read():
+    vocab = {"a": 0, "##b": 1, "ab": 2}
+    library = Library(models.BPE(vocab, [("a", "##b")], continuing_subword_prefix="##"))
+    assert JsonTokenizer(library.to_str().encode()).encode("ab") == [2]
 
 
 def test_without_the_package_the_message_says_how_to_get_it(monkeypatch):
