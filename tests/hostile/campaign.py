@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from hostile_cases import FINDINGS, Verdict
 from hostile_files import NAMES, Variants, open_variants
 from verifier_checks import all_checks
 
+from kvc.runtime import SoftwareDevice
 from kvc.runtime.kernels import load_kernels, load_preparations
 
 BATCH = 25  # cases that one process tries
@@ -194,6 +196,7 @@ def main() -> int:
         options.page.write_text(page(record))
         return 0
     os.nice(options.nice)
+    warnings.filterwarnings("ignore", category=SoftwareDevice)
     record = run(options.folder, options.seeds, options.seconds, options.cases)
     print(json.dumps(record.kinds, indent=1))
     return 1 if record.findings else 0

@@ -84,6 +84,8 @@ SEEDS: Mapping[str, Callable[[], Seed]] = {
     "loops on cpu": lambda: Seed(Loops, LOOPS, "cpu_fp32"),
     "xnnpack int8 cache": lambda: _decoder("xnnpack_fp32", "int8"),
     "torch": lambda: _decoder("bf16"),
+    "vulkan": lambda: _decoder("vulkan_fp32"),
+    "vulkan rings": lambda: _rings("vulkan_fp32"),
 }
 
 
