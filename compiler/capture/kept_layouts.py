@@ -24,6 +24,7 @@ _BY_LAYOUT = {
     _aten.contiguous.default,
     _aten.flatten.using_ints,
     _aten.ravel.default,
+    _aten.to.dtype_layout,
     _aten.reshape.default,
     _aten.reshape_as.default,
     _aten.view.default,

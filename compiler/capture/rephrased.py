@@ -143,6 +143,21 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor | None:
     return parts.narrow(dim + 1, 0, size).movedim(dim + 1, -1)
 
 
+def _contiguous(
+    x: Tensor, memory_format: torch.memory_format = torch.contiguous_format
+) -> Tensor:
+    """Keep the call also where x seems to lie in this order: see `kept_layouts`."""
+    made: Tensor = _aten.contiguous.default(_aten.alias(x), memory_format=memory_format)
+    return made
+
+
+def _to(x: Tensor, *to: object, **kwargs: object) -> Tensor | None:
+    """Keep x apart from what may be x itself, by how it lies: see `kept_layouts`."""
+    if kwargs.get("memory_format") is None:
+        return None
+    return _aten.alias(x).to(*to, **kwargs)  # type: ignore[no-any-return, call-overload]
+
+
 def _dropout(
     x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor | None:
@@ -213,6 +228,8 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     _aten.unsafe_chunk: _unsafe_chunk,
     _aten.unsafe_chunk.default: _unsafe_chunk,
     Tensor.unfold: _unfold,
+    Tensor.contiguous: _contiguous,
+    Tensor.to: _to,
     functional.dropout: _dropout,
     torch.dropout: _plain_dropout,
     functional.embedding: bounded_embedding,

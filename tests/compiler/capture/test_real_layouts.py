@@ -59,9 +59,32 @@ def written_alone(made: Tensor) -> Tensor:
     return made.relu_().reshape(-1).mul_(3) * 2
 
 
+def written_in_order(made: Tensor) -> list[Tensor]:
+    whole = made.contiguous()
+    again = whole.contiguous().add_(1)
+    return [made * 2, whole * 3, again]
+
+
+def written_as_pictures(made: Tensor) -> list[Tensor]:
+    if made.ndim < 4:
+        made = made[None]
+    turned = made.contiguous(memory_format=torch.channels_last)
+    return [turned.add_(1), made * 2]
+
+
+def written_in_a_format(made: Tensor) -> list[Tensor]:
+    whole = made.to(memory_format=torch.contiguous_format).mul_(3)
+    same = made.to(made.dtype, memory_format=torch.preserve_format).add_(1)
+    return [made * 2, whole, same]
+
+
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize(
-    "write", [written, sorted_and_written, written_beside, written_alone]
+    "write",
+    [
+        *(written, sorted_and_written, written_beside, written_alone),
+        *(written_in_order, written_as_pictures, written_in_a_format),
+    ],
 )
 def test_writes_go_where_the_real_layout_says(write, maker, tmp_path):
     def direct(x):
