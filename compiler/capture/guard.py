@@ -7,7 +7,7 @@ memory was read in a way that the trace does not see.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -116,7 +116,9 @@ def _real(structure: object) -> Iterator[Tensor]:
 
 
 def written_arguments(
-    func: torch._ops.OpOverload, args: Sequence[object], kwargs: dict[str, object]
+    func: torch._ops.OpOverload,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
 ) -> list[object]:
     """Return the arguments that an operator writes."""
     found: list[object] = []

@@ -15,6 +15,7 @@ from torch._prims_common import is_contiguous_or_false
 from torch.export import ExportedProgram
 from torch.fx.node import Argument
 
+from kvc.compiler.capture.guard import written_arguments
 from kvc.compiler.capture.real_layouts import Order, wrong_in_trace
 from kvc.schema.errors import CaptureError
 
@@ -112,13 +113,7 @@ def _written(node: fx.Node) -> list[object]:
     """Return the memory of what a call writes into."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
-    names = [each.name for each in node.target._schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    into = [
-        given.get(each.name)
-        for each in node.target._schema.arguments
-        if each.alias_info is not None and each.alias_info.is_write
-    ]
+    into = written_arguments(node.target, node.args, node.kwargs)
     return [_memory(each) for each in into if isinstance(each, fx.Node)]
 
 

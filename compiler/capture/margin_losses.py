@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-_NONE, _MEAN, _SUM = range(3)  # as torch numbers its reductions
+_REDUCTIONS = "none", "mean", "sum"  # as torch numbers them
+_NONE, _MEAN, _SUM = range(3)
 
 
 def multi_margin_loss(
@@ -29,8 +30,7 @@ def multi_margin_loss(
     It stands for `functional.multi_margin_loss`, since torch takes the operator apart
     before a table of decompositions is asked.
     """
-    reductions = {"none": _NONE, "mean": _MEAN, "sum": _SUM}
-    if (size_average, reduce) != (None, None) or reduction not in reductions:
+    if (size_average, reduce) != (None, None) or reduction not in _REDUCTIONS:
         return None
     if x.dim() > 2 or p not in (1, 2):
         return None
@@ -44,7 +44,35 @@ def multi_margin_loss(
         losses = losses * weight.reshape(-1)[labels]
     counted = (margins > 0) & (torch.arange(classes) != labels)
     loss = torch.where(counted, losses, 0.0).sum(-1) / classes
-    return _reduced(loss.reshape(target.shape), reductions[reduction])
+    return _reduced(loss.reshape(target.shape), _REDUCTIONS.index(reduction))
+
+
+def numbered_multi_margin_loss(
+    x: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    reduction: int = _MEAN,
+) -> Tensor | None:
+    """Do so for torch's operator, which is told a reduction by its number."""
+    if reduction not in range(len(_REDUCTIONS)):
+        return None
+    return multi_margin_loss(
+        x, target, p, margin, weight, reduction=_REDUCTIONS[reduction]
+    )
+
+
+def bound_multi_margin_loss(
+    x: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    reduction: int = _NONE,  # otherwise than the operator's own
+) -> Tensor | None:
+    """Do so for what torch makes of it for Python, `torch._C._nn`."""
+    return numbered_multi_margin_loss(x, target, p, margin, weight, reduction)
 
 
 def _multilabel_margin_loss(

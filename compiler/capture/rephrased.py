@@ -16,7 +16,11 @@ from torch import SymInt, Tensor
 from torch.nn import functional
 
 from kvc.compiler.capture.fourier import FOURIER
-from kvc.compiler.capture.margin_losses import multi_margin_loss
+from kvc.compiler.capture.margin_losses import (
+    bound_multi_margin_loss,
+    multi_margin_loss,
+    numbered_multi_margin_loss,
+)
 from kvc.compiler.capture.questions import claim
 from kvc.compiler.capture.recurrent import RECURRENT
 from kvc.compiler.capture.renormed import bounded_embedding
@@ -155,7 +159,7 @@ def _to(x: Tensor, *to: object, **kwargs: object) -> Tensor | None:
     """Keep x apart from what may be x itself, by how it lies: see `kept_layouts`."""
     if kwargs.get("memory_format") is None:
         return None
-    return _aten.alias(x).to(*to, **kwargs)  # type: ignore[no-any-return, call-overload]
+    return _aten.alias(x).to(*to, **kwargs)  # type: ignore[no-any-return]
 
 
 def _dropout(
@@ -235,6 +239,9 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
     functional.multi_margin_loss: multi_margin_loss,
+    torch._C._nn.multi_margin_loss: bound_multi_margin_loss,
+    _aten.multi_margin_loss: numbered_multi_margin_loss,
+    _aten.multi_margin_loss.default: numbered_multi_margin_loss,
     functional.scaled_dot_product_attention: _attention,
     **RECURRENT,
     **FOURIER,

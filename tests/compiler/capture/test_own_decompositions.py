@@ -130,6 +130,11 @@ CASES = {
         )
         for kwargs in ({"reduction": "none"}, {}, {"reduction": "sum"})
     ],
+    "margins that are NaN, by torch's operator": lambda x: [
+        loss(torch.where(x > 0.9, math.nan, x), torch.tensor([2, 0, 3]), 2, **kwargs)
+        for loss in (torch._C._nn.multi_margin_loss, torch.ops.aten.multi_margin_loss, torch.ops.aten.multi_margin_loss.default)
+        for kwargs in ({"reduction": 0}, {}, {"reduction": 2, "weight": x[1].abs()})
+    ],
     "margins, squared and weighed": lambda x: [
         functional.multi_margin_loss(x, torch.tensor([2, 0, 3]), p=2, margin=0.3, weight=x[1].abs(), reduction="none"),
         functional.multi_margin_loss(x[0], torch.tensor(1), weight=x[2]),

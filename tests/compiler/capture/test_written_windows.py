@@ -1,0 +1,72 @@
+"""Writes through windows of `unfold`, which torch cannot trace where some overlap."""
+
+import pytest
+import torch
+from module_outcomes import Applied, outcome
+from torch import Tensor
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.schema.errors import CaptureError
+
+X = torch.arange(12.0).sin()
+
+
+def last_one_cut(x: Tensor) -> Tensor:
+    held = x[:11] * 1
+    held.unfold(0, 3, 4).mul_(5)
+    return held
+
+
+def one_of_many(x: Tensor) -> Tensor:
+    held = x * 1
+    held.unfold(0, 3, 1)[1] = 5
+    return held
+
+
+def of_a_view(x: Tensor) -> Tensor:
+    held = x[:11] * 1
+    held.unfold(0, 3, 4).t().unsqueeze(0)[0, 1].copy_(torch.ones(3))
+    return held
+
+
+def in_a_branch(x: Tensor) -> Tensor:
+    def whole(x: Tensor) -> Tensor:
+        return last_one_cut(x)
+
+    return torch.cond(x.sum() > 0, whole, lambda x: x[:11] * 2, (x,))
+
+
+@pytest.mark.parametrize("write", [last_one_cut, one_of_many, of_a_view, in_a_branch])
+def test_writes_into_windows_that_hold_not_each_element_once_are_refused(
+    write, tmp_path
+):
+    found = outcome(Applied(write), (X,), {}, tmp_path / "a.kvc")
+    assert found.kind == "refused"
+    assert "write each window through .narrow(0, start, 3)" in found.reason
+
+
+def tiled(x: Tensor) -> Tensor:
+    held = x * 1
+    held.unfold(0, 3, 3).mul_(5)
+    return held
+
+
+def beside(x: Tensor) -> list[Tensor]:
+    held = x[:11] * 1
+    windows = held.unfold(0, 3, 4)
+    held.add_(2)
+    other = windows + 0
+    other[0] = 5
+    return [held, windows * 2, other]
+
+
+@pytest.mark.parametrize("write", [tiled, beside])
+def test_other_writes_near_windows_go_where_they_do_in_eager(write, tmp_path):
+    found = outcome(Applied(write), (X,), {}, tmp_path / "b.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_windows_of_a_dynamic_size_are_not_written():
+    method = Method("forward", (X,), dynamic={"x": {0: Dim("n", 6, 20)}})
+    with pytest.raises(CaptureError, match=r"unfold\(0, 3, 3\)"):
+        compile_program(Applied(tiled), [method])
