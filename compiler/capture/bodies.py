@@ -1,8 +1,9 @@
-"""Disable dispatch modes inside the bodies of branches and loops.
+"""Trace the bodies of branches and loops as the code around them.
 
-torch traces these bodies by reading their bytecode, and would read what a mode does as
-well. In: modes. Out: a context that removes them while a body is read, and restores
-them where its operator is called with what the body captures.
+torch first reads bodies by their bytecode, and would read what a mode does as well. In:
+modes. Out: a context that removes them while a body is read, and restores them where
+its operator is called with what the body captures. What was read calls functions in
+other words where the code around does (`rephrased`).
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from kvc.compiler.capture.aliases import Aliases
 from kvc.compiler.capture.guard import Guard
+from kvc.compiler.capture.rephrased import rephrase_bodies
 
 Compiler = Callable[..., Callable[..., object]]
 
@@ -43,6 +45,7 @@ def _within(compiler: Compiler, aliases: Aliases, guard: Guard) -> Compiler:
     def compiled(
         module: fx.GraphModule, *args: object, **kwargs: object
     ) -> Callable[..., object]:
+        rephrase_bodies(module)
         run = compiler(module, *args, **kwargs)
 
         def within(*inputs: object) -> object:

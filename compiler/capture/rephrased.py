@@ -9,10 +9,11 @@ that are NaN are left out of a loss (`margin_losses`). In: a call of such a func
 Out: its result, computed by functions that torch traces for all sizes.
 """
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import SymInt, Tensor
+from torch import SymInt, Tensor, fx
 from torch.nn import functional
 
 from kvc.compiler.capture.fourier import FOURIER
@@ -36,7 +37,7 @@ def rephrased(
     func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> object:
     """Return what a function gives, computed in other words where it has to be."""
-    words = _IN_OTHER_WORDS.get(func)
+    words = _IN_OTHER_WORDS.get(func) or _OUTSIDE_OF_BODIES.get(func)
     if words is not None:
         found = words(
             *args, **{_NAMES.get(name, name): kwargs[name] for name in kwargs}
@@ -44,6 +45,38 @@ def rephrased(
         if found is not None:
             return found
     return func(*args, **kwargs)
+
+
+def rephrase_bodies(module: fx.GraphModule) -> None:
+    """Let what torch has read of bodies call these functions in other words."""
+    for body in module.modules():
+        if isinstance(body, fx.GraphModule):
+            for node in body.graph.nodes:
+                _rephrase(node)
+            body.recompile()
+
+
+def _rephrase(node: fx.Node) -> None:
+    method = node.op == "call_method"
+    func = getattr(Tensor, str(node.target), None) if method else node.target
+    if func is operator.setitem:
+        node.target = _set_item
+    elif node.op in ("call_function", "call_method") and func in _IN_OTHER_WORDS:
+        ends = {each.op for each in (*node.all_input_nodes, *node.users)}
+        if _IN_OTHER_WORDS[func] in (_dropout, _plain_dropout) and ends == _ENDS:
+            return
+
+        def in_other_words(*args: object, **kwargs: object) -> object:
+            return rephrased(func, args, kwargs)
+
+        node.op, node.target = "call_function", in_other_words
+
+
+def _set_item(x: Tensor, places: object, value: object) -> None:
+    """Make a tensor of a number by an operator, since a body has no constants."""
+    if isinstance(value, int | float):
+        value = torch.full((), value, dtype=x.dtype)
+    x[places] = value  # type: ignore[index, assignment]  # as the caller wrote it
 
 
 def _size(x: Tensor, dim: int) -> SymInt | None:
@@ -207,6 +240,8 @@ _NAMES = {
     "sections": "into",
     "indices": "into",
 }
+# A body may not give what it is given, which dropout would hand on.
+_ENDS = {"placeholder", "output"}
 _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     torch.split: _split,
     Tensor.split: _split,
@@ -236,7 +271,6 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     Tensor.to: _to,
     functional.dropout: _dropout,
     torch.dropout: _plain_dropout,
-    functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
     functional.multi_margin_loss: multi_margin_loss,
     torch._C._nn.multi_margin_loss: bound_multi_margin_loss,
@@ -244,6 +278,10 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     _aten.multi_margin_loss.default: numbered_multi_margin_loss,
     functional.scaled_dot_product_attention: _attention,
     **RECURRENT,
+}
+# These make constants, or note tables of the model, neither of which bodies can do.
+_OUTSIDE_OF_BODIES = {
+    functional.embedding: bounded_embedding,
     **FOURIER,
     **WINDOWS,
 }
