@@ -181,6 +181,14 @@ def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> ob
     return torch.where(wrong, repeats.shape[0], found).to(repeats.dtype)
 
 
+def _copy_strided(a: Tensor, stride: Sequence[int]) -> object:
+    """Copy into an order of axes in memory, without room between elements."""
+    order = sorted(range(a.dim()), key=stride.__getitem__, reverse=True)
+    copied = a.permute(order).clone(memory_format=torch.contiguous_format)
+    copied = copied.permute([order.index(axis) for axis in range(a.dim())])
+    return copied if copied.stride() == tuple(stride) else _LEFT
+
+
 def _windows(self: Tensor, dimension: int, size: int, step: int) -> object:
     """Take the only window of a tensor without axes."""
     return _LEFT if self.dim() else self.reshape(1)[:size]
@@ -333,5 +341,6 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten._softmax_backward_data.default: _softmax_backward,
     _aten.unfold.default: _windows,
     _aten._unsafe_masked_index.default: _unsafe_masked_index,
+    torch.ops.prims.copy_strided.default: _copy_strided,
     _aten.unfold_copy.default: _windows_copied,
 }

@@ -1,6 +1,7 @@
 # ruff: noqa: E501  texts and tables read best unbroken
 """Operators that kvc takes apart in its own way, against eager."""
 
+import itertools
 import math
 
 import pytest
@@ -121,6 +122,11 @@ CASES = {
             x.flatten()[:1] * math.nan, torch.zeros(64) * math.nan, x[:0],
         )
         for invert in (False, True)
+    ],
+    "between tensors that lie in two orders": lambda x: [
+        torch.lerp(one, other, 0.3)
+        for x4 in [x.reshape(1, 3, 2, 2)]
+        for one, other in itertools.permutations([x4 * 2, x4.to(memory_format=torch.channels_last)])
     ],
     "margins that are NaN": lambda x: [
         loss(torch.where(x > 0.9, math.nan, x), labels, **kwargs)
