@@ -271,7 +271,6 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     Tensor.to: _to,
     functional.dropout: _dropout,
     torch.dropout: _plain_dropout,
-    functional.interpolate: interpolate,
     functional.multi_margin_loss: multi_margin_loss,
     torch._C._nn.multi_margin_loss: bound_multi_margin_loss,
     _aten.multi_margin_loss: numbered_multi_margin_loss,
@@ -282,6 +281,7 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
 # These make constants, or note tables of the model, neither of which bodies can do.
 _OUTSIDE_OF_BODIES = {
     functional.embedding: bounded_embedding,
+    functional.interpolate: interpolate,
     **FOURIER,
     **WINDOWS,
 }

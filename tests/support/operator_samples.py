@@ -1,8 +1,9 @@
 """torch's own samples of operators (`op_db`), tried as modules against eager.
 
 A sample is tried in several ways: as it is; in place, on a buffer, called twice; with a
-dynamic first dim, also at another size; and with tensors that are not contiguous. Needs
-`expecttest`, which torch's own tests need.
+dynamic first dim, also at another size; with tensors that are not contiguous; and in
+the body of a branch, which writes too. Needs `expecttest`, which torch's own tests
+need.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,13 +16,13 @@ from module_outcomes import Outcome, compared
 from torch import Tensor, nn
 from torch.testing._internal import common_methods_invocations as invocations
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
 
-Way = Literal["plain", "in place", "dynamic", "strided"]
-WAYS: tuple[Way, ...] = ("plain", "in place", "dynamic", "strided")
+Way = Literal["plain", "in place", "dynamic", "strided", "in a branch"]
+WAYS: tuple[Way, ...] = ("plain", "in place", "dynamic", "strided", "in a branch")
 DTYPES = (torch.float32, torch.int64)
 Tensors = tuple[Tensor, ...]
 Operator = Callable[..., object]
@@ -60,6 +61,37 @@ class Written(nn.Module):
         """Write."""
         self.sample((self.held, *tensors))
         return self.held.clone()
+
+
+class InBranch(nn.Module):
+    """Calls a sample in a body, whose results lie in memory of their own.
+
+    Where the operator writes, it writes over a copy of its first tensor.
+    """
+
+    def __init__(self, sample: Sample, writes: bool) -> None:
+        super().__init__()
+        self.sample, self.writes = sample, writes
+        self.register_buffer("chosen", torch.tensor(True))
+
+    def forward(self, tensors: Tensors) -> object:
+        """Call it in the first of two branches that are alike."""
+        return torch.cond(self.chosen, self._one, self._other, tensors)
+
+    def _one(self, *tensors: Tensor) -> object:
+        first, *others = tensors
+        if not self.writes:
+            return tree_map_only(Tensor, _whole, self.sample(tensors))
+        held = _whole(first)
+        self.sample((held, *others))
+        return _whole(held)
+
+    def _other(self, *tensors: Tensor) -> object:
+        return tree_map_only(Tensor, lambda x: _whole(x + x), self._one(*tensors))
+
+
+def _whole(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +156,11 @@ def _in_way(
         case "strided":
             if any(each.numel() > 1 for each in tensors):
                 yield Trial(sample, (tuple(map(spread_apart, tensors)),))
+        case "in a branch":
+            yield Trial(InBranch(sample, writes=False), (tensors,))
+            write = op.inplace_variant
+            if write is not None and sample.others[0] is None:
+                yield Trial(InBranch(Sample(write, given), writes=True), (tensors,))
 
 
 def _dynamic(sample: Sample) -> Iterator[Trial]:

@@ -19,6 +19,11 @@ def dropped(x: Tensor) -> Tensor:
     return held
 
 
+def resized(x: Tensor) -> Tensor:
+    wide = functional.interpolate(x[None], (9,), mode="linear")
+    return x + wide[0, :, :6] + torch.hann_window(6)
+
+
 def set_to_numbers(x: Tensor) -> Tensor:
     held = x * 1
     held[0] = 7
@@ -81,7 +86,7 @@ def scanned(body, x):
 @pytest.mark.parametrize("around", [branch, inner_branch, loop, scanned])
 @pytest.mark.parametrize(
     "body",
-    [dropped, margins, polygammas, windows, handed_on, turned, set_to_numbers],
+    [dropped, margins, polygammas, windows, handed_on, turned, resized, set_to_numbers],
 )
 def test_a_body_computes_what_it_does_outside(body, around, tmp_path):
     found = outcome(Applied(lambda x: around(body, x)), (X,), {}, tmp_path / "a.kvc")
