@@ -279,7 +279,7 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     **RECURRENT,
 }
 # These make constants, or note tables of the model, neither of which bodies can do.
-_OUTSIDE_OF_BODIES = {
+_OUTSIDE_OF_BODIES: dict[Callable[..., object], Callable[..., object]] = {
     functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
     **FOURIER,
