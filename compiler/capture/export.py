@@ -19,6 +19,7 @@ from torch.fx.experimental import _config as symbol_settings
 
 from kvc.compiler.capture import examples
 from kvc.compiler.capture.assignments import overlaps_by_strides
+from kvc.compiler.capture.body_constants import pass_constants
 from kvc.compiler.capture.body_writes import body_write_of, refuse_body_writes
 from kvc.compiler.capture.decompositions import decompositions
 from kvc.compiler.capture.failures import place_of_failure, words_of
@@ -88,10 +89,6 @@ _ADVICE = {
     "might be aliasing": (
         "torch.cond and loops take and give no tensors that share memory; pass "
         ".clone() of views, and return .clone() of what is only handed on"
-    ),
-    "Attempting to use FunctionalTensor on its own": (
-        "torch cannot trace torch.tensor(...) in the body of a branch or loop; make "
-        "that tensor outside of the body, or with torch.full or torch.zeros"
     ),
     "sorted order of strides": _ALIKE,
     "KeyError: Max(": f"{_ALIKE}; {_NESTED}",
@@ -246,6 +243,7 @@ def _trace(
                 prefer_deferred_runtime_asserts_over_guards=deferred,
             )
         check_questions(method, inputs, exported, [*asked, *asserted(exported)])
+        pass_constants(exported)
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)
         refuse_written_windows(method.name, exported)

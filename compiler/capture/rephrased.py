@@ -9,7 +9,6 @@ that are NaN are left out of a loss (`margin_losses`). In: a call of such a func
 Out: its result, computed by functions that torch traces for all sizes.
 """
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -37,7 +36,7 @@ def rephrased(
     func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> object:
     """Return what a function gives, computed in other words where it has to be."""
-    words = _IN_OTHER_WORDS.get(func) or _OUTSIDE_OF_BODIES.get(func)
+    words = _IN_OTHER_WORDS.get(func)
     if words is not None:
         found = words(
             *args, **{_NAMES.get(name, name): kwargs[name] for name in kwargs}
@@ -57,26 +56,23 @@ def rephrase_bodies(module: fx.GraphModule) -> None:
 
 
 def _rephrase(node: fx.Node) -> None:
-    method = node.op == "call_method"
-    func = getattr(Tensor, str(node.target), None) if method else node.target
-    if func is operator.setitem:
-        node.target = _set_item
-    elif node.op in ("call_function", "call_method") and func in _IN_OTHER_WORDS:
-        ends = {each.op for each in (*node.all_input_nodes, *node.users)}
-        if _IN_OTHER_WORDS[func] in (_dropout, _plain_dropout) and ends == _ENDS:
-            return
+    func = node.target
+    if node.op == "call_method":
+        func = getattr(Tensor, str(node.target), None)
+    elif node.op != "call_function":
+        return
+    words = _IN_OTHER_WORDS.get(func)  # type: ignore[arg-type]  # a function, or none
+    # Tables of the model are noted outside of bodies; in a body such a call is refused.
+    if words in (None, bounded_embedding):
+        return
+    ends = {each.op for each in (*node.all_input_nodes, *node.users)}
+    if words in (_dropout, _plain_dropout) and ends == _ENDS:
+        return
 
-        def in_other_words(*args: object, **kwargs: object) -> object:
-            return rephrased(func, args, kwargs)
+    def in_other_words(*args: object, **kwargs: object) -> object:
+        return rephrased(func, args, kwargs)  # type: ignore[arg-type]
 
-        node.op, node.target = "call_function", in_other_words
-
-
-def _set_item(x: Tensor, places: object, value: object) -> None:
-    """Make a tensor of a number by an operator, since a body has no constants."""
-    if isinstance(value, int | float):
-        value = torch.full((), value, dtype=x.dtype)
-    x[places] = value  # type: ignore[index, assignment]  # as the caller wrote it
+    node.op, node.target = "call_function", in_other_words
 
 
 def _size(x: Tensor, dim: int) -> SymInt | None:
@@ -276,12 +272,9 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     _aten.multi_margin_loss: numbered_multi_margin_loss,
     _aten.multi_margin_loss.default: numbered_multi_margin_loss,
     functional.scaled_dot_product_attention: _attention,
-    **RECURRENT,
-}
-# These make constants, or note tables of the model, neither of which bodies can do.
-_OUTSIDE_OF_BODIES: dict[Callable[..., object], Callable[..., object]] = {
     functional.embedding: bounded_embedding,
     functional.interpolate: interpolate,
+    **RECURRENT,
     **FOURIER,
     **WINDOWS,
 }
