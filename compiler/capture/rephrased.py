@@ -56,21 +56,23 @@ def rephrase_bodies(module: fx.GraphModule) -> None:
 
 
 def _rephrase(node: fx.Node) -> None:
-    func = node.target
+    func: object = node.target
     if node.op == "call_method":
         func = getattr(Tensor, str(node.target), None)
     elif node.op != "call_function":
         return
-    words = _IN_OTHER_WORDS.get(func)  # type: ignore[arg-type]  # a function, or none
     # Tables of the model are noted outside of bodies; in a body such a call is refused.
-    if words in (None, bounded_embedding):
+    if not callable(func) or func is functional.embedding:
+        return
+    words = _IN_OTHER_WORDS.get(func)
+    if words is None:
         return
     ends = {each.op for each in (*node.all_input_nodes, *node.users)}
     if words in (_dropout, _plain_dropout) and ends == _ENDS:
         return
 
     def in_other_words(*args: object, **kwargs: object) -> object:
-        return rephrased(func, args, kwargs)  # type: ignore[arg-type]
+        return rephrased(func, args, kwargs)
 
     node.op, node.target = "call_function", in_other_words
 

@@ -101,22 +101,6 @@ def test_a_body_that_writes_outside_is_refused(name: str) -> None:
     assert error.facts["place"].endswith(f"test_body_writes:{marked_line(name)}")
 
 
-class Literal(nn.Module):
-    """A body makes a tensor of a Python number, in one of two ways."""
-
-    def refused(self, p: Tensor, x: Tensor) -> Tensor:
-        return torch.cond(p, lambda x: x * torch.tensor(3.0), lambda x: x + 1, (x,))
-
-    def taken(self, p: Tensor, x: Tensor) -> Tensor:
-        return torch.cond(p, lambda x: x * torch.full((), 3.0), lambda x: x + 1, (x,))
-
-
-def test_a_literal_in_a_body_is_refused_with_another_way_to_make_it():
-    with pytest.raises(CaptureError, match=r"outside of the body, or with torch\.full"):
-        compile_program(Literal(), [Method("refused", args=(P, X))])
-    compile_program(Literal(), [Method("taken", args=(P, X))])
-
-
 class Local(nn.Module):
     """A body may change what it has made."""
 
