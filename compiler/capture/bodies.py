@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from torch import fx
+from torch._dynamo import config as dynamo_settings
 from torch._higher_order_ops import utils
 from torch.fx.experimental.proxy_tensor import _make_temp_remove_mode_context_manager
 from torch.utils._python_dispatch import _pop_mode_temporarily
@@ -31,7 +32,9 @@ def outside_of_bodies(aliases: Aliases, guard: Guard) -> Iterator[None]:
 
     @contextmanager
     def set_up_without() -> Iterator[Compiler]:
-        with _without_aliases(), _pop_mode_temporarily(), set_up() as compiler:
+        # Of a size that may be any, torch cannot say how results lie: Max(1, n - 1).
+        known = dynamo_settings.patch(assume_static_by_default=True)
+        with _without_aliases(), _pop_mode_temporarily(), set_up() as compiler, known:
             yield _within(compiler, aliases, guard)
 
     patched = patch.object(utils, "setup_compilation_env", set_up_without)

@@ -24,6 +24,18 @@ def resized(x: Tensor) -> Tensor:
     return x + wide[0, :, :6] + torch.hann_window(6)
 
 
+def made_shorter(x: Tensor) -> Tensor:
+    weights = torch.full((2, 4, 3), 0.5)
+    return functional.conv1d(x, weights).sum() + torch.cumulative_trapezoid(x).sum() + x
+
+
+def shorter(body, x):
+    def other(x):
+        return x[:, 1:] * 2
+
+    return torch.cond(x.sum() > 0, lambda x: body(x)[:, 1:] * 1, other, (x,))
+
+
 def set_to_numbers(x: Tensor) -> Tensor:
     held = x * 1
     held[0] = 7
@@ -83,10 +95,20 @@ def scanned(body, x):
     return scan(step, x, x)[0]
 
 
-@pytest.mark.parametrize("around", [branch, inner_branch, loop, scanned])
+@pytest.mark.parametrize("around", [branch, shorter, inner_branch, loop, scanned])
 @pytest.mark.parametrize(
     "body",
-    [dropped, margins, polygammas, windows, handed_on, turned, resized, set_to_numbers],
+    [
+        dropped,
+        margins,
+        polygammas,
+        windows,
+        handed_on,
+        turned,
+        resized,
+        set_to_numbers,
+        made_shorter,
+    ],
 )
 def test_a_body_computes_what_it_does_outside(body, around, tmp_path):
     found = outcome(Applied(lambda x: around(body, x)), (X,), {}, tmp_path / "a.kvc")
