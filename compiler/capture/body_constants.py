@@ -28,7 +28,7 @@ _CAPTURED: Mapping[object, int] = {
 def pass_constants(exported: ExportedProgram) -> None:
     """Pass each constant of a body from outside, through the bodies around it."""
     root = exported.graph_module
-    passed = _pass_into_bodies(root)
+    passed = _pass_into_bodies(root, _names_taken(exported))
     if not passed:
         return
     for node in passed:
@@ -36,16 +36,26 @@ def pass_constants(exported: ExportedProgram) -> None:
     root.recompile()
 
 
-def _pass_into_bodies(module: fx.GraphModule) -> list[fx.Node]:
+def _names_taken(exported: ExportedProgram) -> set[str]:
+    """Return names that mean something in a method or its bodies."""
+    names = {*exported.state_dict, *exported.constants}
+    for module in exported.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            for node in module.graph.nodes:
+                names |= {node.name, str(node.target)}
+    return {name.replace(".", "_") for name in names}
+
+
+def _pass_into_bodies(module: fx.GraphModule, taken: set[str]) -> list[fx.Node]:
     """Return the constants of a module that are passed to its bodies, as nodes."""
     passed: list[fx.Node] = []
     for node in [*module.graph.nodes]:
         if node.target in _CAPTURED:
             bodies = [*bodies_of(module, node)]
             for body in bodies:
-                _pass_into_bodies(body)
+                _pass_into_bodies(body, taken)
                 passed += [
-                    _pass(module, node, bodies, body, constant)
+                    _pass(module, node, bodies, body, constant, taken)
                     for constant in _constants(body)
                 ]
             for body in bodies:
@@ -68,9 +78,10 @@ def _pass(
     bodies: list[fx.GraphModule],
     body: fx.GraphModule,
     constant: str,
+    taken: set[str],
 ) -> fx.Node:
     """Pass a constant of one body of a node to all of them; return it, outside."""
-    tensor, name = getattr(body, constant), _unused(module)
+    tensor, name = getattr(body, constant), _unused(taken)
     setattr(module, name, tensor)
     with module.graph.inserting_before(node):
         outside = module.graph.get_attr(name)
@@ -93,8 +104,8 @@ def _pass(
 
 def _added_input(graph: fx.Graph, name: str) -> fx.Node:
     """Return a new input after the others."""
-    last = graph.find_nodes(op="placeholder")[-1]
-    with graph.inserting_after(last):
+    after = [node for node in graph.nodes if node.op != "placeholder"]
+    with graph.inserting_before(after[0]):
         return graph.placeholder(name)
 
 
@@ -107,11 +118,13 @@ def _fake(tensor: Tensor, module: fx.GraphModule) -> Tensor:
     return FakeTensorMode().from_tensor(tensor, static_shapes=True)
 
 
-def _unused(module: fx.GraphModule) -> str:
+def _unused(taken: set[str]) -> str:
+    """Return a name that means nothing yet; torch puts letters before some."""
     number = 0
-    while hasattr(module, f"constant_of_body_{number}"):
+    while any(name.endswith(f"constant_of_body_{number}") for name in taken):
         number += 1
-    return f"constant_of_body_{number}"
+    taken.add(name := f"constant_of_body_{number}")
+    return name
 
 
 def _lift(exported: ExportedProgram, node: fx.Node) -> None:

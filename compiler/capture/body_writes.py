@@ -6,6 +6,7 @@ trace, or torch's error. Out: nothing, or a `CaptureError` that says what to wri
 instead.
 """
 
+import operator
 import re
 from collections.abc import Iterator, Sequence
 
@@ -96,16 +97,19 @@ def _writes(
             continue
         first = target._schema.arguments[0].alias_info
         if first is not None and first.is_write:
-            root = _root(node.args[0])
-            if isinstance(root, fx.Node) and root.op == "placeholder":
+            *_, root = views_of(node.args[0])
+            if root.op == "placeholder":
                 yield node, names.get(root, "")
 
 
-def _root(node: object) -> object:
-    """Return what a node is a view of, itself where it is none."""
-    while isinstance(node, fx.Node) and isinstance(node.target, torch._ops.OpOverload):
-        returned = node.target._schema.returns
-        if not returned or returned[0].alias_info is None or not node.args:
-            break
+def views_of(node: object) -> Iterator[fx.Node]:
+    """Yield a node, what it is a view of, and so on."""
+    while isinstance(node, fx.Node):
+        yield node
+        if node.target is not operator.getitem:  # of the views that split gives
+            if not isinstance(node.target, torch._ops.OpOverload):
+                return
+            returned = node.target._schema.returns
+            if not returned or returned[0].alias_info is None or not node.args:
+                return
         node = node.args[0]
-    return node

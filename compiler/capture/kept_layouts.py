@@ -25,12 +25,13 @@ _BY_LAYOUT = {
     _aten.contiguous.default,
     _aten.flatten.using_ints,
     _aten.ravel.default,
-    _aten.to.dtype_layout,
     _aten.reshape.default,
     _aten.reshape_as.default,
     _aten.view.default,
     _aten.view_as.default,
 }
+
+_CONVERSIONS = {getattr(_aten.to, name) for name in _aten.to.overloads()}
 
 _REASON = (
     "it writes through a view of what {operator} gives, whose order in memory torch's "
@@ -56,7 +57,7 @@ def _keep(method: str, module: fx.GraphModule) -> None:
     nodes = [*module.graph.nodes]
     made: dict[object, fx.Node] = {}  # memory -> the first node that lies in it
     for node in nodes:
-        made.setdefault(_memory(node), node)
+        made.setdefault(memory_of(node), node)
     orders = _orders(method, nodes, made)
     for maker, order in orders.items():
         _lay_out(maker, order)
@@ -68,23 +69,30 @@ def _orders(
     method: str, nodes: Sequence[fx.Node], made: Mapping[object, fx.Node]
 ) -> Mapping[fx.Node, Order]:
     """Return what is to be copied, and in which order of its axes."""
-    written = {memory for node in nodes for memory in _written(node)} - {None}
-    seen = {_memory(node) for node in nodes if node.target in _BY_LAYOUT} & written
+    written = {memory for node in nodes for memory in written_by(node)} - {None}
+    seen = {memory_of(node) for node in nodes if _is_by_layout(node)} & written
     wrong = wrong_in_trace([made[memory] for memory in _sources(nodes, written)])
     orders: dict[fx.Node, Order] = {}
     undecided = {*wrong}  # and what is a view or a copy only by the order of these
     for node in nodes:
-        memory = _memory(node)
+        memory = memory_of(node)
         if memory is None or made[memory] is not node:
             continue
-        by_layout = node.target in _BY_LAYOUT
-        if by_layout and made.get(_memory(node.all_input_nodes[0])) in undecided:
+        by_layout = _is_by_layout(node)
+        if by_layout and made.get(memory_of(node.all_input_nodes[0])) in undecided:
             undecided.add(node)
         elif node in wrong:
             orders[node] = _in_one_piece(method, node, wrong[node])
         elif memory in seen and _is_made_in_order(node):
             orders[node] = range(node.meta["val"].ndim)
     return orders
+
+
+def _is_by_layout(node: fx.Node) -> bool:
+    """Tell whether a call gives a view of some layouts, and a copy of others."""
+    told = (*node.args, *node.kwargs.values())
+    in_order = any(isinstance(each, torch.memory_format) for each in told)
+    return node.target in _BY_LAYOUT or (node.target in _CONVERSIONS and in_order)
 
 
 def _is_made_in_order(node: fx.Node) -> bool:
@@ -102,22 +110,22 @@ def _sources(nodes: Sequence[fx.Node], written: Container[object]) -> list[objec
     """Return the memory of what is seen by its layout, if it or that is written."""
     found: dict[object, None] = {}
     for node in nodes:
-        if node.target in _BY_LAYOUT:
-            source = _memory(node.all_input_nodes[0])
-            if source is not None and (source in written or _memory(node) in written):
+        if _is_by_layout(node):
+            source = memory_of(node.all_input_nodes[0])
+            if source is not None and (source in written or memory_of(node) in written):
                 found[source] = None
     return [*found]
 
 
-def _written(node: fx.Node) -> list[object]:
+def written_by(node: fx.Node) -> list[object]:
     """Return the memory of what a call writes into."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     into = written_arguments(node.target, node.args, node.kwargs)
-    return [_memory(each) for each in into if isinstance(each, fx.Node)]
+    return [memory_of(each) for each in into if isinstance(each, fx.Node)]
 
 
-def _memory(node: fx.Node) -> object:
+def memory_of(node: fx.Node) -> object:
     """Return the memory of a node's tensor, None where it has none of its own."""
     value = node.meta.get("val")
     if not isinstance(value, Tensor) or value.layout is not torch.strided:

@@ -61,14 +61,7 @@ def _rephrase(node: fx.Node) -> None:
         func = getattr(Tensor, str(node.target), None)
     elif node.op != "call_function":
         return
-    # Tables of the model are noted outside of bodies; in a body such a call is refused.
-    if not callable(func) or func is functional.embedding:
-        return
-    words = _IN_OTHER_WORDS.get(func)
-    if words is None:
-        return
-    ends = {each.op for each in (*node.all_input_nodes, *node.users)}
-    if words in (_dropout, _plain_dropout) and ends == _ENDS:
+    if not callable(func) or func not in _IN_OTHER_WORDS or func in _OUTSIDE:
         return
 
     def in_other_words(*args: object, **kwargs: object) -> object:
@@ -178,30 +171,29 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor | None:
     return parts.narrow(dim + 1, 0, size).movedim(dim + 1, -1)
 
 
+def _may_be_itself(
+    func: Callable[..., Tensor],
+) -> Callable[..., Tensor | None]:
+    """Return what keeps a call that gives x itself by how x lies: see `kept_layouts`.
+
+    It keeps x apart from the result, which torch's trace may have wrong for x itself.
+    """
+
+    def apart(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
+        formats = [*args, *kwargs.values()]
+        if not any(isinstance(each, torch.memory_format) for each in formats):
+            return None
+        return func(_aten.alias(x), *args, **kwargs)
+
+    return apart
+
+
 def _contiguous(
     x: Tensor, memory_format: torch.memory_format = torch.contiguous_format
 ) -> Tensor:
-    """Keep the call also where x seems to lie in this order: see `kept_layouts`."""
+    """Keep the call: Python gives x itself where it seems to lie in this order."""
     made: Tensor = _aten.contiguous.default(_aten.alias(x), memory_format=memory_format)
     return made
-
-
-def _to(x: Tensor, *to: object, **kwargs: object) -> Tensor | None:
-    """Keep x apart from what may be x itself, by how it lies: see `kept_layouts`."""
-    if kwargs.get("memory_format") is None:
-        return None
-    return _aten.alias(x).to(*to, **kwargs)  # type: ignore[no-any-return]
-
-
-def _dropout(
-    x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor | None:
-    """Return x itself where nothing is dropped, as torch does: writes reach it."""
-    return x if (p == 0 or not training) and 0 <= p <= 1 else None
-
-
-def _plain_dropout(x: Tensor, p: float, train: bool) -> Tensor | None:
-    return _dropout(x, p, train)
 
 
 def _attention(
@@ -225,6 +217,12 @@ def _attention(
     )
 
 
+# Functions that convert to a dtype, and to an order in memory if they are told one.
+_BY_FORMAT: tuple[Callable[..., Tensor], ...] = (
+    *(Tensor.to, Tensor.cpu, Tensor.float, Tensor.double, Tensor.half),
+    *(Tensor.bfloat16, Tensor.int, Tensor.long, Tensor.short, Tensor.char),
+    *(Tensor.byte, Tensor.bool),
+)
 # torch's names of parameters, and those here.
 _NAMES = {
     "input": "x",
@@ -238,8 +236,8 @@ _NAMES = {
     "sections": "into",
     "indices": "into",
 }
-# A body may not give what it is given, which dropout would hand on.
-_ENDS = {"placeholder", "output"}
+# Of what a body calls as it is: tables are noted, and complex numbers replaced, outside.
+_OUTSIDE = {functional.embedding, *FOURIER}
 _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     torch.split: _split,
     Tensor.split: _split,
@@ -266,9 +264,9 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     _aten.unsafe_chunk.default: _unsafe_chunk,
     Tensor.unfold: _unfold,
     Tensor.contiguous: _contiguous,
-    Tensor.to: _to,
-    functional.dropout: _dropout,
-    torch.dropout: _plain_dropout,
+    _aten.contiguous: _contiguous,
+    _aten.contiguous.default: _contiguous,
+    **{func: _may_be_itself(func) for func in _BY_FORMAT},
     functional.multi_margin_loss: multi_margin_loss,
     torch._C._nn.multi_margin_loss: bound_multi_margin_loss,
     _aten.multi_margin_loss: numbered_multi_margin_loss,

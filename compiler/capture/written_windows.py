@@ -12,6 +12,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from kvc.compiler.capture.body_writes import views_of
 from kvc.compiler.capture.guard import written_arguments
 from kvc.compiler.capture.sources import source_of
 from kvc.schema.errors import CaptureError
@@ -45,21 +46,9 @@ def _written_windows(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
     for node in graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload):
             for into in written_arguments(node.target, node.args, node.kwargs):
-                for view in _views(into):
+                for view in views_of(into):
                     if view.target is _UNFOLD and not _covers(view):
                         yield node, view
-
-
-def _views(node: object) -> Iterator[fx.Node]:
-    """Yield a node, and what it is a view of, as far as views go."""
-    while isinstance(node, fx.Node):
-        yield node
-        if not isinstance(node.target, torch._ops.OpOverload):
-            return
-        returned = node.target._schema.returns
-        if not returned or returned[0].alias_info is None or not node.args:
-            return
-        node = node.args[0]
 
 
 def _covers(windows: fx.Node) -> bool:

@@ -9,6 +9,7 @@ from torch._higher_order_ops import scan, while_loop
 
 from kvc.compiler import Method, compile_program
 
+TWO = torch.tensor(2.0).numpy()
 X = torch.arange(12.0).sin().reshape(4, 3)
 
 
@@ -52,10 +53,42 @@ def rows(x: Tensor) -> Tensor:
     return mapped(scaled, x)
 
 
-@pytest.mark.parametrize("code", [branch, nested, both, loop, scanned, rows])
+def of_nothing(x: Tensor) -> Tensor:
+    def one() -> Tensor:
+        return torch.tensor(3.0)
+
+    return x * torch.cond(x.sum() > 0, one, lambda: torch.from_numpy(TWO) * 1, ())
+
+
+@pytest.mark.parametrize(
+    "code", [of_nothing, branch, nested, both, loop, scanned, rows]
+)
 def test_bodies_make_tensors_of_numbers(code, tmp_path):
     found = outcome(Applied(code), (X,), {}, tmp_path / "a.kvc")
     assert (found.kind, found.reason) == ("equal", "")
+
+
+def test_its_name_may_be_one_of_the_model(tmp_path):
+    class Named(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("constant_of_body_0", torch.ones(3))
+            self.constant_of_body_1 = torch.nn.Parameter(torch.ones(3))
+            self.constant_of_body_2 = torch.full((3,), 4.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            def one(x: Tensor) -> Tensor:
+                own = self.constant_of_body_0 + self.constant_of_body_1
+                return x * torch.tensor([1.0, 2, 3]) + own
+
+            def two(x: Tensor) -> Tensor:
+                return x + self.constant_of_body_2 * torch.tensor(5.0)
+
+            return torch.cond(x.sum() > 0, one, two, (x,))
+
+    for x in (X, -X):
+        found = outcome(Named(), (x,), {}, tmp_path / "c.kvc")
+        assert (found.kind, found.reason) == ("equal", "")
 
 
 def test_such_a_tensor_is_stored_once_for_all_methods(tmp_path):

@@ -72,6 +72,21 @@ def written_as_pictures(made: Tensor) -> list[Tensor]:
     return [turned.add_(1), made * 2]
 
 
+def written_as_converted(made: Tensor) -> list[Tensor]:
+    whole = torch.contiguous_format
+    found = [made * 1]
+    for one in (
+        made.to(torch.float32, memory_format=whole),
+        made.to(torch.ones(1), memory_format=whole),
+        made.to("cpu", torch.float32, memory_format=whole),
+        made.float(memory_format=whole),
+        made.cpu(memory_format=whole),
+        torch.ops.aten.contiguous(made),
+    ):
+        found += [one.mul_(3) * 1, made * 1]
+    return found
+
+
 def written_in_a_format(made: Tensor) -> list[Tensor]:
     whole = made.to(memory_format=torch.contiguous_format).mul_(3)
     same = made.to(made.dtype, memory_format=torch.preserve_format).add_(1)
@@ -84,6 +99,7 @@ def written_in_a_format(made: Tensor) -> list[Tensor]:
     [
         *(written, sorted_and_written, written_beside, written_alone),
         *(written_in_order, written_as_pictures, written_in_a_format),
+        written_as_converted,
     ],
 )
 def test_writes_go_where_the_real_layout_says(write, maker, tmp_path):

@@ -129,18 +129,6 @@ def test_attention_gives_queries_the_axes_that_keys_have(tmp_path):
     assert (found.kind, found.reason) == ("equal", "")
 
 
-def test_writes_into_what_dropout_gives_reach_what_it_took(tmp_path):
-    def dropped(x):
-        held = x * 2
-        functional.dropout(held, training=False).add_(1)
-        torch.dropout(held, p=0.5, train=False)[0] = 7
-        functional.dropout(held, 0.0)[1] = 8
-        return held
-
-    found = outcome(Applied(dropped), (X,), {}, tmp_path / "e.kvc")
-    assert (found.kind, found.reason) == ("equal", "")
-
-
 def test_writes_into_windows_leave_what_lies_between_them(tmp_path):
     def windows(x):
         held, other = x.flatten() * 1, x * 2

@@ -29,14 +29,29 @@ def of_a_view(x: Tensor) -> Tensor:
     return held
 
 
+def one_of_a_list(x: Tensor) -> Tensor:
+    held = x[:11] * 1
+    for window in held.unfold(0, 3, 4):
+        window.mul_(5)
+    return held
+
+
+def a_piece(x: Tensor) -> Tensor:
+    held = x[:11] * 1
+    held.unfold(0, 3, 4).chunk(2)[1].add_(1)
+    return held
+
+
 def in_a_branch(x: Tensor) -> Tensor:
     def whole(x: Tensor) -> Tensor:
-        return last_one_cut(x)
+        return a_piece(x)
 
     return torch.cond(x.sum() > 0, whole, lambda x: x[:11] * 2, (x,))
 
 
-@pytest.mark.parametrize("write", [last_one_cut, one_of_many, of_a_view, in_a_branch])
+@pytest.mark.parametrize(
+    "write", [last_one_cut, one_of_many, of_a_view, one_of_a_list, a_piece, in_a_branch]
+)
 def test_writes_into_windows_that_hold_not_each_element_once_are_refused(
     write, tmp_path
 ):

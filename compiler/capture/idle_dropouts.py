@@ -1,0 +1,77 @@
+"""Let dropout outside of training hand on what it is given where that is written.
+
+Eager's dropout gives its input itself, so that a write reaches both; torch's functional
+form is a copy. In: a trace that still writes. Out: the same, in which what such a
+dropout gives is its input, wherever either is written afterwards. Elsewhere the copy
+stays, since a body of a branch or loop may not give what it is given.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+
+from kvc.compiler.capture.kept_layouts import memory_of, written_by
+
+_DROPOUTS = (torch.ops.aten.dropout.default, torch.ops.aten.dropout_.default)
+
+
+def hand_on(exported: ExportedProgram) -> None:
+    """Replace such dropouts by what they are given, in bodies too."""
+    for module in exported.graph_module.modules():
+        if isinstance(module, fx.GraphModule) and _hand_on(module.graph):
+            module.recompile()
+
+
+def _hand_on(graph: fx.Graph) -> bool:
+    idle = [node for node in graph.nodes if _is_idle(node)]
+    if not idle:
+        return False
+    last_writes = _last_writes(graph, idle)
+    order = {node: index for index, node in enumerate(graph.nodes)}
+    moved: dict[fx.Node, object] = {}
+    for node in idle:
+        given = node.args[0]
+        assert isinstance(given, fx.Node)
+        if last_writes.get(memory_of(node), -1) >= order[node]:
+            moved |= dict.fromkeys(node.users)
+            node.replace_all_uses_with(given)
+            graph.erase_node(node)
+    if moved:
+        _trace_again(graph, moved)
+    return bool(moved)
+
+
+def _is_idle(node: fx.Node) -> bool:
+    if node.target not in _DROPOUTS:
+        return False
+    _, p, train = node.args
+    return not train or p == 0
+
+
+def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
+    """Return where memory is written last, of what dropouts take and give as of one."""
+    one: dict[object, object] = {}
+    for node in idle:
+        source = memory_of(node.all_input_nodes[0])
+        one[memory_of(node)] = one.get(source, source)
+    found: dict[object, int] = {}
+    for index, node in enumerate(graph.nodes):
+        for memory in written_by(node):
+            found[one.get(memory, memory)] = index
+    return {memory: found[home] for memory, home in one.items() if home in found}
+
+
+def _trace_again(graph: fx.Graph, moved: dict[fx.Node, object]) -> None:
+    """Tell nodes that lie in other memory now, and all that is made of them, so."""
+    for node in graph.nodes:
+        if node not in moved or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        args, kwargs = fx.node.map_arg(  # type: ignore[misc]  # two of a pair
+            (node.args, node.kwargs), lambda each: each.meta.get("val")
+        )
+        value = node.target(*args, **kwargs)
+        if isinstance(value, Tensor):
+            node.meta["val"] = value
+            moved |= dict.fromkeys(node.users)
