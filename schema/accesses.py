@@ -24,14 +24,23 @@ _MODES: Final = {
 _AXIS: Final = {AccessMode.SLOTS: 3, AccessMode.APPEND: 2, AccessMode.REPLACE: 2}
 
 
-def accesses_of(graph: Graph, index: int, blocks: Blocks) -> tuple[Access, ...]:
-    """Return what an instruction writes over; its blocks say what they do."""
+def accesses_of(
+    graph: Graph, index: int, blocks: Blocks, roots: Sequence[int]
+) -> tuple[Access, ...]:
+    """Return what an instruction writes over; its blocks say what they do.
+
+    Args:
+        graph: the code that it is in.
+        index: of the instruction.
+        blocks: of the method.
+        roots: of the graph's values.
+    """
     step, found = graph.instructions[index], list[Access]()
     if OPS[step.op].aliasing is Aliasing.VIEW:
         return ()
     for result in step.results:
         if type(graph.values[result].storage) is Alias:
-            root = graph.root_of(result)
+            root = roots[result]
             if type(graph.values[root].storage) in (StateSlot, Caller):
                 found += _written(graph, step, result, root, blocks)
     return tuple(dict.fromkeys(reversed(found)))[::-1]
@@ -41,8 +50,10 @@ def with_accesses(
     graph: Graph, updates: Sequence[Update], blocks: Blocks
 ) -> tuple[Update, ...]:
     """Return the verdicts on a graph's writes with what these write over."""
+    roots = graph.roots()
     return tuple(
-        replace(u, accesses=accesses_of(graph, u.instruction, blocks)) for u in updates
+        replace(u, accesses=accesses_of(graph, u.instruction, blocks, roots))
+        for u in updates
     )
 
 

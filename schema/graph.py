@@ -133,3 +133,16 @@ class Graph:
         while isinstance(storage := self.values[value].storage, Alias):
             value = storage.base
         return value
+
+    def roots(self) -> list[int]:
+        """Return the root of each value: for many, in less time than one by one."""
+        found: list[int] = []
+        for value, one in enumerate(self.values):
+            storage = one.storage
+            if not isinstance(storage, Alias):
+                found.append(value)
+            elif storage.base < value:
+                found.append(found[storage.base])
+            else:
+                found.append(self.root_of(storage.base))
+        return found

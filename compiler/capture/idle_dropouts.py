@@ -6,10 +6,11 @@ dropout gives is its input, wherever either is written afterwards. Elsewhere the
 stays, since a body of a branch or loop may not give what it is given.
 """
 
+import operator
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch.export import ExportedProgram
 
 from kvc.compiler.capture.kept_layouts import memory_of, written_by
@@ -47,7 +48,7 @@ def _is_idle(node: fx.Node) -> bool:
     if node.target not in _DROPOUTS:
         return False
     _, p, train = node.args
-    return not train or p == 0
+    return train is False or bool(p == 0)
 
 
 def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
@@ -66,12 +67,11 @@ def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
 def _trace_again(graph: fx.Graph, moved: dict[fx.Node, object]) -> None:
     """Tell nodes that lie in other memory now, and all that is made of them, so."""
     for node in graph.nodes:
-        if node not in moved or not isinstance(node.target, torch._ops.OpOverload):
+        known = isinstance(node.target, torch._ops.OpOverload)
+        if node not in moved or not (known or node.target is operator.getitem):
             continue
-        args, kwargs = fx.node.map_arg(  # type: ignore[misc]  # two of a pair
+        args, kwargs = fx.node.map_arg(
             (node.args, node.kwargs), lambda each: each.meta.get("val")
         )
-        value = node.target(*args, **kwargs)
-        if isinstance(value, Tensor):
-            node.meta["val"] = value
-            moved |= dict.fromkeys(node.users)
+        node.meta["val"] = node.target(*args, **kwargs)
+        moved |= dict.fromkeys(node.users)

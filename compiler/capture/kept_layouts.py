@@ -31,7 +31,7 @@ _BY_LAYOUT = {
     _aten.view_as.default,
 }
 
-_CONVERSIONS = {getattr(_aten.to, name) for name in _aten.to.overloads()}
+_CONVERSIONS = {_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device, _aten.to.other}
 
 _REASON = (
     "it writes through a view of what {operator} gives, whose order in memory torch's "

@@ -236,7 +236,7 @@ _NAMES = {
     "sections": "into",
     "indices": "into",
 }
-# Of what a body calls as it is: tables are noted, and complex numbers replaced, outside.
+# What bodies call as it is: tables are noted, and complex numbers replaced, outside.
 _OUTSIDE = {functional.embedding, *FOURIER}
 _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     torch.split: _split,

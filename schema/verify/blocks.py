@@ -16,7 +16,7 @@ from kvc.schema.model import Block, Method, State, StateKind
 from kvc.schema.ops import CONTROL_OPS, OPS, RESHAPING_VIEWS, Aliasing
 from kvc.schema.types import TensorType
 from kvc.schema.verify.graphs import GraphChecker, Operands
-from kvc.schema.verify.limits import MAX_BLOCKS, Reporter, place
+from kvc.schema.verify.limits import MAX_BLOCKS, MAX_DEPTH, Reporter, place
 from kvc.schema.verify.methods import check_verdicts
 from kvc.schema.verify.values import Surroundings
 
@@ -59,11 +59,13 @@ class _Borders:
         self._where = around.where
         self._taken: set[int] = set()
         self._growth: list[dict[int, set[int]]] = []  # of each block: input -> axes
+        self._depths: list[int] = []  # of each block: how many lie within each other
 
     def check(self) -> None:
         """Check every control instruction; blocks come after what runs them."""
         count = len(self._method.blocks)
         self._growth = [{} for _ in range(count)]
+        self._depths = [1] * count
         for number in reversed(range(count)):
             graph = self._method.blocks[number].graph
             where = f"{self._where}, block {number}"
@@ -86,6 +88,7 @@ class _Borders:
                 control = read_control(step.op, step.arguments)
                 self._take(control, number, at)
                 self._check_step(graph, step, control, at)
+                self._deepen(control, number, at)
             if step.op in CONTROL_OPS or step.op == _APPEND:
                 for root, axis in self._axes_of(graph, step):
                     grown.setdefault(root, set()).add(axis)
@@ -96,6 +99,13 @@ class _Borders:
             what = f"memory of value {root} grows along {sorted(axes)}"
             self._report.require(fits, where, what)
         return grown
+
+    def _deepen(self, control: Control[object], number: int, at: str) -> None:
+        """Count how deep blocks lie within each other: what reads them is recursive."""
+        depth = max((self._depths[block] for block in control.blocks), default=0)
+        self._report.limit(f"{at}: the depth of blocks", depth, MAX_DEPTH)
+        if number >= 0:
+            self._depths[number] = max(self._depths[number], depth + 1)
 
     def _axes_of(self, graph: Graph, step: Instruction) -> Iterator[tuple[int, int]]:
         """Yield (root, axis) for the memory that an instruction makes longer."""
@@ -275,13 +285,14 @@ class _Step:
 
 def written_inputs(graph: Graph) -> set[int]:
     """Return the inputs of a block whose memory it writes."""
+    roots = graph.roots()
     return {
         root
         for step in graph.instructions
         if OPS[step.op].aliasing is not Aliasing.VIEW
         for value in step.results
         if isinstance(graph.values[value].storage, Alias)
-        and isinstance(graph.values[root := graph.root_of(value)].storage, Caller)
+        and isinstance(graph.values[root := roots[value]].storage, Caller)
     }
 
 

@@ -95,7 +95,7 @@ class CursorUses:
         Returns:
             All values that are fields of cursors, or after a start.
         """
-        fields = dict(lent)
+        fields, roots = dict(lent), graph.roots()
         for index, (step, reads) in enumerate(
             zip(graph.instructions, operands, strict=True)
         ):
@@ -104,7 +104,7 @@ class CursorUses:
                 fields[step.results[0]] = start
             plain = step.op not in CONTROL_OPS and step.op != AFTER
             unused = plain and held.keys().isdisjoint(reads)
-            if unused and not _written_over(graph, step, held):
+            if unused and not _written_over(graph, roots, step, held):
                 continue
             used = [value for value in reads if value in held]
             at = place(self._where, index, step)
@@ -245,10 +245,12 @@ class CursorUses:
         held.update(dict.fromkeys(step.results, made))
 
 
-def _written_over(graph: Graph, step: Instruction, held: Mapping[int, Held]) -> bool:
+def _written_over(
+    graph: Graph, roots: Sequence[int], step: Instruction, held: Mapping[int, Held]
+) -> bool:
     """Tell whether a result lies over a state, whatever the operands are."""
     for value in step.results:
-        if type(graph.values[value].storage) is Alias and graph.root_of(value) in held:
+        if type(graph.values[value].storage) is Alias and roots[value] in held:
             return True
     return False
 

@@ -18,6 +18,7 @@ MAX_TABLES: Final = 40_000
 MAX_METHODS: Final = 64
 MAX_VARIANTS: Final = 7  # beside the first recipe
 MAX_BLOCKS: Final = 10_000  # of a method
+MAX_DEPTH: Final = 64  # of blocks within each other
 MAX_BUCKETS: Final = 64  # of a symbol
 MAX_BUCKETS_TOGETHER: Final = MAX_BUCKETS**2  # of all symbols in a dim
 MAX_COMBINATIONS: Final = 1 << 16  # of sizes of a partition of fixed shapes

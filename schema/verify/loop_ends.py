@@ -195,8 +195,9 @@ class LoopEnds:
         """Return where one of several is, None where nothing says which is nearest."""
         if len(set(ways)) == 1:
             return ways[0]
+        common = set[int].intersection(*(set(way.loops) for way in ways))
         for way in ways:
-            shared = tuple(n for n in way.loops if all(n in w.loops for w in ways))
+            shared = tuple(n for n in way.loops if n in common)
             nearest = replace(way, loops=shared)
             if all(self._fits(_End((nearest,), "", ""), other) for other in ways):
                 return replace(nearest, loops=(*shared, self._new()))

@@ -123,8 +123,9 @@ def check_accesses(method: Method, report: Reporter) -> None:
     for number, block in enumerate(method.blocks):
         codes.append((f"{where}, block {number}", block.graph, block.updates))
     for place, graph, updates in reversed(codes):
+        roots = graph.roots()
         for update in updates:
-            found = accesses_of(graph, update.instruction, method.blocks)
+            found = accesses_of(graph, update.instruction, method.blocks, roots)
             if update.accesses != found:
                 what = f"instruction {update.instruction} makes other accesses: {found}"
                 report.fail(place, what)

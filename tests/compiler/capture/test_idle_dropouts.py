@@ -47,6 +47,14 @@ def of_another_order(x: Tensor) -> list[Tensor]:
     return [held * 1, (dropped * 2).reshape(-1)]
 
 
+def pieces(x: Tensor) -> list[Tensor]:
+    held = LINEAR(x)
+    one, other = DROP(held).chunk(2, 1)
+    one.reshape(-1)[3:] += 1
+    other.mul_(2)
+    return [held * 1, one * 1]
+
+
 def an_argument(x: Tensor) -> list[Tensor]:
     dropped = DROP(x)
     dropped.add_(1)
@@ -55,7 +63,14 @@ def an_argument(x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     "code",
-    [functions, views, written_before_it_is_read, of_another_order, an_argument],
+    [
+        functions,
+        views,
+        pieces,
+        written_before_it_is_read,
+        of_another_order,
+        an_argument,
+    ],
 )
 def test_writes_reach_what_it_is_given(code, tmp_path):
     found = outcome(Applied(code), (X,), {}, tmp_path / "a.kvc")

@@ -159,6 +159,14 @@ def test_a_method_has_so_many_blocks_at_the_most(monkeypatch):
         verify_program(WHOLE, "x")
 
 
+def test_blocks_lie_so_deep_within_each_other_at_the_most(monkeypatch):
+    monkeypatch.setattr(blocks, "MAX_DEPTH", 2)
+    verify_program(nested_program(), "x")
+    monkeypatch.setattr(blocks, "MAX_DEPTH", 1)
+    with pytest.raises(LimitExceeded, match="the depth of blocks is 2"):
+        verify_program(nested_program(), "x")
+
+
 def test_blocks_have_scratch_memory():
     space = results(LOOP)[-1]
     assert GRAPH.values[space].storage.nbytes > 0
