@@ -61,8 +61,8 @@ Written by `python tests/benchmarks/operators.py --page` with torch {torch}; do 
 torch tests its operators with samples, `op_db`. The first sample of each operator and of
 float32 and int64 is made a module, compiled by `fp32`, saved, loaded, run, and compared
 with eager: as it is (*plain*); *in place*, on a buffer, called twice; with a *dynamic*
-first size, at two sizes; and *strided*, with tensors that are not contiguous. Left out are
-samples that eager refuses, complex and sparse ones, those without a tensor, those that have
+first size, at two sizes; *strided*, with tensors that are not contiguous; and *in a branch*,
+the first of two of `torch.cond`, where it writes too if it has such a form. Left out are samples that eager refuses, complex and sparse ones, those without a tensor, those that have
 no such way, and operators whose results have no values. *Operators* are those with samples,
 *all equal* those of which none is anything else.
 

@@ -1,9 +1,10 @@
 """Hostile files beside a bundle: saved sessions, and data files.
 
 In: a bundle, the number of a case. Out: a `Verdict`. A session that is accepted is
-saved and restored once more, and both must go on alike. A bundle over a data file with
-another index, sealed again with right digests, must compute what the bundle itself
-does. Nothing but `KvcError` may come out.
+saved and restored once more, and both must go on alike; one that is as it was saved,
+like the session that it is of. A bundle over a data file with another index, sealed
+again with right digests, must compute what the bundle itself does, unless the bundle
+was made to agree with the index. Nothing but `KvcError` may come out.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from hostile_texts import Json
 from program_mutations import Mutator, mutate_bytes
 from sealing import parts, seal, seal_data
 
-from kvc.runtime import load
+from kvc.runtime import Program, Session, load
 from kvc.runtime.sessions.snapshot_files import DIGEST_NBYTES, LEAD
 from kvc.schema.codec import decode, decode_index, encode, encode_index
 from kvc.schema.container import split_bundle
@@ -35,8 +36,7 @@ class Sessions:
         self.name = f"session of {bundle.stem}"
         self._bundle = bundle
         saved = bundle.with_suffix(".session")
-        with load(bundle) as program, program.session() as session:
-            list(call_by_turns(program, session, random.Random(0), bundle))
+        with load(bundle) as program, self._begun(program) as session:
             session.save(saved)
         raw = saved.read_bytes()
         self._lead = raw[: LEAD.size]
@@ -54,16 +54,20 @@ class Sessions:
             states = mutate_bytes(states, dice)
         if dice.random() < 0.1:
             states = states[: dice.randrange(len(states) + 1)]
-        magic, version, _ = LEAD.unpack(self._lead)
-        raw = LEAD.pack(magic, version, len(text)) + text + states
+        raw = self._file(text, states)
         if dice.random() < 0.05:
             raw = mutate_bytes(raw, dice)
         return raw + hashlib.sha256(raw).digest()
 
+    def _file(self, text: bytes, states: bytes) -> bytes:
+        """Return a file without its digest."""
+        magic, version, _ = LEAD.unpack(self._lead)
+        return LEAD.pack(magic, version, len(text)) + text + states
+
     def try_case(self, number: int, folder: Path) -> Verdict:
         """Restore it, and save and restore it again."""
         path, again = folder / "case.session", folder / "again.session"
-        path.write_bytes(self.content(number))
+        path.write_bytes(content := self.content(number))
         try:
             with load(self._bundle) as program, program.restore(path) as first:
                 first.save(again)
@@ -72,11 +76,21 @@ class Sessions:
                         list(call_by_turns(program, each, random.Random(number), path))
                         for each in (first, second)
                     )
+                if content.startswith(self._file(self._json.unchanged, self._states)):
+                    with self._begun(program) as kept:
+                        dice = random.Random(number)
+                        two = list(call_by_turns(program, kept, dice, path))
         except KvcError as error:
             return refused(error, "a session")
         except Exception as error:
             return Verdict("escapes", f"{type(error).__name__}: {error}")
         return Verdict("same") if one == two else Verdict("differs", f"{one} | {two}")
+
+    def _begun(self, program: Program) -> Session:
+        """Return a session that has done what the saved one had."""
+        session = program.session()
+        list(call_by_turns(program, session, random.Random(0), self._bundle))
+        return session
 
 
 class DataFiles:
@@ -150,7 +164,7 @@ class DataFiles:
         except Exception as error:
             return Verdict("escapes", f"{type(error).__name__}: {error}")
         if agreed and index != self._index:
-            return Verdict("same", "computes with other data")
+            return Verdict("other data")
         for one, other in zip(found, results_of(self._bundle, number), strict=True):
             if one != other and not _RESULT.fullmatch(one):
                 return Verdict("refused", "a data file: in a call")

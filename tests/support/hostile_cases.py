@@ -33,7 +33,7 @@ _MAX_TURNS = 300
 _STRANGE = (-1, 2, 5, 100, 1 << 40, -(1 << 63))
 
 # Verdicts that are defects; the others are "same", "refused", "cannot be made", "too
-# large" and "equal to the seed".
+# large", "equal to the seed", and "other data" of what nothing can be compared with.
 FINDINGS = ("differs", "escapes", "stray write", "slow to load", "no plan apart")
 
 
