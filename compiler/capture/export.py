@@ -43,6 +43,7 @@ from kvc.compiler.capture.renormed import Bound, Place, bounds_of, noted_lookups
 from kvc.compiler.capture.shadow import Observed, shadowed_forward
 from kvc.compiler.capture.sizes_kept import work_once
 from kvc.compiler.capture.traced import Traced, traced_method
+from kvc.compiler.capture.views_by_size import check_views
 from kvc.compiler.capture.written_pieces import select_pieces
 from kvc.compiler.capture.written_windows import refuse_written_windows
 from kvc.compiler.identity import overlapping
@@ -252,6 +253,7 @@ def _trace(
         refuse_lost_updates(method.name, exported)
         refuse_written_windows(method.name, exported)
         bounds = bounds_of(method.name, exported, lookups)
+        check_views(method, inputs, exported)
         keep_layouts(method.name, exported)
         functional: ExportedProgram = exported.run_decompositions(decompositions())
         without_complex(method.name, functional)

@@ -204,7 +204,7 @@ def check_questions(
     Raises:
         CaptureError: the code takes another way for some declared size.
     """
-    dims = _symbols(method, arguments, exported)
+    dims = dims_of(method, arguments, exported)
     for question in questions:
         if question.inside:
             _check_inside(method, question, list(dims.values()))
@@ -212,7 +212,7 @@ def check_questions(
         symbols = sorted(question.expression.free_symbols & dims.keys(), key=str)
         if len(symbols) != len(question.expression.free_symbols):
             continue
-        for sizes in _samples([dims[symbol] for symbol in symbols]):
+        for sizes in samples([dims[symbol] for symbol in symbols]):
             pairs = dict(zip(symbols, sizes, strict=True))
             if bool(question.expression.subs(pairs).doit()) != question.answer:
                 raise _refused(method, question, {dims[s]: n for s, n in pairs.items()})
@@ -222,14 +222,14 @@ def _check_inside(method: Method, question: Question, dims: Sequence[Dim]) -> No
     """Check that an answer holds whichever Dim a body's size is."""
     symbols = sorted(question.expression.free_symbols, key=str)
     for chosen in itertools.product(dims, repeat=len(symbols)):
-        for sizes in _samples(chosen):
+        for sizes in samples(chosen):
             pairs = dict(zip(symbols, sizes, strict=True))
             if bool(question.expression.subs(pairs).doit()) != question.answer:
                 named = zip(chosen, sizes, strict=True)
                 raise _refused(method, question, dict(named))
 
 
-def _symbols(
+def dims_of(
     method: Method, arguments: Mapping[str, object], exported: ExportedProgram
 ) -> dict[sympy.Symbol, Dim]:
     """Return which Dim each of torch's symbols is."""
@@ -246,7 +246,7 @@ def _symbols(
     return found
 
 
-def _samples(dims: Sequence[Dim]) -> Iterator[tuple[int, ...]]:
+def samples(dims: Sequence[Dim]) -> Iterator[tuple[int, ...]]:
     """Yield sizes to try: all of one Dim's, both ends and small ones of several."""
     if len(dims) == 1 and dims[0].upper - dims[0].lower < _ALL:
         yield from ((n,) for n in range(dims[0].lower, dims[0].upper + 1))
