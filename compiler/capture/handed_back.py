@@ -62,10 +62,24 @@ def _writes_seen(
     lasting = {memory_of(node) for node in maybe_one if node.op == "placeholder"}
     memories = {memory_of(node) for node in maybe_one} - {None}
     for place, write in enumerate(later if len(memories) > 1 else ()):
+        if _changes_nothing(write, maybe_one):
+            continue
         for written in memories.intersection(written_by(write)):
             others = memories - {written}
             if others & lasting or others & {*_read_by(later[place + 1 :])}:
                 yield write
+
+
+def _changes_nothing(write: fx.Node, maybe_one: set[fx.Node]) -> bool:
+    """Tell whether a call copies one whole tensor into another that it may be."""
+    if write.target is not torch.ops.aten.copy_.default:
+        return False
+    into, given = write.args[:2]
+    if into not in maybe_one or given not in maybe_one:
+        return False
+    assert isinstance(into, fx.Node) and isinstance(given, fx.Node)
+    one, other = into.meta["val"], given.meta["val"]
+    return one.shape == other.shape and one.stride() == other.stride()
 
 
 def _read_by(nodes: Sequence[fx.Node]) -> Iterator[object]:

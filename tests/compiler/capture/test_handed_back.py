@@ -63,6 +63,13 @@ def in_a_branch(x: Tensor) -> Tensor:
     return torch.cond(P, body, lambda x: x * 2, (x,))
 
 
+def copied_back_in_part(x: Tensor) -> list[Tensor]:
+    held = x * 1
+    result = handed_back(held)
+    held[:2].copy_(result[1:])
+    return [result * 1]
+
+
 def of_two_results(x: Tensor) -> list[Tensor]:
     def body(x: Tensor) -> tuple[Tensor, Tensor]:
         held = x * 1
@@ -91,7 +98,7 @@ def of_a_scan(x: Tensor) -> list[Tensor]:
 
 REFUSED = [into_the_result, into_what_it_takes, into_an_argument, of_two_results]
 REFUSED += [through_a_dropout_before, from_branch_to_branch, from_within_a_branch]
-REFUSED += [in_a_branch, of_a_loop, of_a_scan]
+REFUSED += [copied_back_in_part, in_a_branch, of_a_loop, of_a_scan]
 
 
 @pytest.mark.parametrize("code", REFUSED)
@@ -121,7 +128,14 @@ def stacked(x: Tensor) -> list[Tensor]:
     return [held * 1, steps * 1, mapped * 1]
 
 
-@pytest.mark.parametrize("code", [nothing_else_is_read, made_in_the_body, stacked])
+def copied_back(x: Tensor) -> list[Tensor]:
+    held = x * 1
+    result = handed_back(held)
+    held.copy_(result)
+    return [held * 1, result * 1]
+
+
+@pytest.mark.parametrize("code", [copied_back, nothing_else_is_read, made_in_the_body, stacked])
 def test_other_writes_are_compiled(code, tmp_path):
     found = outcome(Applied(code), (X,), {}, tmp_path / "a.kvc")
     assert (found.kind, found.reason) == ("equal", "")
