@@ -13,7 +13,7 @@ from torch.nn import parameter
 
 from kvc.compiler.spec import Dim, Method, ModelSpec, StateSpec, tensors_of
 from kvc.schema.errors import CompileError
-from kvc.schema.verify.methods import ROLES, SINGLE_ROLES
+from kvc.schema.roles import ROLES, SINGLE_ROLES
 
 _WITHOUT_SHAPE: Final = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
 _DYNAMIC: Final = 'a mapping such as {"x": {1: Dim("seq", 1, 8)}}'

@@ -44,6 +44,7 @@ from kvc.compiler.capture.renormed import Bound, Place, bounds_of, noted_lookups
 from kvc.compiler.capture.shadow import Observed, shadowed_forward
 from kvc.compiler.capture.sizes_kept import work_once
 from kvc.compiler.capture.traced import Traced, traced_method
+from kvc.compiler.capture.written_pieces import select_pieces
 from kvc.compiler.capture.written_windows import refuse_written_windows
 from kvc.compiler.identity import overlapping
 from kvc.compiler.spec import Method, StateSpec, tensors_of
@@ -247,6 +248,7 @@ def _trace(
         check_questions(method, inputs, exported, [*asked, *asserted(exported)])
         pass_constants(exported)
         hand_on(exported)
+        select_pieces(exported)
         refuse_handed_back(method.name, exported)
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)

@@ -157,7 +157,7 @@ def _one(setting: int | Sequence[int]) -> int:
 
 
 def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor | None:
-    """Take windows that leave elements out by parts, since torch writes zeros there."""
+    """Take windows by parts; torch writes zeros beside them, and fixes sizes."""
     if not x.dim() or _size(x, dimension) is not None or not 0 < size <= step:
         return None
     dim, whole = dimension % x.dim(), x.shape[dimension]
@@ -165,7 +165,7 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor | None:
     if size == 1 and whole:
         every: Tensor = _aten.slice.Tensor(x, dim, 0, whole, step)
         return every.unsqueeze(-1)
-    if whole < size or count * step > whole or size * count == whole:
+    if whole < size or count * step > whole:
         return None
     parts: Tensor = x.narrow(dim, 0, count * step).unflatten(dim, (count, step))  # type: ignore[no-untyped-call]
     return parts.narrow(dim + 1, 0, size).movedim(dim + 1, -1)
@@ -263,6 +263,8 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     _aten.unsafe_chunk: _unsafe_chunk,
     _aten.unsafe_chunk.default: _unsafe_chunk,
     Tensor.unfold: _unfold,
+    _aten.unfold: _unfold,
+    _aten.unfold.default: _unfold,
     Tensor.contiguous: _contiguous,
     _aten.contiguous: _contiguous,
     _aten.contiguous.default: _contiguous,

@@ -250,6 +250,9 @@ def size_reader(
                 _check_static(method, dim, size)
                 continue
             symbol = size.node.expr
+            if symbol.is_number:  # by what came after the trace
+                _check_static(method, dim, int(symbol))
+                continue
             name = names[method.name, dim.name]
             found[symbol] = Symbol(name, dim.lower, dim.upper)
             limits = captured.exported.range_constraints[symbol]

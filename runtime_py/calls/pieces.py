@@ -18,7 +18,7 @@ from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.transactions import all_or_nothing
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.frozen import frozen
-from kvc.schema.types import bounds, evaluate
+from kvc.schema.types import TensorType, bounds, evaluate
 
 
 @frozen
@@ -220,12 +220,20 @@ def _takes_tokens(entry: Entry) -> bool:
 
 
 def _takes_alike(entry: Entry, other: Entry) -> bool:
-    """Tell whether two methods take tokens alone, in as many rows."""
+    """Tell whether two methods take tokens alone, of as many rows, and give alike."""
     if not (_takes_tokens(entry) and _takes_tokens(other)):
         return False
     if (entry.row_lengths is None) != (other.row_lengths is None):
         return False
+    if _given_types(entry) != _given_types(other):
+        return False
     return entry.signature.types[0].dims[0] == other.signature.types[0].dims[0]
+
+
+def _given_types(entry: Entry) -> list[TensorType]:
+    """Return the types of a method's results."""
+    graph = entry.method.graph
+    return [graph.values[value].type for value in graph.outputs]
 
 
 def _most(entry: Entry, longest: int) -> int:

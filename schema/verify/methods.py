@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvc.schema.accesses import accesses_of
-from kvc.schema.dtypes import DType
 from kvc.schema.graph import Graph, StateSlot
 from kvc.schema.model import Method, Program, StateKind, Update
+from kvc.schema.roles import LOGITS, ROLES, SINGLE_ROLES, TOKENS, has_signature
 from kvc.schema.types import symbols_in, symbols_of
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
@@ -18,8 +18,6 @@ from kvc.schema.verify.effects import effects
 from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.trees import check_call_tree, check_tree
 
-ROLES: Final = ("", "encode", "prefill", "decode", "prefill_all")
-SINGLE_ROLES: Final = ("encode", "decode", "prefill_all")  # one method has it, or none
 _COPYING: Final = frozenset({"aten::clone", "aten::copy", "kvc::replace"})
 
 
@@ -37,8 +35,7 @@ def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
         report.require(len(names) == len(inputs), where, "names and inputs differ")
         report.unique(list(names), f"{where}, inputs")
         _check_trees(method, len(inputs), where, report)
-        if method.role == "prefill_all":
-            _check_all_logits(method.graph, where, report)
+        _check_role(method, where, report)
         advanced = [one.cursor for one in method.advances]
         ascending = advanced == sorted(set(advanced))
         known = not advanced or advanced[-1] < len(program.cursors)
@@ -66,17 +63,16 @@ def check_told(method: Method, program: Program, report: Reporter) -> None:
     report.require(not missing, f"method {method.name!r}", what)
 
 
-def _check_all_logits(graph: Graph, where: str, report: Reporter) -> None:
-    """Check that there is a row of logits for each token, whatever their number."""
-    types = [graph.values[v].type for v in (*graph.inputs[:1], *graph.outputs)]
-    found = ", ".join(str(kind) for kind in types)
-    what = f"its tokens and logits are {found}, not int64 [a, b] and float32 [a, b, c]"
-    if len(types) != 2 or not graph.inputs:
-        report.fail(where, what)
-    tokens, logits = types
-    fits = (tokens.dtype, logits.dtype) == (DType.INT64, DType.FLOAT32)
-    fits = fits and (len(tokens.dims), len(logits.dims)) == (2, 3)
-    report.require(fits and logits.dims[:2] == tokens.dims, where, what)
+def _check_role(method: Method, where: str, report: Reporter) -> None:
+    """Check that a method takes and gives what its role promises."""
+    graph, role, tree = method.graph, method.role, method.output_tree
+    taken = [graph.values[v].type for v in graph.inputs]
+    given = [graph.values[v].type for v in graph.outputs]
+    if has_signature(role, taken, given, tree):
+        return
+    tokens, logits = (", ".join(map(str, kinds)) for kinds in (taken, given))
+    what = f"of the role {role} it takes ({tokens}) and gives ({logits}) as {tree}"
+    report.fail(where, f"{what}, not {TOKENS[role]} first and {LOGITS[role]}")
 
 
 def _check_trees(method: Method, inputs: int, where: str, report: Reporter) -> None:

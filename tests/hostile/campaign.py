@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter
@@ -187,7 +188,8 @@ def main() -> int:
     if options.case:
         name, number = options.case
         (seed,) = open_variants([name], options.folder)
-        print(seed.try_case(int(number), options.folder))
+        with tempfile.TemporaryDirectory() as folder:  # another run may write there
+            print(seed.try_case(int(number), Path(folder)))
         return 0
     if options.page:
         record = Record(options.folder)

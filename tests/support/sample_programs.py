@@ -102,7 +102,7 @@ class GraphBuilder:
         return Graph(values, tuple(inputs), tuple(outputs), steps, self.top, 0)
 
 
-def method(name: str, role: str, seq: "int | object") -> Method:
+def method(name: str, seq: "int | object") -> Method:
     """Write `seq` rows of a linear layer of the input into the cache, advance."""
     b = GraphBuilder()
     rows = TensorType(F32, (1, seq, 8))  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def method(name: str, role: str, seq: "int | object") -> Method:
     write, advance = effects(graph).updates
     made = Method(
         name,
-        role,
+        "",
         graph,
         names,
         input_tree,
@@ -233,7 +233,7 @@ def sample_program() -> Program:
             ),
         ),
         cursors=(Cursor("position", CursorKind.STATE, 1, 1, 16),),
-        methods=(method("prefill", "prefill", SEQ), method("decode", "decode", 1)),
+        methods=(method("prefill", SEQ), method("decode", 1)),
         delegates=(Delegate("sample", 0, 0, b"", (1,), MemoryKind.PLANNED, 256, 0),),
         metadata={"stop": "[2]", "name": '"sample"'},
     )

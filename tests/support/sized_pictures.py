@@ -88,14 +88,16 @@ def processor() -> Processor:
     return Processor(pictures, tokenizer)
 
 
-def model(name: str = "qwen2_5_vl") -> PreTrainedModel:
-    """Return the model."""
-    return build(*SIZED[name])
+def model(name: str = "qwen2_5_vl", layers: int = 2) -> PreTrainedModel:
+    """Return the model, with so many layers for the text."""
+    kind, settings = SIZED[name]
+    text = settings["text_config"] | {"num_hidden_layers": layers}
+    return build(kind, settings | {"text_config": text})
 
 
-def write_folder(path: Path, name: str = "qwen2_5_vl") -> Path:
+def write_folder(path: Path, name: str = "qwen2_5_vl", layers: int = 2) -> Path:
     """Write the folder; return it."""
-    model(name).save_pretrained(path)
+    model(name, layers).save_pretrained(path)
     whole = processor()
     whole.tokenizer.save_pretrained(path)
     whole.image_processor.save_pretrained(path)

@@ -95,8 +95,9 @@ def test_logits_of_every_architecture_are_those_of_the_model(name, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float16", pytest.param("int8", marks=RARELY)])
 def test_what_follows_tokens_stays_whole_beside_caches_of_another_dtype(
-    folder, tmp_path, dtype
+    tmp_path, dtype
 ):
+    folder = write_folder(tmp_path / "folder", layers=1)
     path, cache = tmp_path / "model.kvc", CacheConfig(CAPACITY, dtype=dtype)
     export_hf(folder, recipe="cpu_fp32", cache=cache, prefill_chunk=CHUNK).save(path)
     with load(path) as program, program.session() as session:

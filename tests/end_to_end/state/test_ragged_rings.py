@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ragged_models import (
+    BATCH,
     MOST,
     RING,
     VOCAB,
@@ -198,6 +199,32 @@ def test_without_a_role_a_row_cannot_be_parted(tmp_path: Path) -> None:
             session.prefill(TEXT[:, :40], np.array([1, LONGEST + 1, 0]))
         assert caught.value.facts["count"] == LONGEST + 1
         assert session.position.tolist() == [LONGEST, 2, 0]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_method_of_other_logits_takes_no_piece(tmp_path: Path, times: int) -> None:
+    class Wider(RaggedRings):
+        depth = 1
+
+        def decode(self, token: Tensor, active: Tensor) -> Tensor:
+            return super().decode(token, active).repeat(1, times)
+
+    prefill, decode = ragged_methods()
+    tokens = torch.ones(3, LONGEST, dtype=torch.int64)
+    sizes = {"tokens": {0: BATCH}, "lengths": {0: BATCH}}
+    whole = replace(prefill, args=(tokens, prefill.args[1]), dynamic=sizes)
+    specs = ragged_specs(rings=True)
+    with (
+        opened(Wider(), [whole, decode], tmp_path, states=specs) as program,
+        program.session(batch=3) as session,
+    ):
+        given = TEXT[:, : LONGEST + 1], np.array([LONGEST + 1, 2, LONGEST])
+        if times == 1:
+            assert session.prefill(*given).shape == (3, VOCAB)
+            return
+        with pytest.raises(CallTooLong):
+            session.prefill(*given)
+        assert session.position.tolist() == [0, 0, 0]
 
 
 def test_forks_and_saved_sessions_hold_rings_of_rows(

@@ -163,14 +163,13 @@ def test_a_method_without_role_or_without_tokens_has_no_input_of_tokens():
     assert tokens is not None
     assert (tokens.name, tokens.vocabulary) == ("tokens", VOCAB)
     assert find_tokens(replace(filling, role="")) is None
-    decode = sample_program().methods[1]
-    assert decode.role == "decode"
-    assert find_tokens(decode) is None
+    encode = replace(sample_program().methods[1], role="encode")
+    assert find_tokens(encode) is None
 
 
 def test_a_role_does_not_make_other_inputs_into_tokens(tmp_path):
     made, arrays = cache_program()
-    methods = (replace(made.methods[0], role="prefill"), *made.methods[1:])
+    methods = (replace(made.methods[0], role="encode"), *made.methods[1:])
     built = (replace(made, methods=methods), arrays)
     with load(write_bundle(tmp_path / "r.kvc", built)) as program:
         shape = (1, 1, 2, made.states[0].type.dims[-1])

@@ -16,7 +16,7 @@ from kvc.schema.verify import verify_program
 P, GROWING = sample_program(), growing_program()
 PREFILL, DECODE = P.methods
 GROW, RESTART = GROWING.methods
-I64 = DType.INT64
+I64, F32 = DType.INT64, DType.FLOAT32
 # Instructions of decode: 1 writes the cache in place, 6 copies over the position.
 IN_PLACE, COPIED = DECODE.updates
 
@@ -36,9 +36,8 @@ def refuse_decode(text, **changes):
     [
         ({"name": "decode"}, "twice"),
         ({"name": "a b\n"}, "printed"),
-        ({"role": "decode"}, r"several decode: \['prefill', 'decode'\]"),
         ({"role": "other"}, "role 'other'"),
-        ({"role": "prefill_all"}, r"its tokens and logits are float32\[1, seq, 8\]"),
+        ({"role": "prefill"}, r"takes \(float32\[1, seq, 8\]\) and gives"),
         ({"input_names": ()}, "names and inputs"),
         ({"input_names": ("",)}, "empty"),
         ({"input_tree": "["}, "method 'prefill'"),
@@ -54,14 +53,49 @@ def test_a_bad_method_is_refused(change, text):
     refuse(replace(P, methods=(replace(PREFILL, **change), DECODE)), text)
 
 
-def test_there_are_logits_for_each_token_of_a_role_that_gives_all():
+def with_role(role: str, taken: TensorType, given: TensorType, tree="0", several=False):
+    """Return a program of a method that ignores its tokens and gives ones."""
     b = Builder()
-    tokens = b.scratch(TensorType(I64, (1, SEQ)))
-    logits = b.scratch(TensorType(DType.FLOAT32, (1, 1, 8)))
-    b.step("aten::full", ((1, 1, 8), 0.0, DType.FLOAT32), logits)
-    made = b.method("all", {"tokens": tokens}, [logits], role="prefill_all")
-    whole, _ = program([made], symbols=[SYMBOLS["seq"]])
-    refuse(whole, r"its tokens and logits are int64\[1, seq\], float32\[1, 1, 8\]")
+    tokens, logits = b.scratch(taken), b.scratch(given)
+    b.step("aten::full", (given.dims, 1.0, given.dtype), logits)
+    made = b.method("all", {"tokens": tokens}, [logits], role=role)
+    methods = [replace(made, output_tree=tree)]
+    if several:
+        methods += [replace(made, name="more")]
+    return program(methods, symbols=[SYMBOLS["seq"]])[0]
+
+
+SIGNATURES = {
+    "prefill": ((1, SEQ), (1, 8)),
+    "decode": ((1, 1), (1, 8)),
+    "prefill_all": ((1, SEQ), (1, SEQ, 8)),
+}
+
+
+@pytest.mark.parametrize("role", SIGNATURES)
+def test_a_role_promises_tokens_in_and_logits_out(role):
+    taken, given = SIGNATURES[role]
+    tokens, logits = TensorType(I64, taken), TensorType(F32, given)
+    verify_program(with_role(role, tokens, logits), "m.kvc")
+    for other in (TensorType(DType.INT32, taken), TensorType(I64, (SEQ, *taken))):
+        refuse(with_role(role, other, logits), f"of the role {role} it takes")
+    for shape in ((2, *given[1:]), given[:-1], (*given, 1)):
+        wrong = TensorType(F32, shape)
+        refuse(with_role(role, tokens, wrong), f"of the role {role} it takes")
+    wrong = TensorType(DType.FLOAT16, given)
+    refuse(with_role(role, tokens, wrong), f"of the role {role} it takes")
+    nested = with_role(role, tokens, logits, tree='{"list":[0]}')
+    refuse(nested, f"of the role {role} it takes")
+
+
+def test_a_decode_takes_one_token():
+    several = with_role("decode", TensorType(I64, (1, SEQ)), TensorType(F32, (1, 8)))
+    refuse(several, "of the role decode it takes")
+
+
+def test_one_method_has_the_role_decode():
+    tokens, logits = TensorType(I64, (1, 1)), TensorType(F32, (1, 8))
+    refuse(with_role("decode", tokens, logits, several=True), "several decode: .*more")
 
 
 def test_a_method_declares_what_it_does_through_new_ops():

@@ -199,7 +199,7 @@ def test_a_metadata_key_must_be_printable():
 
 
 def test_too_many_methods_are_refused():
-    methods = tuple(replace(DECODE, name=f"m{i}", role="") for i in range(65))
+    methods = tuple(replace(DECODE, name=f"m{i}") for i in range(65))
     refuse(replace(P, methods=methods, delegates=()), "limit of 64", LimitExceeded)
 
 

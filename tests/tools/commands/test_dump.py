@@ -17,7 +17,7 @@ from kvc.tools.reports.delegates import DelegateReport, delegate_lines
 def test_the_overview_answers_at_a_glance(kvc, sample):
     text = kvc("dump", sample).stdout
     for line in (
-        "  decode(x: float32[1, 1, 8]) -> float32[1], float32[1, 1, 8]   role decode",
+        "  decode(x: float32[1, 1, 8]) -> float32[1], float32[1, 1, 8]",
         "      1 <= seq <= 8",
         "  cache     float32[1, 16, 8]  linear   512 B  prefill rw, decode rw",
         "  position: counted by the state position; at most 16 tokens",
@@ -27,6 +27,12 @@ def test_the_overview_answers_at_a_glance(kvc, sample):
         "  296 B stored once; 584 B if methods kept their own",
     ):
         assert line in text.splitlines(), line
+
+
+def test_the_overview_tells_roles(kvc, tiny):
+    lines = kvc("dump", tiny).stdout.splitlines()
+    told = [line.rsplit("   ", 1)[1] for line in lines if "   role " in line]
+    assert told == ["role prefill", "role decode"]
 
 
 def test_the_overview_fits_a_terminal(kvc, sample, monkeypatch):
