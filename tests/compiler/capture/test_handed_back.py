@@ -135,7 +135,9 @@ def copied_back(x: Tensor) -> list[Tensor]:
     return [held * 1, result * 1]
 
 
-@pytest.mark.parametrize("code", [copied_back, nothing_else_is_read, made_in_the_body, stacked])
+@pytest.mark.parametrize(
+    "code", [copied_back, nothing_else_is_read, made_in_the_body, stacked]
+)
 def test_other_writes_are_compiled(code, tmp_path):
     found = outcome(Applied(code), (X,), {}, tmp_path / "a.kvc")
     assert (found.kind, found.reason) == ("equal", "")
