@@ -77,7 +77,8 @@ def _changes_nothing(write: fx.Node, maybe_one: set[fx.Node]) -> bool:
     into, given = write.args[:2]
     if into not in maybe_one or given not in maybe_one:
         return False
-    assert isinstance(into, fx.Node) and isinstance(given, fx.Node)
+    assert isinstance(into, fx.Node)
+    assert isinstance(given, fx.Node)
     one, other = into.meta["val"], given.meta["val"]
     return one.shape == other.shape and one.stride() == other.stride()
 

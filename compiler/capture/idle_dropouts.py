@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from kvc.compiler.capture.kept_layouts import memory_of, written_by
+from kvc.compiler.capture.kept_layouts import is_by_layout, memory_of, written_by
 
 _aten = torch.ops.aten
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -58,15 +58,23 @@ def is_idle(node: fx.Node) -> bool:
 
 
 def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
-    """Return where memory is written last, of what dropouts take and give as of one."""
+    """Return where memory is written last, of what dropouts take and give as of one.
+
+    Writes into a copy that might be a view of it, by how it lies, count as well.
+    """
     one: dict[object, object] = {}
     for node in idle:
         source = memory_of(node.all_input_nodes[0])
         one[memory_of(node)] = one.get(source, source)
     found: dict[object, int] = {}
+    seen: dict[object, object] = {}
     for index, node in enumerate(graph.nodes):
+        if is_by_layout(node):
+            source = memory_of(node.all_input_nodes[0])
+            seen[memory_of(node)] = seen.get(source, one.get(source, source))
         for memory in written_by(node):
-            found[one.get(memory, memory)] = index
+            home = one.get(memory, memory)
+            found[home] = found[seen.get(memory, home)] = index
     return {memory: found[home] for memory, home in one.items() if home in found}
 
 

@@ -70,7 +70,7 @@ def _orders(
 ) -> Mapping[fx.Node, Order]:
     """Return what is to be copied, and in which order of its axes."""
     written = {memory for node in nodes for memory in written_by(node)} - {None}
-    seen = {memory_of(node) for node in nodes if _is_by_layout(node)} & written
+    seen = {memory_of(node) for node in nodes if is_by_layout(node)} & written
     wrong = wrong_in_trace([made[memory] for memory in _sources(nodes, written)])
     orders: dict[fx.Node, Order] = {}
     undecided = {*wrong}  # and what is a view or a copy only by the order of these
@@ -78,7 +78,7 @@ def _orders(
         memory = memory_of(node)
         if memory is None or made[memory] is not node:
             continue
-        by_layout = _is_by_layout(node)
+        by_layout = is_by_layout(node)
         if by_layout and made.get(memory_of(node.all_input_nodes[0])) in undecided:
             undecided.add(node)
         elif node in wrong:
@@ -88,7 +88,7 @@ def _orders(
     return orders
 
 
-def _is_by_layout(node: fx.Node) -> bool:
+def is_by_layout(node: fx.Node) -> bool:
     """Tell whether a call gives a view of some layouts, and a copy of others."""
     told = (*node.args, *node.kwargs.values())
     in_order = any(isinstance(each, torch.memory_format) for each in told)
@@ -110,7 +110,7 @@ def _sources(nodes: Sequence[fx.Node], written: Container[object]) -> list[objec
     """Return the memory of what is seen by its layout, if it or that is written."""
     found: dict[object, None] = {}
     for node in nodes:
-        if _is_by_layout(node):
+        if is_by_layout(node):
             source = memory_of(node.all_input_nodes[0])
             if source is not None and (source in written or memory_of(node) in written):
                 found[source] = None

@@ -71,6 +71,13 @@ def a_place_by_what_is_written(x: Tensor) -> Tensor:
     return held * 1
 
 
+def a_copy_as_it_lies_apart(x: Tensor) -> list[Tensor]:
+    dropped = DROP(x.transpose(1, 3)[:, 1:4])
+    copied = dropped.reshape(-1)
+    copied.add_(1)
+    return [x * 1, copied, dropped * 1]
+
+
 def in_a_branch(x: Tensor) -> Tensor:
     held = LINEAR(x)
     dropped = DROP(held)
@@ -105,6 +112,7 @@ def twice_from_a_branch(x: Tensor) -> list[Tensor]:
     "code",
     [
         a_place_by_what_is_written,
+        a_copy_as_it_lies_apart,
         in_a_branch,
         in_a_loop,
         twice_from_a_branch,
