@@ -80,7 +80,8 @@ def _changes_nothing(write: fx.Node, maybe_one: set[fx.Node]) -> bool:
     assert isinstance(into, fx.Node)
     assert isinstance(given, fx.Node)
     one, other = into.meta["val"], given.meta["val"]
-    return one.shape == other.shape and one.stride() == other.stride()
+    alike: bool = one.shape == other.shape and one.stride() == other.stride()
+    return alike
 
 
 def _read_by(nodes: Sequence[fx.Node]) -> Iterator[object]:
