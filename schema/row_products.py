@@ -38,11 +38,12 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
         return {}
     readers: dict[int, set[int]] = defaultdict(set)
     until: dict[int, int] = {}
+    roots = graph.roots()
     for index, instruction in enumerate(graph.instructions):
         for value in values_in(instruction.arguments):
             readers[value].add(index)
-            until[graph.root_of(value)] = index
-    until |= {graph.root_of(value): len(graph.instructions) for value in graph.outputs}
+            until[roots[value]] = index
+    until |= {roots[value]: len(graph.instructions) for value in graph.outputs}
     groups = {}
     for index in quantizing:
         results = graph.instructions[index].results

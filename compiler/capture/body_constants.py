@@ -110,12 +110,12 @@ def _added_input(graph: fx.Graph, name: str) -> fx.Node:
 
 
 def _fake(tensor: Tensor, module: fx.GraphModule) -> Tensor:
-    """Return a tensor as a trace sees it."""
+    """Return a tensor as a trace sees it, in other memory than what is made of it."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, FakeTensor):
-            return value.fake_mode.from_tensor(tensor, static_shapes=True)
-    return FakeTensorMode().from_tensor(tensor, static_shapes=True)
+            return value.fake_mode.from_tensor(tensor, static_shapes=True).clone()
+    return FakeTensorMode().from_tensor(tensor, static_shapes=True).clone()
 
 
 def _unused(taken: set[str]) -> str:

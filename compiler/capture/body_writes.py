@@ -15,6 +15,8 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from kvc.compiler.capture.failures import place_of_failure
+from kvc.compiler.capture.guard import written_arguments
+from kvc.compiler.capture.kept_layouts import CONVERSIONS, memory_of
 from kvc.compiler.capture.sources import source_of
 from kvc.schema.errors import CaptureError
 
@@ -91,25 +93,53 @@ def bodies_of(module: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]
 def _writes(
     body: fx.GraphModule, names: dict[fx.Node, str]
 ) -> Iterator[tuple[fx.Node, str]]:
+    inputs = {memory_of(node): node for node in names}
+    inputs.pop(None, None)
     for node in body.graph.nodes:
-        target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not node.args:
-            continue
-        first = target._schema.arguments[0].alias_info
-        if first is not None and first.is_write:
-            *_, root = views_of(node.args[0])
-            if root.op == "placeholder":
-                yield node, names.get(root, "")
+        for into in _written(node):
+            *_, root = views_of(into)
+            known = root if root in names else inputs.get(memory_of(into))
+            if known is not None:
+                yield node, names[known]
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """Return what a call writes into, `out=` and items of lists as well."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    found: list[object] = []
+    for into in written_arguments(node.target, node.args, node.kwargs):
+        found += into if isinstance(into, Sequence) else [into]
+    return [one for one in found if isinstance(one, fx.Node)]
 
 
 def views_of(node: object) -> Iterator[fx.Node]:
     """Yield a node, what it is a view of, and so on."""
     while isinstance(node, fx.Node):
         yield node
-        if node.target is not operator.getitem:  # of the views that split gives
-            if not isinstance(node.target, torch._ops.OpOverload):
-                return
-            returned = node.target._schema.returns
-            if not returned or returned[0].alias_info is None or not node.args:
-                return
-        node = node.args[0]
+        if node.target is operator.getitem:  # of the views that split gives
+            node = node.args[0]
+        elif isinstance(node.target, torch._ops.OpOverload):
+            node = _seen_through(node, node.target._schema)
+        else:
+            return
+
+
+def _seen_through(node: fx.Node, schema: torch.FunctionSchema) -> object:
+    """Return the argument that a call gives or views, None where it gives none."""
+    if not schema.returns or (view := schema.returns[0].alias_info) is None:
+        return None
+    for place, argument in enumerate(schema.arguments):
+        of = argument.alias_info
+        listed = not view.before_set  # as of the views that split gives
+        if of is not None and (listed or of.before_set == view.before_set):
+            given = [*node.args[place : place + 1], node.kwargs.get(argument.name)][0]
+            return None if _is_converted(node, given) else given
+    return None
+
+
+def _is_converted(node: fx.Node, given: object) -> bool:
+    """Tell whether a call makes another tensor, of another dtype."""
+    if node.target not in CONVERSIONS or not isinstance(given, fx.Node):
+        return False
+    return node.meta["val"].dtype is not given.meta["val"].dtype

@@ -25,6 +25,7 @@ from kvc.compiler.capture.decompositions import decompositions
 from kvc.compiler.capture.failures import place_of_failure, words_of
 from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
 from kvc.compiler.capture.guard import unseen
+from kvc.compiler.capture.handed_back import refuse_handed_back
 from kvc.compiler.capture.idle_dropouts import hand_on
 from kvc.compiler.capture.interrupts import raise_interrupt
 from kvc.compiler.capture.kept_layouts import keep_layouts
@@ -249,6 +250,7 @@ def _trace(
         pass_constants(exported)
         hand_on(exported)
         select_pieces(exported)
+        refuse_handed_back(method.name, exported)
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)
         refuse_written_windows(method.name, exported)

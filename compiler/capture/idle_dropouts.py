@@ -3,30 +3,35 @@
 Eager's dropout gives its input itself, so that a write reaches both; torch's functional
 form is a copy. In: a trace that still writes. Out: the same, in which what such a
 dropout gives is its input, wherever either is written afterwards. Elsewhere the copy
-stays, since a body of a branch or loop may not give what it is given.
+stays, since a body of a branch or loop may not give what it is given; nor may it take
+or give one tensor twice, so that such are copied there.
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from kvc.compiler.capture.kept_layouts import memory_of, written_by
+from kvc.compiler.capture.kept_layouts import is_by_layout, memory_of, written_by
 
-_DROPOUTS = (torch.ops.aten.dropout.default, torch.ops.aten.dropout_.default)
+_aten = torch.ops.aten
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+_DROPOUTS = (_aten.dropout.default, _aten.dropout_.default)
 
 
 def hand_on(exported: ExportedProgram) -> None:
     """Replace such dropouts by what they are given, in bodies too."""
-    for module in exported.graph_module.modules():
+    root = exported.graph_module
+    for module in root.modules():
         if isinstance(module, fx.GraphModule) and _hand_on(module.graph):
+            _keep_apart(module.graph, is_body=module is not root)
             module.recompile()
 
 
 def _hand_on(graph: fx.Graph) -> bool:
-    idle = [node for node in graph.nodes if _is_idle(node)]
+    idle = [node for node in graph.nodes if is_idle(node)]
     if not idle:
         return False
     last_writes = _last_writes(graph, idle)
@@ -44,7 +49,8 @@ def _hand_on(graph: fx.Graph) -> bool:
     return bool(moved)
 
 
-def _is_idle(node: fx.Node) -> bool:
+def is_idle(node: fx.Node) -> bool:
+    """Tell whether a call is a dropout that drops nothing."""
     if node.target not in _DROPOUTS:
         return False
     _, p, train = node.args
@@ -52,15 +58,23 @@ def _is_idle(node: fx.Node) -> bool:
 
 
 def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
-    """Return where memory is written last, of what dropouts take and give as of one."""
+    """Return where memory is written last, of what dropouts take and give as of one.
+
+    Writes into a copy that might be a view of it, by how it lies, count as well.
+    """
     one: dict[object, object] = {}
     for node in idle:
         source = memory_of(node.all_input_nodes[0])
         one[memory_of(node)] = one.get(source, source)
     found: dict[object, int] = {}
+    seen: dict[object, object] = {}
     for index, node in enumerate(graph.nodes):
+        if is_by_layout(node):
+            source = memory_of(node.all_input_nodes[0])
+            seen[memory_of(node)] = seen.get(source, one.get(source, source))
         for memory in written_by(node):
-            found[one.get(memory, memory)] = index
+            home = one.get(memory, memory)
+            found[home] = found[seen.get(memory, home)] = index
     return {memory: found[home] for memory, home in one.items() if home in found}
 
 
@@ -70,8 +84,35 @@ def _trace_again(graph: fx.Graph, moved: dict[fx.Node, object]) -> None:
         known = isinstance(node.target, torch._ops.OpOverload)
         if node not in moved or not (known or node.target is operator.getitem):
             continue
+        if isinstance(node.meta.get("val"), _NUMBERS):
+            continue  # torch would take what item() gives for another number
         args, kwargs = fx.node.map_arg(
             (node.args, node.kwargs), lambda each: each.meta.get("val")
         )
         node.meta["val"] = node.target(*args, **kwargs)
         moved |= dict.fromkeys(node.users)
+
+
+def _keep_apart(graph: fx.Graph, is_body: bool) -> None:
+    """Copy what branches and loops take, or bodies give, that is in one memory."""
+    for node in graph.nodes:
+        runs_bodies = isinstance(node.target, torch._ops.HigherOrderOperator)
+        if runs_bodies or (is_body and node.op == "output"):
+            node.args = fx.node.map_arg(node.args, _apart(node))
+
+
+def _apart(node: fx.Node) -> Callable[[fx.Node], fx.Node]:
+    """Return what copies a tensor before a node, if it is in memory that has come."""
+    come = set[object]()
+
+    def apart(given: fx.Node) -> fx.Node:
+        memory = memory_of(given)
+        if memory is None or memory not in come:
+            come.add(memory)
+            return given
+        with node.graph.inserting_before(node):
+            copied = node.graph.call_function(_aten.clone.default, (given,))
+        copied.meta |= {**given.meta, "val": given.meta["val"].clone()}
+        return copied
+
+    return apart

@@ -31,7 +31,7 @@ _BY_LAYOUT = {
     _aten.view_as.default,
 }
 
-_CONVERSIONS = {_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device, _aten.to.other}
+CONVERSIONS = {_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device, _aten.to.other}
 
 _REASON = (
     "it writes through a view of what {operator} gives, whose order in memory torch's "
@@ -92,7 +92,7 @@ def is_by_layout(node: fx.Node) -> bool:
     """Tell whether a call gives a view of some layouts, and a copy of others."""
     told = (*node.args, *node.kwargs.values())
     in_order = any(isinstance(each, torch.memory_format) for each in told)
-    return node.target in _BY_LAYOUT or (node.target in _CONVERSIONS and in_order)
+    return node.target in _BY_LAYOUT or (node.target in CONVERSIONS and in_order)
 
 
 def _is_made_in_order(node: fx.Node) -> bool:

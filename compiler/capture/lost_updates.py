@@ -33,13 +33,16 @@ _IN_BODY = (
 
 @contextmanager
 def unused_kept() -> Iterator[None]:
-    """Let torch keep updates that nothing uses, and checks without a message.
+    """Let torch keep what nothing uses, but that does something.
 
-    It would drop such updates from bodies, and such checks anywhere.
+    It would drop updates and norms in training from bodies, and checks without a
+    message anywhere.
     """
     kept = fx_node._side_effectful_functions
     update, check = torch.ops.kvc.cache_update, torch.ops.aten._assert_async.default
-    added = [one for one in (update, update.default, check) if one not in kept]
+    norms = torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default
+    every = update, update.default, check, *norms
+    added = [one for one in every if one not in kept]
     kept.update(added)
     try:
         yield

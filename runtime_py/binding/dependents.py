@@ -142,7 +142,7 @@ class _Search:
 
     def _resized(self) -> tuple[tuple[Dims, tuple[tuple[int, int], ...]], ...]:
         """Return the values that change without an instruction that makes them."""
-        graph = self._graph
+        graph, roots = self._graph, self._graph.roots()
         over = {v for v in self._values if self._aliased(v)}
         for instruction in graph.instructions:
             if instruction.op in _PLACED:
@@ -150,7 +150,7 @@ class _Search:
         by_dims: dict[Dims, list[tuple[int, int]]] = {}
         for value in sorted(self._values - over):
             dims = graph.values[value].type.dims
-            by_dims.setdefault(dims, []).append((value, graph.root_of(value)))
+            by_dims.setdefault(dims, []).append((value, roots[value]))
         return tuple((dims, tuple(values)) for dims, values in by_dims.items())
 
     def _aliased(self, value: int) -> bool:

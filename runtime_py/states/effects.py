@@ -103,9 +103,9 @@ def _growth(accesses: Sequence[Access]) -> Growth | None:
 
 def _borrowed(method: Method, accesses: dict[int, list[Access]]) -> Iterator[Borrowed]:
     """Yield the inputs in the caller's arrays."""
-    graph = method.graph
+    graph, roots = method.graph, method.graph.roots()
     newest = {
-        graph.root_of(v): v
+        roots[v]: v
         for u in method.updates
         for v in graph.instructions[u.instruction].results
     }

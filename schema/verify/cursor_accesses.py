@@ -5,7 +5,7 @@ states that it uses. Out: the same after it, or `BadProgram`. `cursor_uses.py` g
 through the code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from kvc.schema.frozen import frozen
@@ -155,6 +155,7 @@ class CursorAccesses:
     def read(
         self,
         graph: Graph,
+        roots: Sequence[int],
         step: Instruction,
         held: dict[int, Held],
         used: list[int],
@@ -167,7 +168,7 @@ class CursorAccesses:
         """
         rings = [v for v in used if held[v].state in self._widest]
         for result in step.results:
-            root = graph.root_of(result)
+            root = roots[result]
             if isinstance(graph.values[result].storage, Alias) and root in held:
                 self.refuse_windows([held[root].state], f"{step.op} over", at)
                 held[result] = held[root]

@@ -117,7 +117,7 @@ class CursorUses:
             elif step.op == _UPDATE and first_operand(step) in held:
                 self._accesses.write(graph, step, held, used, fields, at)
             else:
-                self._accesses.read(graph, step, held, used, fields, at)
+                self._accesses.read(graph, roots, step, held, used, fields, at)
         return fields
 
     def _after(self, step: Instruction, fields: Fields, at: str) -> After:

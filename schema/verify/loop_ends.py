@@ -220,11 +220,12 @@ def _and_loops(end: After) -> str:
 def _last_value(graph: Graph, state: int) -> int:
     """Return the value that all of a state holds at the end, -1 where parts differ."""
     whole = {i for i, v in enumerate(graph.values) if v.storage == StateSlot(state)}
-    roots, last = set(whole), -1
+    roots, last = graph.roots(), -1
+    own = set(whole)
     for step in graph.instructions:
         for result in step.results:
             storage = graph.values[result].storage
-            if graph.root_of(result) not in roots or not isinstance(storage, Alias):
+            if roots[result] not in own or not isinstance(storage, Alias):
                 continue
             if OPS[step.op].aliasing is not Aliasing.VIEW:
                 last = result if storage.base in whole else -1

@@ -4,12 +4,14 @@ import inspect
 
 import pytest
 import torch
+from module_outcomes import Applied, outcome
 from torch import Tensor, nn
 from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.scan import scan
+from torch.nn import functional
 
 from kvc.compiler import Method, compile_program
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import CaptureError, CompileError
 
 P, X, START = torch.tensor(True), torch.ones(3, 4), torch.tensor(0)
 
@@ -101,6 +103,56 @@ def test_a_body_that_writes_outside_is_refused(name: str) -> None:
     assert error.facts["place"].endswith(f"test_body_writes:{marked_line(name)}")
 
 
+def given_out(x: Tensor) -> None:
+    torch.add(x, 1, out=x)
+
+
+def given_out_of_a_part(x: Tensor) -> None:
+    torch.cumsum(x[0], 0, out=x[0])
+
+
+def a_list(x: Tensor) -> None:
+    torch._foreach_add_([x], 1.0)
+
+
+def what_a_conversion_gives_itself(x: Tensor) -> None:
+    x.type_as(x).add_(1)
+
+
+def what_a_dropout_gives_itself(x: Tensor) -> None:
+    functional.alpha_dropout(x, training=False).add_(1)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        given_out,
+        given_out_of_a_part,
+        a_list,
+        what_a_conversion_gives_itself,
+        what_a_dropout_gives_itself,
+    ],
+)
+def test_however_a_body_writes_it_is_refused(write):
+    def yes(x: Tensor) -> Tensor:
+        write(x)
+        return x * 2
+
+    module = Applied(lambda x: torch.cond(P, yes, lambda x: x + 1, (x,)) + x)
+    with pytest.raises(CaptureError, match="changes something that is made outside"):
+        compile_program(module, [Method("forward", args=(X,))])
+
+
+def test_statistics_that_a_body_writes_are_not_lost():
+    def yes(x: Tensor) -> Tensor:
+        functional.batch_norm(x * 2, x[0], x[1], training=True)
+        return x * 2
+
+    module = Applied(lambda x: torch.cond(P, yes, lambda x: x + 1, (x,)) + x)
+    with pytest.raises(CompileError, match="training mode"):
+        compile_program(module, [Method("forward", args=(X,))])
+
+
 class Local(nn.Module):
     """A body may change what it has made."""
 
@@ -122,6 +174,18 @@ class Unlike(nn.Module):
 
     def forward(self, p: Tensor, x: Tensor) -> Tensor:
         return torch.cond(p, lambda x: x.t().clone(), lambda x: x.t() @ x, (x,))
+
+
+def test_a_body_may_write_into_what_it_has_converted(tmp_path):
+    def yes(x: Tensor) -> Tensor:
+        wide = x.double()
+        wide += 1
+        torch.mul(wide, x, out=wide).add_(2)
+        return wide.to(torch.float32)
+
+    module = Applied(lambda x: torch.cond(P, yes, lambda x: x + 1, (x,)) + x)
+    found = outcome(module, (X,), {}, tmp_path / "a.kvc")
+    assert (found.kind, found.reason) == ("equal", "")
 
 
 def test_results_that_lie_in_memory_in_another_order_are_explained():

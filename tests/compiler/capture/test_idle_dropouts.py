@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from kvc.compiler import Method
 
+P = torch.tensor(True)
 X = torch.arange(24.0).sin().reshape(1, 2, 2, 6)
 DROP = nn.Dropout().eval()
 TWICE = nn.Sequential(nn.Dropout(), nn.Dropout()).eval()
@@ -61,9 +62,60 @@ def an_argument(x: Tensor) -> list[Tensor]:
     return [x * 2, dropped * 1]
 
 
+def a_place_by_what_is_written(x: Tensor) -> Tensor:
+    held = LINEAR(x)
+    dropped = DROP(held)
+    dropped.add_(1)
+    start = (dropped[0, 0, 0, 0] > 0).long()
+    dropped.narrow(3, start, 3).mul_(2)
+    return held * 1
+
+
+def a_copy_as_it_lies_apart(x: Tensor) -> list[Tensor]:
+    dropped = DROP(x.transpose(1, 3)[:, 1:4])
+    copied = dropped.reshape(-1)
+    copied.add_(1)
+    return [x * 1, copied, dropped * 1]
+
+
+def in_a_branch(x: Tensor) -> Tensor:
+    held = LINEAR(x)
+    dropped = DROP(held)
+    held.add_(1)
+    both = (held, dropped[0])
+    return torch.cond(P, lambda a, b: a + b, lambda a, b: a * b, both)
+
+
+def in_a_loop(x: Tensor) -> list[Tensor]:
+    held = LINEAR(x)
+    dropped = DROP(held)
+    held.add_(1)
+    count = torch.zeros((), dtype=torch.int64)
+    return torch.while_loop(
+        lambda i, a, b: i < 3,
+        lambda i, a, b: (i + 1, a + b, b * 2),
+        (count, held, dropped),
+    )
+
+
+def twice_from_a_branch(x: Tensor) -> list[Tensor]:
+    def body(x: Tensor) -> tuple[Tensor, Tensor]:
+        held = LINEAR(x)
+        dropped = DROP(held)
+        held.add_(1)
+        return held, dropped
+
+    return torch.cond(P, body, lambda x: (x * 1, x * 2), (x,))
+
+
 @pytest.mark.parametrize(
     "code",
     [
+        a_place_by_what_is_written,
+        a_copy_as_it_lies_apart,
+        in_a_branch,
+        in_a_loop,
+        twice_from_a_branch,
         functions,
         views,
         pieces,
