@@ -1,13 +1,17 @@
 """Functions that are called in other words, called in bodies of branches and loops."""
 
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
 from module_outcomes import Applied, outcome
 from torch import Tensor
-from torch._higher_order_ops import scan, while_loop
+from torch._higher_order_ops import scan, utils, while_loop
 from torch.nn import functional
+from torch.overrides import _get_current_function_mode_stack
+
+from kvc.compiler import Method, compile_program
 
 X = torch.arange(1.0, 25).reshape(4, 6) / 24
 
@@ -123,3 +127,24 @@ def test_what_a_body_hands_on_is_not_written(tmp_path):
     found = outcome(Applied(lambda x: branch(body, x)), (X,), {}, tmp_path / "b.kvc")
     assert found.kind == "refused"
     assert "changes something that is made outside of it" in found.reason
+
+
+def test_functions_that_were_called_before_are_not_read_with_a_body(monkeypatch):
+    read, set_up = list[object](), utils.setup_compilation_env
+
+    @contextmanager
+    def noting():
+        modes = [m for m in _get_current_function_mode_stack() if hasattr(m, "tracer")]
+        read.extend(dict(mode.tracer.torch_fn_counts) for mode in modes)
+        with set_up() as compiler:
+            yield compiler
+
+    monkeypatch.setattr(utils, "setup_compilation_env", noting)
+
+    def branches(x: Tensor) -> Tensor:
+        y = torch.cond(x.sin().sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))
+        return torch.cond(y.cos().sum() > 0, lambda x: x * 4, lambda x: x * 5, (y,))
+
+    compile_program(Applied(branches), [Method("forward", args=(torch.ones(3),))])
+    assert len(read) >= 2
+    assert not any(read)
