@@ -45,6 +45,7 @@ from kvc.compiler.capture.shadow import Observed, shadowed_forward
 from kvc.compiler.capture.sizes_kept import work_once
 from kvc.compiler.capture.traced import Traced, traced_method
 from kvc.compiler.capture.views_by_size import check_views
+from kvc.compiler.capture.written_expansions import write_unexpanded
 from kvc.compiler.capture.written_pieces import select_pieces
 from kvc.compiler.capture.written_windows import refuse_written_windows
 from kvc.compiler.identity import overlapping
@@ -250,6 +251,7 @@ def _trace(
         pass_constants(exported)
         hand_on(exported)
         select_pieces(exported)
+        write_unexpanded(method.name, exported)
         refuse_handed_back(method.name, exported)
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)

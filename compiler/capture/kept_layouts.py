@@ -119,10 +119,34 @@ def _sources(nodes: Sequence[fx.Node], written: Container[object]) -> list[objec
 
 def written_by(node: fx.Node) -> list[object]:
     """Return the memory of what a call writes into."""
+    return [memory_of(each) for each in written_into(node)]
+
+
+def written_into(node: fx.Node) -> list[fx.Node]:
+    """Return the tensors that a call writes into."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     into = written_arguments(node.target, node.args, node.kwargs)
-    return [memory_of(each) for each in into if isinstance(each, fx.Node)]
+    return [each for each in into if isinstance(each, fx.Node)]
+
+
+def made_of(node: fx.Node) -> set[fx.Node]:
+    """Return a node and all that is made of it and lies in its memory."""
+    found, left = {node}, [node]
+    while left:
+        for user in left.pop().users:
+            if user not in found and memory_of(node) in _memories(user):
+                found.add(user)
+                left.append(user)
+    return found
+
+
+def _memories(node: fx.Node) -> list[object]:
+    """Return the memory of a node's tensor, or of those in a list."""
+    value = node.meta.get("val")
+    if not isinstance(value, list | tuple):
+        return [memory_of(node)]
+    return [each.untyped_storage()._cdata for each in value if isinstance(each, Tensor)]
 
 
 def memory_of(node: fx.Node) -> object:

@@ -14,8 +14,12 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves, tree_map
 
-from kvc.compiler.capture.guard import written_arguments
-from kvc.compiler.capture.kept_layouts import is_by_layout, memory_of
+from kvc.compiler.capture.kept_layouts import (
+    is_by_layout,
+    made_of,
+    memory_of,
+    written_into,
+)
 from kvc.compiler.capture.questions import dims_of, samples
 from kvc.compiler.capture.sources import source_of
 from kvc.compiler.spec import Dim, Method
@@ -56,45 +60,25 @@ def check_views(
 def _seen_by_both(graph: fx.Graph) -> Iterator[fx.Node]:
     """Yield calls of which one side is written, and the other one seen after that."""
     order = {node: place for place, node in enumerate(graph.nodes)}
-    writes = [(order[node], into) for node in order for into in _written(node)]
-    for node in order:
+    writes = [(order[node], into) for node in order for into in written_into(node)]
+    last = {memory_of(into): place for place, into in writes}
+    held: dict[object, set[fx.Node]] = {}
+    for node in order if last else ():
+        held.setdefault(memory_of(node), set()).add(node)
+    for node in order if last else ():
         if not is_by_layout(node) or node.target in _ALWAYS_VIEWS:
             continue
-        given, source = _views(node), memory_of(node.all_input_nodes[0])
-        taken = {other for other in order if memory_of(other) == source} - given
+        source, here = memory_of(node.all_input_nodes[0]), order[node]
+        if max(last.get(source, -1), last.get(memory_of(node), -1)) < here:
+            continue
+        given = made_of(node)
+        taken = held[source] - given
         if any(
-            place > order[node] and into in side and _is_seen(other, place, order)
+            place > here and into in side and _is_seen(other, place, order)
             for place, into in writes
             for side, other in ((given, taken), (taken, given))
         ):
             yield node
-
-
-def _written(node: fx.Node) -> list[fx.Node]:
-    """Return the tensors that a call writes into."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return []
-    into = written_arguments(node.target, node.args, node.kwargs)
-    return [each for each in into if isinstance(each, fx.Node)]
-
-
-def _views(node: fx.Node) -> set[fx.Node]:
-    """Return a node and all that is made of it and lies in its memory."""
-    found, left = {node}, [node]
-    while left:
-        for user in left.pop().users:
-            if user not in found and memory_of(node) in _memories(user):
-                found.add(user)
-                left.append(user)
-    return found
-
-
-def _memories(node: fx.Node) -> list[object]:
-    """Return the memory of a node's tensor, or of those in a list."""
-    value = node.meta.get("val")
-    if not isinstance(value, list | tuple):
-        return [memory_of(node)]
-    return [each.untyped_storage()._cdata for each in value if isinstance(each, Tensor)]
 
 
 def _is_seen(nodes: set[fx.Node], place: int, order: Mapping[fx.Node, int]) -> bool:
