@@ -15,9 +15,8 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from kvc.compiler.capture.failures import place_of_failure
-from kvc.compiler.capture.guard import written_arguments
-from kvc.compiler.capture.kept_layouts import CONVERSIONS, memory_of
-from kvc.compiler.capture.sources import source_of
+from kvc.compiler.capture.kept_layouts import CONVERSIONS, memory_of, written_into
+from kvc.compiler.capture.sources import at_source_of
 from kvc.schema.errors import CaptureError
 
 _COMPLAINTS = ("input mutation", "Mutating a variable from outside the scope")
@@ -39,8 +38,7 @@ def refuse_body_writes(method: str, exported: ExportedProgram) -> None:
     named = exported.graph_signature.inputs_to_buffers
     names = {n: named.get(n.name, "") for n in module.graph.nodes}
     for node, name in _writes_in_bodies(module, names):
-        place = source_of(node.meta)
-        raise _refusal(method, f" at {place}" if place else "", name)
+        raise _refusal(method, at_source_of(node.meta), name)
 
 
 def body_write_of(method: str, error: Exception) -> CaptureError | None:
@@ -96,21 +94,11 @@ def _writes(
     inputs = {memory_of(node): node for node in names}
     inputs.pop(None, None)
     for node in body.graph.nodes:
-        for into in _written(node):
+        for into in written_into(node):
             *_, root = views_of(into)
             known = root if root in names else inputs.get(memory_of(into))
             if known is not None:
                 yield node, names[known]
-
-
-def _written(node: fx.Node) -> list[fx.Node]:
-    """Return what a call writes into, `out=` and items of lists as well."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return []
-    found: list[object] = []
-    for into in written_arguments(node.target, node.args, node.kwargs):
-        found += into if isinstance(into, Sequence) else [into]
-    return [one for one in found if isinstance(one, fx.Node)]
 
 
 def views_of(node: object) -> Iterator[fx.Node]:

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from kvc.compiler.capture.body_writes import bodies_of, views_of
 from kvc.compiler.capture.idle_dropouts import is_idle
 from kvc.compiler.capture.kept_layouts import memory_of, written_by
-from kvc.compiler.capture.sources import source_of
+from kvc.compiler.capture.sources import at_source_of
 from kvc.schema.errors import CaptureError
 
 _ops = torch.ops.higher_order
@@ -42,8 +42,7 @@ def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
             for write in _seen_elsewhere(module):
-                place = source_of(write.meta)
-                place = f" at {place}" if place else ""
+                place = at_source_of(write.meta)
                 raise CaptureError(method=method, place=place, reason=_REASON)
 
 

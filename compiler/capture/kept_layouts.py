@@ -123,11 +123,13 @@ def written_by(node: fx.Node) -> list[object]:
 
 
 def written_into(node: fx.Node) -> list[fx.Node]:
-    """Return the tensors that a call writes into."""
+    """Return the tensors that a call writes into, `out=` and items of lists as well."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
-    into = written_arguments(node.target, node.args, node.kwargs)
-    return [each for each in into if isinstance(each, fx.Node)]
+    found: list[object] = []
+    for into in written_arguments(node.target, node.args, node.kwargs):
+        found += into if isinstance(into, Sequence) else [into]
+    return [each for each in found if isinstance(each, fx.Node)]
 
 
 def made_of(node: fx.Node) -> set[fx.Node]:

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from kvc.compiler.capture.body_writes import bodies_of
 from kvc.compiler.capture.fourier import MOST_LENGTH
-from kvc.compiler.capture.sources import source_of
+from kvc.compiler.capture.sources import at_source_of
 from kvc.schema.errors import CaptureError
 
 _aten = torch.ops.aten
@@ -86,10 +86,8 @@ def _refuse_rest(method: str, module: fx.GraphModule, unread: Set[str]) -> None:
     """
     for node in module.graph.nodes:
         if _is_complex(node) and node.name not in unread:
-            place = source_of(node.meta)
-            raise CaptureError(
-                method=method, place=f" at {place}" if place else "", reason=_why(node)
-            )
+            place = at_source_of(node.meta)
+            raise CaptureError(method=method, place=place, reason=_why(node))
         for body in bodies_of(module, node):
             _refuse_rest(method, body, frozenset())
 

@@ -32,6 +32,12 @@ def source_of(meta: dict[str, object]) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
+def at_source_of(meta: dict[str, object]) -> str:
+    """Return ` at ` and the source of a node, "" if it is unknown."""
+    source = source_of(meta)
+    return f" at {source}" if source else ""
+
+
 def frames_in(text: str, of_torch: bool = False) -> list[Frame]:
     """Return the files and lines that a text of torch's names, without torch's own."""
     found: list[Frame] = _FRAME.findall(text)

@@ -21,7 +21,7 @@ from kvc.compiler.capture.kept_layouts import (
     written_into,
 )
 from kvc.compiler.capture.questions import dims_of, samples
-from kvc.compiler.capture.sources import source_of
+from kvc.compiler.capture.sources import at_source_of
 from kvc.compiler.spec import Dim, Method
 from kvc.schema.errors import CaptureError
 
@@ -62,10 +62,12 @@ def _seen_by_both(graph: fx.Graph) -> Iterator[fx.Node]:
     order = {node: place for place, node in enumerate(graph.nodes)}
     writes = [(order[node], into) for node in order for into in written_into(node)]
     last = {memory_of(into): place for place, into in writes}
+    if not last:
+        return
     held: dict[object, set[fx.Node]] = {}
-    for node in order if last else ():
+    for node in order:
         held.setdefault(memory_of(node), set()).add(node)
-    for node in order if last else ():
+    for node in order:
         if not is_by_layout(node) or node.target in _ALWAYS_VIEWS:
             continue
         source, here = memory_of(node.all_input_nodes[0]), order[node]
@@ -107,10 +109,9 @@ def _check(method: Method, node: fx.Node, dims: Dims) -> None:
             for way, sizes in found.items()
         }
         operator = getattr(node.target, "_opname", node.name)
-        place = source_of(node.meta)
         raise CaptureError(
             method=method.name,
-            place=f" at {place}" if place else "",
+            place=at_source_of(node.meta),
             reason=_REASON.format(
                 operator=operator, view=named[True], copy=named[False]
             ),

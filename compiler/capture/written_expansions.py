@@ -13,7 +13,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from kvc.compiler.capture.kept_layouts import made_of, written_into
-from kvc.compiler.capture.sources import source_of
+from kvc.compiler.capture.sources import at_source_of
 from kvc.schema.errors import CaptureError
 
 _aten = torch.ops.aten
@@ -105,7 +105,4 @@ def _viewed(
 def _refused(method: str, node: fx.Node) -> CaptureError:
     made = node.all_input_nodes[0] if node.target is operator.getitem else node
     reason = _REASON.format(operator=getattr(made.target, "_opname", made.name))
-    place = source_of(node.meta)
-    return CaptureError(
-        method=method, place=f" at {place}" if place else "", reason=reason
-    )
+    return CaptureError(method=method, place=at_source_of(node.meta), reason=reason)

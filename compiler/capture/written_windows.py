@@ -13,8 +13,8 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from kvc.compiler.capture.body_writes import views_of
-from kvc.compiler.capture.guard import written_arguments
-from kvc.compiler.capture.sources import source_of
+from kvc.compiler.capture.kept_layouts import written_into
+from kvc.compiler.capture.sources import at_source_of
 from kvc.schema.errors import CaptureError
 
 _UNFOLD = torch.ops.aten.unfold.default
@@ -36,19 +36,17 @@ def refuse_written_windows(method: str, exported: ExportedProgram) -> None:
             for node, windows in _written_windows(module.graph):
                 dimension, size, step = windows.args[1:]
                 reason = _REASON.format(dimension=dimension, size=size, step=step)
-                place = source_of(node.meta)
-                place = f" at {place}" if place else ""
+                place = at_source_of(node.meta)
                 raise CaptureError(method=method, place=place, reason=reason)
 
 
 def _written_windows(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
     """Yield calls that write, and the windows that they write through."""
     for node in graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload):
-            for into in written_arguments(node.target, node.args, node.kwargs):
-                for view in views_of(into):
-                    if view.target is _UNFOLD and not _covers(view):
-                        yield node, view
+        for into in written_into(node):
+            for view in views_of(into):
+                if view.target is _UNFOLD and not _covers(view):
+                    yield node, view
 
 
 def _covers(windows: fx.Node) -> bool:
