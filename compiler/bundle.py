@@ -19,6 +19,7 @@ from kvc.compiler.constants import (
 )
 from kvc.compiler.emit.program import PLACELESS
 from kvc.compiler.files import Files, take_files
+from kvc.compiler.progress import reporting
 from kvc.schema import model
 from kvc.schema.container import (
     Accept,
@@ -29,6 +30,7 @@ from kvc.schema.container import (
     save_bundle,
 )
 from kvc.schema.errors import BadFile, CompileError, FormatError, LimitExceeded
+from kvc.schema.interrupts import keeping_interrupts
 from kvc.schema.uses import FILE, FILES, named_file
 
 Placement = Literal["internal", "external"]
@@ -84,6 +86,7 @@ class Bundle:
         self._files = files
         self.model_nbytes = sum(map(nbytes_of, set(map(base_of, sources.values()))))
 
+    @keeping_interrupts
     def save(
         self,
         path: str | os.PathLike[str],
@@ -121,7 +124,7 @@ class Bundle:
                 partial(self._content, WeightReader(self._quantized_names())),
                 external=data == "external",
                 reuse=tuple(reuse),
-                progress=progress,
+                progress=reporting(progress),
                 accept=accept,
             )
         return _report(saved)

@@ -52,6 +52,7 @@ from kvc.compiler.passes.base import check
 from kvc.compiler.passes.choosing import passes_for
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.position_limit import check_max_length, limited
+from kvc.compiler.progress import reporting
 from kvc.compiler.requests import check_mapping, check_request
 from kvc.compiler.roles import check_roles
 from kvc.compiler.spec import Method, StateSpec
@@ -60,9 +61,11 @@ from kvc.recipes import Recipe, Wanted, load_recipes
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.container import Progress
 from kvc.schema.errors import CaptureError, CompileError
+from kvc.schema.interrupts import keeping_interrupts
 from kvc.schema.provenance import Provenance
 
 
+@keeping_interrupts
 def compile_program(
     model: nn.Module,
     methods: Sequence[Method] = (),
@@ -130,7 +133,7 @@ def compile_program(
     taken = take_files(files or {})
     backends = [_backends_of(one) for one in recipes]
     check_calibration(recipes, backends, calibrate)
-    report = progress or _silent
+    report = reporting(progress)
     # The outer one, so that it is the last that puts things back.
     with Unchanged(model, methods), stand_ins(model):
         captured = _capture_all(model, methods, tuple(states), report)
@@ -183,10 +186,6 @@ def _made_by(
     check_copy_budget(_by_entry(program, verdicts), max_copy_bytes)
     report("plan", 0, 1)
     return Emitted(emit(calls, provenance), sources)
-
-
-def _silent(stage: str, done: int, total: int, item: str = "") -> None:
-    """Tell nobody."""
 
 
 def _capture_all(

@@ -6,7 +6,6 @@ method where torch looks for it, `traced` and `lifted` say what its inputs are;
 """
 
 import logging
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -27,7 +26,6 @@ from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
 from kvc.compiler.capture.guard import unseen
 from kvc.compiler.capture.handed_back import refuse_handed_back
 from kvc.compiler.capture.idle_dropouts import hand_on
-from kvc.compiler.capture.interrupts import raise_interrupt
 from kvc.compiler.capture.kept_layouts import keep_layouts
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
@@ -51,6 +49,7 @@ from kvc.compiler.capture.written_windows import refuse_written_windows
 from kvc.compiler.identity import overlapping
 from kvc.compiler.spec import Method, StateSpec, tensors_of
 from kvc.schema.errors import CaptureError, StateConflict
+from kvc.schema.interrupts import check_interrupts
 
 logger = logging.getLogger(__name__)
 
@@ -182,14 +181,13 @@ def _export(
     model: nn.Module, traced: Traced, observed: Observed
 ) -> tuple[ExportedProgram, Bounds]:
     asked: list[Question] = []
-    outer = sys.exception()
     with noted_constants() as fixed:
         try:
             return _attempt(model, traced, asked)
         except CaptureError:
             raise
         except Exception as error:
-            raise_interrupt(error, outer)
+            check_interrupts()  # native code may have made this error of one
             refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
             if any(part in str(error) for part in _OF_OVERLAPS):
                 _refuse_overlaps(model, traced.method.name, observed)
@@ -213,7 +211,7 @@ def _attempt(
             try:
                 return _trace(model, traced, [], oblivious=True, deferred=deferred)
             except Exception as another:
-                raise_interrupt(another, error)
+                check_interrupts()
                 if getattr(another, "place", "") and not traced.lifted:
                     raise
         raise error

@@ -5,11 +5,10 @@ that they reach is restored. An interrupt (Ctrl-C) that comes meanwhile waits un
 then.
 """
 
-import signal
-import threading
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from kvc.compiler.capture.python_state import PythonState
+from kvc.schema.interrupts import KeptInterrupts, hold_interrupts
 
 
 class Unchanged:
@@ -21,14 +20,10 @@ class Unchanged:
 
     def __init__(self, *roots: object) -> None:
         self.state = PythonState(*roots)
-        self._waits = False
-        self._installed = False
+        self._interrupts = KeptInterrupts()
 
     def __enter__(self) -> "Unchanged":
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._installed = True
-            signal.signal(signal.SIGINT, self._interrupt)
+        self._interrupts.__enter__()
         return self
 
     def __exit__(
@@ -38,16 +33,8 @@ class Unchanged:
         trace: TracebackType | None,
     ) -> None:
         self.state.restore()
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._waits:
-            raise KeyboardInterrupt
+        self._interrupts.__exit__(kind, error, trace)
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Interrupt what runs, but for the putting back."""
-        while frame is not None:
-            if frame.f_code is Unchanged.__exit__.__code__:
-                self._waits = True
-                return
-            frame = frame.f_back
-        raise KeyboardInterrupt
+
+for _method in (Unchanged.__enter__, Unchanged.__exit__):
+    hold_interrupts(_method.__code__)

@@ -74,8 +74,10 @@ from kvc.compiler.pipeline import compile_program
 from kvc.recipes import Wanted, load_recipes
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadModelSetting, UnsupportedModel
+from kvc.schema.interrupts import keeping_interrupts
 
 
+@keeping_interrupts
 def export_hf(
     model: PreTrainedModel | str | os.PathLike[str],
     *,

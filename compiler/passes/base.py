@@ -8,6 +8,7 @@ from kvc.compiler.ir import Program
 from kvc.compiler.ir.text import argument_text
 from kvc.compiler.ir.verify import Malformed, VerifiedNodes, verify
 from kvc.schema.errors import PassFailed
+from kvc.schema.interrupts import check_interrupts
 
 
 class Pass(Protocol):
@@ -42,6 +43,7 @@ def run_passes(
     check(program, "import", known)
     reports = []
     for one in passes:
+        check_interrupts()
         changed = one.run(program)
         check(changed, one.name, known)
         reports.append(

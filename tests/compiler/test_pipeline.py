@@ -93,9 +93,9 @@ def test_progress_is_told_stage_by_stage():
     assert stages == [
         ("capture", 0, 2, "decode"),
         ("capture", 1, 2, "prefill"),
-        ("optimise", 0, 1),
-        ("lower", 0, 1),
-        ("plan", 0, 1),
+        ("optimise", 0, 1, ""),
+        ("lower", 0, 1, ""),
+        ("plan", 0, 1, ""),
     ]
 
 

@@ -1,4 +1,6 @@
-"""Processes that are waited for, killed and traced: commands, and forks for kvc's own.
+"""Processes that are waited for, killed, interrupted and traced.
+
+They are commands, and forks for kvc's own.
 
 In: a command, and perhaps options of strace. Out: a process. A fork takes no time to
 import: a server imports what `import_first` names, once, and each run is a fork of it.
@@ -9,13 +11,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Protocol
 
 COMPILER = ("torch._dynamo", "torch.export", "kvc.tools.model_names", "kvc.tools.cli")
 ATTACH_SECONDS = 60
+COMMAND = "kvc-forked"  # how a fork is called once it is the command
 _SERVER = get_context("forkserver")
 
 
@@ -33,16 +37,25 @@ class Running(Protocol):
     def kill(self) -> None:
         """End it with SIGKILL."""
 
+    def interrupt(self) -> None:
+        """Send SIGINT, once Python can take it."""
+
 
 class Spawned:
     """A command, as a new process; with options of strace, under strace."""
 
-    def __init__(self, command: Sequence[str], tracing: Sequence[str] = ()) -> None:
-        """Start it."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        tracing: Sequence[str] = (),
+        log: Path = Path(os.devnull),
+    ) -> None:
+        """Start it; what it says goes to the end of a file."""
         traced = ["strace", *tracing] if tracing else []
-        self._process = subprocess.Popen(
-            [*traced, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [*traced, *command], stdout=file, stderr=file
+            )
 
     def wait(self, timeout: float | None = None) -> int:
         """Return how it ended."""
@@ -52,16 +65,25 @@ class Spawned:
         """End it."""
         self._process.kill()
 
+    def interrupt(self) -> None:
+        """Send SIGINT, unless it has ended."""
+        _interrupt(self._process.pid, _handles)
+
 
 class Forked:
     """A command of kvc by its arguments, as a fork of the server."""
 
-    def __init__(self, arguments: Sequence[str], tracing: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        tracing: Sequence[str] = (),
+        log: Path = Path(os.devnull),
+    ) -> None:
         """Start it; with options of strace, once that is attached."""
         self._arguments = list(arguments)
         self._tracer: subprocess.Popen[bytes] | None = None
         self._process = _SERVER.Process(
-            target=_run, args=(self._arguments, bool(tracing))
+            target=_run, args=(self._arguments, bool(tracing), log)
         )
         self._process.start()
         if tracing:
@@ -81,23 +103,50 @@ class Forked:
         """End it."""
         self._process.kill()
 
+    def interrupt(self) -> None:
+        """Send SIGINT, unless it has ended."""
+        assert self._process.pid is not None
+        _interrupt(self._process.pid, lambda status: status["Name"] == COMMAND)
+
     def _attach(self, tracing: Sequence[str]) -> None:
         pid = self._process.pid
         assert pid is not None
-        self._until(lambda: _status(pid)["State"].startswith("T"))
+        _until(lambda: _status(pid)["State"].startswith("T"), self.kill)
         command = ["strace", *tracing, "-p", str(pid)]
         self._tracer = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        self._until(lambda: _status(pid)["TracerPid"] != "0")
+        _until(lambda: _status(pid)["TracerPid"] != "0", self.kill)
         os.kill(pid, signal.SIGCONT)
 
-    def _until(self, holds: Callable[[], bool]) -> None:
-        """Wait for something. It must not go on before it is traced, or stop after."""
-        last = time.monotonic() + ATTACH_SECONDS
-        while not holds():
-            if time.monotonic() > last:
-                self.kill()
-                raise RuntimeError("strace did not attach")
-            time.sleep(0.005)
+
+def _interrupt(pid: int, begun: Callable[[Mapping[str, str]], bool]) -> None:
+    """Send SIGINT to a process, once it has begun; to none that has ended."""
+
+    def ready() -> bool:
+        status = _status(pid)
+        return status["State"].startswith("Z") or begun(status)
+
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        _until(ready, lambda: None)
+        os.kill(pid, signal.SIGINT)
+
+
+def _handles(status: Mapping[str, str]) -> bool:
+    """Tell whether a process has a handler for SIGINT: Python's own, at its start."""
+    return bool(int(status["SigCgt"], 16) >> (signal.SIGINT - 1) & 1)
+
+
+def _until(holds: Callable[[], bool], give_up: Callable[[], None]) -> None:
+    """Wait for something.
+
+    Raises:
+        RuntimeError: it does not come.
+    """
+    last = time.monotonic() + ATTACH_SECONDS
+    while not holds():
+        if time.monotonic() > last:
+            give_up()
+            raise RuntimeError(f"not within {ATTACH_SECONDS} s")
+        time.sleep(0.005)
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -106,11 +155,18 @@ def _status(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in fields}
 
 
-def _run(arguments: Sequence[str], stops: bool) -> None:
+def _run(arguments: Sequence[str], stops: bool, log: Path) -> None:
     """Be the command, from after its imports on."""
     if stops:
         os.kill(os.getpid(), signal.SIGSTOP)
-    from kvc.tools.cli import main
+    from kvc.tools.__main__ import start
 
+    with log.open("ab") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
     sys.argv = ["kvc", *arguments]
-    main()
+    try:
+        Path("/proc/self/comm").write_text(COMMAND)
+        start()
+    except KeyboardInterrupt:  # before or after all of it
+        sys.exit(130)

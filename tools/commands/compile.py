@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 from click.core import ParameterSource
 
+from kvc.schema.interrupts import keeping_interrupts
 from kvc.tools.amounts import nbytes_of, sizes_of, whole_number
 from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
 
@@ -110,6 +111,7 @@ _FOLDERS_RECIPE, _RECIPE = "cpu_q8", "fp32"
 @click.option(
     "-q", "--quiet", is_flag=True, help="Print neither progress nor the summary."
 )
+@keeping_interrupts
 def compile_command(
     model: str,
     recipe: str | None,

@@ -1,0 +1,149 @@
+"""Lose no interrupt while kvc compiles, whatever swallows its exception.
+
+The handler of a signal raises wherever Python happens to be. In a finalizer, in a
+callback of native code, while a generator is closed, or within code that catches
+everything, the exception ends there or becomes another one. In: the handlers of SIGINT
+and SIGTERM that raise, as Python's own and that of `kvc` do. Out: what a handler raised
+is kept, and raised again at the next `check_interrupts`, at the latest at the end.
+"""
+
+import signal
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import CodeType, FrameType, TracebackType
+from typing import Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Handler = Callable[[int, FrameType | None], object]
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_HELD: Final[set[CodeType]] = set()
+
+
+class _Keeper:
+    """The handlers while interrupts are kept; only the main thread changes it.
+
+    Attributes:
+        depth: how many contexts are entered.
+        raised: what a handler raised, until the outermost context ends.
+    """
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.raised: BaseException | None = None
+        self._before: dict[int, Handler] = {}
+
+    def install(self) -> None:
+        """Stand before the handlers that there are."""
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler) and handler != self._handle:
+                self._before[number] = handler
+                signal.signal(number, self._handle)
+
+    def remove(self) -> None:
+        """Put back the handlers that were there, unless others came meanwhile."""
+        for number, handler in self._before.items():
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, handler)
+
+    def take(self) -> BaseException | None:
+        """Return what a handler raised, and forget it."""
+        raised, self.raised = self.raised, None
+        return raised
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Do what the handler that was there does, and keep what it raises."""
+        try:
+            self._before[number](number, frame)
+        except BaseException as error:
+            self.raised = error
+            if not _is_held(frame):
+                raise
+
+
+_keeper: Final = _Keeper()
+
+
+class KeptInterrupts:
+    """A context that ends with an interrupt, if one came.
+
+    Contexts may lie in each other. One that is entered in another thread than the main
+    one does nothing, since handlers run in the main one alone. Enter it by a `with`
+    statement of its own: an interrupt must not come between the entering and the block.
+    """
+
+    def __init__(self) -> None:
+        self._entered = False
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._entered = True
+            if not _keeper.depth:
+                _keeper.raised = None
+            _keeper.depth += 1
+            _keeper.install()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._entered:
+            return
+        _keeper.depth -= 1
+        if _keeper.depth:
+            raised = _keeper.raised
+        else:
+            _keeper.remove()
+            raised = _keeper.take()
+        if raised is not None and raised is not error:
+            raise raised
+
+
+def keeping_interrupts(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that loses no interrupt that comes while it runs."""
+
+    @wraps(function)
+    def kept(*args: P.args, **kwargs: P.kwargs) -> R:
+        with KeptInterrupts():
+            return function(*args, **kwargs)
+
+    return kept
+
+
+def check_interrupts() -> None:
+    """Raise the interrupt that has come, if its exception was swallowed.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; or whatever else the handler of a signal raised.
+    """
+    if (
+        _keeper.raised is not None
+        and threading.current_thread() is threading.main_thread()
+    ):
+        raise _keeper.raised
+
+
+def hold_interrupts(code: CodeType) -> None:
+    """Let no handler raise while a function runs, nor in what it calls.
+
+    Such an interrupt waits for the next `check_interrupts`.
+    """
+    _HELD.add(code)
+
+
+def _is_held(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code in _HELD:
+            return True
+        frame = frame.f_back
+    return False
+
+
+# An interrupt between two lines of these would leave half of their work.
+for _method in (KeptInterrupts.__enter__, KeptInterrupts.__exit__):
+    hold_interrupts(_method.__code__)
