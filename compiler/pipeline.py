@@ -51,6 +51,7 @@ from kvc.compiler.passes import run_passes
 from kvc.compiler.passes.base import check
 from kvc.compiler.passes.choosing import passes_for
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.plain_caches import warn_of_plain_caches
 from kvc.compiler.position_limit import check_max_length, limited
 from kvc.compiler.progress import reporting
 from kvc.compiler.requests import check_mapping, check_request
@@ -167,6 +168,7 @@ def _made_by(
     program, _ = run_passes(passes_for(recipe, backends), program)
     program = DropDeadCode().run(declare(program))
     check(program, "declaring states")
+    warn_of_plain_caches(program)
     report("lower", 0, 1)
     owners: dict[int, Backend] = {}
     for backend in backends:

@@ -24,6 +24,7 @@ from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
 from kvc.compiler.passes.select_early import SelectEarly
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.sink_indices import SinkIndices
+from kvc.compiler.passes.split_stacks import SplitStacks
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.recipes import Recipe
@@ -36,7 +37,8 @@ def passes_for(recipe: Recipe, backends: Sequence[Backend]) -> tuple[Pass, ...]:
         recipe: of the bundle.
         backends: those of the recipe.
     """
-    passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
+    passes: list[Pass] = [SplitStacks(), ForwardCopies(), DropDeadCode()]
+    passes.append(DedupeConstants())
     passes += [LendWholeMemory(), DropIdleWrites(), WriteThroughViews(), SinkIndices()]
     passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
     if _selects_early(backends):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
-# Of a layer or the like: between dots, underscores, spaces or brackets. Python reads no
-# number of thousands of digits.
-NUMBER = re.compile(r"(?<![^._\s(])\d{1,18}(?![^._\s)])")
+# Of a layer or the like: between dots, underscores, spaces or brackets, as in `k[:,1]`.
+# Python reads no number of thousands of digits.
+NUMBER = re.compile(r"(?<![^._\s([,])\d{1,18}(?![^._\s)\]])")
 
 
 def families(

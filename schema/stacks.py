@@ -1,0 +1,31 @@
+"""Names of states that are the parts of one buffer: `k[0]`, or `k[:,0]` of axis 1.
+
+The compiler makes such states of a buffer that holds the caches of all layers. In: the
+name of a buffer, and an axis. Out: the names of its parts, and the way back.
+"""
+
+from collections.abc import Sequence
+
+
+def part_name(name: str, axis: int, place: int) -> str:
+    """Return the name of the part at a place of an axis, as Python writes it."""
+    return f"{name}[{':,' * axis}{place}]"
+
+
+def parts_of(name: str, known: Sequence[str]) -> tuple[int, tuple[str, ...]] | None:
+    """Return the axis and the parts of a buffer; None if it is not in parts.
+
+    Args:
+        name: of the buffer, or of a part that is in parts itself.
+        known: names of states.
+    """
+    inside = dict.fromkeys(
+        one[len(name) + 1 :].partition("]")[0]
+        for one in known
+        if one.startswith(f"{name}[")
+    )
+    axis = next(iter(inside), "").count(":,")
+    parts = tuple(part_name(name, axis, place) for place in range(len(inside)))
+    if not parts or {f"{name}[{text}]" for text in inside} != set(parts):
+        return None
+    return axis, parts
