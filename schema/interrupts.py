@@ -19,7 +19,7 @@ R = TypeVar("R")
 Handler = Callable[[int, FrameType | None], object]
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_HELD: Final[set[CodeType]] = set()
+_HELD: Final[dict[CodeType, bool]] = {}  # whether only the first interrupt is held
 
 
 class _Keeper:
@@ -56,11 +56,12 @@ class _Keeper:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Do what the handler that was there does, and keep what it raises."""
+        again = self.raised is not None
         try:
             self._before[number](number, frame)
         except BaseException as error:
             self.raised = error
-            if not _is_held(frame):
+            if not _is_held(frame, again):
                 raise
 
 
@@ -128,17 +129,22 @@ def check_interrupts() -> None:
         raise _keeper.raised
 
 
-def hold_interrupts(code: CodeType) -> None:
+def hold_interrupts(code: CodeType, *, first_only: bool = False) -> None:
     """Let no handler raise while a function runs, nor in what it calls.
 
     Such an interrupt waits for the next `check_interrupts`.
+
+    Args:
+        code: of the function.
+        first_only: whether an interrupt that comes while one waits is raised at once.
     """
-    _HELD.add(code)
+    _HELD[code] = first_only
 
 
-def _is_held(frame: FrameType | None) -> bool:
+def _is_held(frame: FrameType | None, again: bool) -> bool:
     while frame is not None:
-        if frame.f_code in _HELD:
+        first_only = _HELD.get(frame.f_code)
+        if first_only is False or (first_only and not again):
             return True
         frame = frame.f_back
     return False

@@ -26,6 +26,7 @@ from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
 from kvc.compiler.capture.guard import unseen
 from kvc.compiler.capture.handed_back import refuse_handed_back
 from kvc.compiler.capture.idle_dropouts import hand_on
+from kvc.compiler.capture.interruptible import interruptible
 from kvc.compiler.capture.kept_layouts import keep_layouts
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
@@ -49,7 +50,7 @@ from kvc.compiler.capture.written_windows import refuse_written_windows
 from kvc.compiler.identity import overlapping
 from kvc.compiler.spec import Method, StateSpec, tensors_of
 from kvc.schema.errors import CaptureError, StateConflict
-from kvc.schema.interrupts import check_interrupts
+from kvc.schema.interrupts import check_interrupts, hold_interrupts
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +233,10 @@ def _trace(
     # Bodies that it has seen before have sizes of then, which this trace would take.
     torch._dynamo.reset()
     shapes = examples.torch_dynamic_shapes(inputs, method)
-    patched = overlaps_by_strides(), lines_kept(), quiet(), work_once()
+    patched = (
+        *(overlaps_by_strides(), lines_kept(), quiet()),
+        *(work_once(), interruptible()),
+    )
     with torch.no_grad(), settings, ExitStack() as stack:
         for each in patched:
             stack.enter_context(each)
@@ -260,6 +264,9 @@ def _trace(
         functional: ExportedProgram = exported.run_decompositions(decompositions())
         without_complex(method.name, functional)
         return functional, bounds
+
+
+hold_interrupts(_trace.__code__, first_only=True)
 
 
 def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:

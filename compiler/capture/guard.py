@@ -20,7 +20,6 @@ from kvc.compiler.capture.python_state import PythonState
 from kvc.compiler.capture.registered import memory as memory_of
 from kvc.compiler.identity import Extent
 from kvc.schema.errors import CaptureError, StateConflict
-from kvc.schema.interrupts import check_interrupts
 
 
 class Guard(TorchDispatchMode):
@@ -51,7 +50,6 @@ class Guard(TorchDispatchMode):
         args: Sequence[object] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        check_interrupts()
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.OpOverload):
             self._check(func, args, kwargs)

@@ -114,6 +114,21 @@ def test_no_interrupt_comes_within_a_function_that_holds_them():
     assert steps == ["held"]
 
 
+def test_a_second_interrupt_need_not_be_held():
+    steps = []
+
+    def held():
+        interrupt()
+        steps.append("first")
+        interrupt()
+        steps.append("second")
+
+    hold_interrupts(held.__code__, first_only=True)
+    with pytest.raises(KeyboardInterrupt), KeptInterrupts():
+        held()
+    assert steps == ["first"]
+
+
 def test_a_function_that_keeps_interrupts_ends_with_one():
     @keeping_interrupts
     def work(given):

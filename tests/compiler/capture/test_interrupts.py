@@ -34,6 +34,15 @@ class Swallowing(nn.Module):
         return x
 
 
+class Endless(nn.Module):
+    """Never comes to another operator."""
+
+    def forward(self, x):
+        x = x + 1
+        while True:
+            signal.raise_signal(signal.SIGINT)
+
+
 METHOD = Method("forward", (torch.ones(3),))
 
 
@@ -49,6 +58,11 @@ def test_an_interrupt_that_a_model_swallows_ends_at_its_next_operator():
     with pytest.raises(KeyboardInterrupt):
         compile_program(model, [METHOD])
     assert not went_on
+
+
+def test_a_second_interrupt_ends_a_model_that_comes_to_no_operator():
+    with pytest.raises(KeyboardInterrupt):
+        compile_program(Endless(), [METHOD])
 
 
 def test_an_interrupt_that_progress_swallows_ends_the_compilation():
