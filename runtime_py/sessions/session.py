@@ -15,6 +15,7 @@ from kvc.runtime.arrays import Array
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.residency import SessionResidency, describe_states
 from kvc.runtime.methods import Callables
+from kvc.runtime.sessions.going_back import GoingBack
 from kvc.runtime.sessions.rewinding import most_rewindable, rewind, trim
 from kvc.runtime.sessions.rows import reset_row, take_row
 from kvc.runtime.sessions.sizes import (
@@ -340,6 +341,11 @@ class Session(Callables):
         with Use(self._usage, "rewindable"):
             found = most_rewindable(self._engine.program, self._states)
             return np.array(found, np.int64)
+
+    @property
+    def going_back(self) -> GoingBack:
+        """Return what serves code that runs tokens which it may have to forget."""
+        return GoingBack(self._usage, self._note_change)
 
     @property
     def longest_call(self) -> int | None:
