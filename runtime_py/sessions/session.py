@@ -169,8 +169,7 @@ class Session(Callables):
         """Take a row of another session over into a row of this one; others stay.
 
         The other session is of the same program and sizes, but for the number of its
-        rows, and stays as it is. So a prompt may be read in a session of one row, and
-        join a batch that has been running for long.
+        rows, and stays as it is.
 
         Raises:
             BadSetting: there is no such row, or the other is no session, or one of
@@ -321,6 +320,16 @@ class Session(Callables):
             return self._states.pending or ((),) * rows
 
     @property
+    def holds_nothing(self) -> bool:
+        """Tell whether it holds no token, and none is pending.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with Use(self._usage, "holds_nothing"):
+            return self._states.hold_nothing
+
+    @property
     def changes(self) -> int:
         """Return how often the states were changed: by calls, resets, rewinds.
 
@@ -393,7 +402,7 @@ class Session(Callables):
 
     def _note_change(self) -> None:
         self._changes += 1
-        self._states.pending = ()
+        self._states.pending, self._states.written = (), True
 
     def __repr__(self) -> str:
         return f"<Session of {self._engine.path}: {self._usage}>"

@@ -162,6 +162,7 @@ class Snapshot(Closing):
             kind.reached = list(found.get(kind.recorded, ()))
         memory.lengths[:] = header.lengths
         memory.pending = tuple(map(tuple, self.header.pending))
+        memory.written = True
         others = map(tuple, header.others)
         memory.counted = (tuple(header.counted), *others)
         self._note_ends(memory)
