@@ -184,7 +184,7 @@ class Session(Callables):
         if not isinstance(other, Session):
             raise BadSetting(name="other", expected="a Session", found=repr(other))
         with Use(self._usage, "admit"), Use(other._usage, "admit"):
-            mine, theirs = self._engine.digest, other._engine.digest
+            mine, theirs = self._engine.identity, other._engine.identity
             if mine != theirs:
                 expected = f"a session of program {mine}"
                 raise BadSetting(name="other", expected=expected, found=theirs)
@@ -275,7 +275,7 @@ class Session(Callables):
 
         with Use(self._usage, "save"):
             engine = self._engine
-            save_snapshot(path, engine.program, engine.digest, self._states)
+            save_snapshot(path, engine.program, engine.identity, self._states)
 
     @property
     def position(self) -> Array:
