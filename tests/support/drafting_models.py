@@ -106,8 +106,11 @@ class CountingChecks(Table):
         return self.prefill_all(tokens)
 
 
-def write_table(path: Path, model: Table, least: int = 1) -> Path:
-    """Write a bundle of a table; its checks take `least` tokens or more."""
+def write_table(path: Path, model: Table, least: int = 1, **options: object) -> Path:
+    """Write a bundle of a table; its checks take `least` tokens or more.
+
+    `options` are of `compile_program`.
+    """
     tokens = torch.zeros(1, least + 1, dtype=torch.int64)
     some = {"tokens": {1: Dim("seq", 1, CHUNK)}}
     checks = {"tokens": {1: Dim("checked", least, least + 8)}}
@@ -119,5 +122,5 @@ def write_table(path: Path, model: Table, least: int = 1) -> Path:
     model.read = model.say = model.prefill
     if not isinstance(model, CountingChecks):
         model.check = model.prefill_all
-    compile_program(model, methods, metadata=METADATA).save(path)
+    compile_program(model, methods, **{"metadata": METADATA, **options}).save(path)
     return path
