@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kvc.runtime.forks.residency import SessionResidency
     from kvc.runtime.generation import (
         BatchGeneration,
+        BegunTwice,
         Generation,
         GenerationSettings,
         SettingIgnored,
@@ -114,6 +115,7 @@ _ON_DEMAND: Final = {
     "forks.residency": ("SessionResidency",),
     "generation": (
         "BatchGeneration",
+        "BegunTwice",
         "Generation",
         "GenerationSettings",
         "SettingIgnored",
@@ -138,6 +140,7 @@ __all__ = [
     "BadSound",
     "BadTokenizer",
     "BatchGeneration",
+    "BegunTwice",
     "BlobResidency",
     "BranchMismatch",
     "BufferFreed",

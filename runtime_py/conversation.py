@@ -13,6 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, Unpack
 from weakref import ref
 
+from kvc.runtime.conversation_start import held_of, system_of
 from kvc.runtime.embedding.parts import InParts
 from kvc.runtime.generation import (
     Arguments,
@@ -88,29 +89,38 @@ class Conversation:
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
         system: str | None = None,
+        messages: Sequence[Message] = (),
+        history: Sequence[int] | None = None,
         **settings: Unpack[Arguments],
     ) -> None:
-        """Begin on a session that holds nothing.
+        """Begin, or go on with what was said before.
+
+        A session that holds tokens is taken only with `history`, since what they say is
+        not known: `reset` it first to begin anew.
 
         Args:
             session: of a program with the roles "prefill" and "decode".
             tokenizer: the bundle's.
             template: the bundle's; None to continue a text.
             system: what the model is told before anything is said.
+            messages: what was said before, as `Conversation.messages` had it, with the
+                system message.
+            history: the tokens that the session holds, as `Conversation.held` had them.
             settings: as of `kvc.runtime.generate`; the token that ends an answer is a
                 stop token in any case.
 
         Raises:
-            BadSetting: a setting is impossible, `session` is no Session, or the program
-                has an encoder.
+            BadSetting: a setting is impossible, `session` is no Session, the program
+                has an encoder, or the session holds something else than `history`.
             UnknownName: the program lacks a role.
         """
         check_session(session)
         check_goes_on(session)
+        held = held_of(session, history)
         self.answer: Generation | None = None
         self.messages: list[Message] = []
         self._session, self._tokenizer, self._template = session, tokenizer, template
-        self._system = system
+        self._system = system_of(system, messages, template)
         stops = list(settings_of(session.metadata, settings).stop_tokens)
         if template is not None:
             stops += template.end_tokens(tokenizer)
@@ -122,11 +132,14 @@ class Conversation:
         self._marks = count(1)
         self._pictures: list[_Shown] = []  # of what was said
         # What the session holds: tokens, and marks in the places of pictures.
-        self._held: list[int] = []
-        self._text: list[int] = []  # a text that is continued, all of it
+        self._held = held
+        # A text that is continued, all of it.
+        self._text = [*held, *session.pending[0]] if template is None else []
         # The last answer's pieces. Nobody else may keep them: who lets go ends them.
         self._open: ref[Generator[str]] | None = None
-        self.reset()
+        self._say_system()
+        if messages:
+            self.messages = list(messages)
 
     def __repr__(self) -> str:
         return f"<Conversation, {len(self.messages)} messages, on {self._session!r}>"
@@ -204,9 +217,7 @@ class Conversation:
         self._end_open()
         self._forget()
         self._text, self._pictures = [], []
-        self.messages = []
-        if self._system is not None:
-            self.messages.append(self._message("system", self._system))
+        self._say_system()
 
     @property
     def is_chat(self) -> bool:
@@ -217,6 +228,22 @@ class Conversation:
     def used(self) -> int:
         """Return how many tokens the session holds."""
         return len(self._held)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Return the tokens that the session holds, negative numbers for pictures.
+
+        With `messages` they are what goes on with a saved session, without pictures.
+        """
+        return tuple(self._held)
+
+    def _say_system(self) -> None:
+        """Begin the messages anew."""
+        self.messages = []
+        if isinstance(self._system, str):
+            self.messages.append(self._message("system", self._system))
+        elif self._system is not None:
+            self.messages.append(self._system)
 
     def _takes_parts(self) -> bool:
         """Tell whether messages are lists of parts, of which a picture is one."""

@@ -80,6 +80,11 @@ class Engine:
         self.closed = False
         self._pid = os.getpid()
 
+    @property
+    def identity(self) -> str:
+        """Return the identity of the program; it is computed once, when asked for."""
+        return self._stored.identity
+
     def call(
         self,
         method: int,

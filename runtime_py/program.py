@@ -144,7 +144,7 @@ class Program(Callables):
 
     Attributes:
         path: of the bundle.
-        digest: identity of the program, in hexadecimal.
+        digest: of the program, in hexadecimal; it covers all of the bundle.
         states: what the file declares, by name.
         data: named data; each request gives a `FreeableBuffer` of its own.
         provenance: who made it, of what, by which recipe; of several, the one that
@@ -173,6 +173,15 @@ class Program(Callables):
         )
         self.data: Mapping[str, FreeableBuffer] = self._engine.data
         self.provenance = declared.provenance
+
+    @property
+    def identity(self) -> str:
+        """Return what saved sessions belong to, in hexadecimal.
+
+        It is of states, methods and what they compute with. Where blobs lie, what is
+        packed beforehand, files, settings and provenance do not count.
+        """
+        return self._engine.identity
 
     @property
     def symbols(self) -> Mapping[str, Symbol]:
@@ -229,7 +238,9 @@ class Program(Callables):
         from kvc.runtime.sessions.snapshots import Snapshot  # few programs restore
 
         self._engine.check_open()
-        with Snapshot(path, self._engine.program, self.digest) as snapshot:
+        engine = self._engine
+        known = (self.identity, self.digest)
+        with Snapshot(path, engine.program, known) as snapshot:
             return Session.open(
                 self._engine,
                 snapshot.header.sizes,

@@ -111,11 +111,12 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def telling_what_is_ignored() -> Iterator[None]:
-    """Say on stderr which settings a generation that is started in here ignores."""
-    from kvc.runtime import SettingIgnored
+    """Say on stderr what a generation that is started in here warns of."""
+    from kvc.runtime import BegunTwice, SettingIgnored
 
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", SettingIgnored)
+        for kind in (BegunTwice, SettingIgnored):
+            warnings.simplefilter("always", kind)
         yield
     for warning in caught:
         click.echo(f"warning: {warning.message}", err=True)

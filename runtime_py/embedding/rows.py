@@ -46,7 +46,8 @@ def run_texts(
     """Return what a method makes of each text, float32 [texts, n].
 
     Raises:
-        BadSetting: there are no texts, one is empty, or the program does not fit.
+        BadSetting: there are no texts, the tokenizer makes nothing of one, or the
+            program does not fit.
         TextTooLong: the model takes no text of so many tokens; nothing has run.
         ExecutionError: as `Program.call`.
     """
@@ -71,12 +72,9 @@ def _checked(texts: object) -> Sequence[str]:
         found = "one text" if isinstance(texts, str) else repr(texts)[:40]
         raise BadSetting(name="texts", expected="a list of texts", found=found)
     for i, text in enumerate(texts):
-        if not isinstance(text, str) or not text.strip():
-            raise BadSetting(
-                name=f"texts[{i}]",
-                expected="a text with letters",
-                found=repr(text)[:40],
-            )
+        if not isinstance(text, str):
+            found = repr(text)[:40]
+            raise BadSetting(name=f"texts[{i}]", expected="a text", found=found)
     return texts
 
 
@@ -92,7 +90,8 @@ def _encoded(
         tokens = list(tokenizer.encode(settings.prepared(text, prompt)))
         if not tokens:
             expected = "a text of which the tokenizer makes tokens"
-            raise BadSetting(name=f"texts[{i}]", expected=expected, found=text[:40])
+            found = repr(text[:40])
+            raise BadSetting(name=f"texts[{i}]", expected=expected, found=found)
         if len(tokens) > most:
             raise TextTooLong(number=i, tokens=len(tokens), most=most)
         if not 0 <= min(tokens) <= max(tokens) < MAX_DIM:

@@ -26,8 +26,8 @@ def embed(program: Program, texts: Sequence[str], prompt: str | None = None) -> 
             the usual one, if there is one; "": none.
 
     Raises:
-        BadSetting: there are no texts, one is empty, there is no such prompt, or the
-            bundle is of no such model.
+        BadSetting: there are no texts, the tokenizer makes nothing of one, there is no
+            such prompt, or the bundle is of no such model.
         TextTooLong: a text has more tokens than the model takes; nothing has run.
         MissingPackage, BadTokenizer: as `tokenizer_of`.
         ExecutionError: as `Program.call`.

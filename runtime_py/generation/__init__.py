@@ -1,6 +1,7 @@
 """Generation: from prompts to tokens or text, on a session."""
 
 from kvc.runtime.generation.answer import Reason
+from kvc.runtime.generation.beginnings import BegunTwice
 from kvc.runtime.generation.feeding import Pace, check_session
 from kvc.runtime.generation.generation import BatchGeneration, Generation
 from kvc.runtime.generation.prompts import right_padded
@@ -15,6 +16,7 @@ from kvc.runtime.generation.start import generate
 __all__ = [
     "Arguments",
     "BatchGeneration",
+    "BegunTwice",
     "Generation",
     "GenerationSettings",
     "Pace",

@@ -50,6 +50,9 @@ class Decoding:
     def settle(self) -> None:
         """Leave the session with what `rows` say and no more."""
 
+    def end(self) -> None:
+        """Settle for the last time: no more tokens are asked for."""
+
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
         """Have the session say which tokens of each row it does not hold."""
         self._feeder.leave_pending(tokens)

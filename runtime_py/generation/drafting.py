@@ -10,11 +10,10 @@ and without. In exchange, some guesses fail that rejection sampling would accept
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
-from weakref import ref
 
 from kvc.runtime.calls.chunks import ChunkSizes
 from kvc.runtime.generation.answer import Answer
@@ -30,15 +29,17 @@ from kvc.schema.errors import (
     UnusableLogits,
 )
 
-# A session that is so is left as it is. A ring does not forget an interrupted prompt.
-_LEFT: Final = (Busy, Closed, Forked, NotRewindable, Poisoned)
+_LOST: Final = (Closed, Forked, Poisoned)  # nobody can use a session that is so
 
 
 class Drafting(Decoding):
     """Tokens of a target session of one row, several at a time where a draft guesses.
 
     While tokens are handed out that the target has taken already, its session is ahead.
-    Who else uses it meanwhile finds it settled.
+    Who else uses one of the two meanwhile finds both settled.
+
+    States that go back by copies have these from where calls began. Such a session
+    goes back to before its last call, and takes again what was right of it.
     """
 
     def __init__(
@@ -64,17 +65,23 @@ class Drafting(Decoding):
         self.rows = (self._row,)
         self._target, self._checks, self._draft = target, checks, draft
         self._draft_tokens, self._lead_length = draft_tokens, len(lead)
+        self._prompt_length = 0
         self._sequence = [*lead]  # what the draft is to hold, and all that was chosen
         self._ahead: deque[int] = deque()  # were chosen, and not asked for yet
         self._pending: Sequence[Sequence[int]] = ((),)  # after what is held
-        self._at_work = False
+        self._at_work = self._over = False
+        # The sessions have this, so that who drops the generation cannot drop what
+        # settles them; empty when there is nothing to settle any more.
+        self._unsettled: list[Drafting] = []
 
     def begin(self, answers: Sequence[Answer]) -> list[int]:
         """Run the prompt in both; return the token after it."""
         (answer,) = answers
         with self._working():
             self._sequence += answer.prompt
-            self._draft.go_back(0)
+            self._prompt_length = len(answer.prompt)
+            self._draft.go_back(0, 0, 0)
+            self._watch()
             if self._draft_takes(self._sequence):
                 # First, so that the draft is never behind when this breaks off.
                 self._draft.feed_prompts([self._sequence])
@@ -84,13 +91,15 @@ class Drafting(Decoding):
                 self._row.fed = self._target.rows[0].fed
             token = answer.chooser.choose(logits)
             self._sequence.append(token)
-            self._watch()
         return [token]
 
     def follow(self, answers: Sequence[Answer]) -> list[int]:
         """Return the token after the last one, by a check if none is left of one."""
         (answer,) = answers
         with self._working():
+            for token in answer.pending[:-1]:  # it was settled, but not to the end
+                self._target.feed([token])
+                self._row.fed += 1
             if not self._ahead:
                 return [self._check(answer)]
             if self._target.rows[0].fed == self._row.fed:  # settled since
@@ -102,27 +111,70 @@ class Drafting(Decoding):
         """Leave both sessions with what `rows` say.
 
         The draft may be behind by a few tokens, which it takes now. One that is full
-        stays behind. A session that cannot be used any more is left as it is.
+        stays behind. A session that cannot be used any more is left as it is, and one
+        that cannot go back is refused from now on: it holds what nobody was given. One
+        that another thread is using is settled before it is used next.
         """
-        if self._at_work:  # the session is being used by this very generation
+        if self._at_work or not self._unsettled:  # used by this generation, or not yet
             return
-        with self._working(), suppress(*_LEFT):
-            self._target.go_back(self._row.fed)
-            self._target.leave_pending(self._pending)
-            self._level_draft(self._lead_length + self._row.fed)
+        with self._working():
+            target_done = draft_done = False
+            try:
+                target_done = _is_done(self._level_target)
+            finally:
+                draft_done = _is_done(self._level_draft)
+        if self._over and target_done and draft_done:
+            self._unsettled.clear()
+
+    def end(self) -> None:
+        """Settle for the last time."""
+        self._over = True
+        self.settle()
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
         """Have the target say which tokens it does not hold when it is settled."""
         self._pending = tokens
         super().leave_pending(tokens)
 
-    def _level_draft(self, count: int) -> None:
-        """Have the draft hold `count` tokens of the sequence, if few are to run."""
-        if not self._draft.go_back(count):
+    def _level_target(self) -> None:
+        """Have the target hold as much of prompt and answer as `rows` say.
+
+        If it cannot do this, it holds more or less of them, as `rows` say then.
+        """
+        fed = self._row.fed
+        known = max(self._prompt_length, fed + 1)  # to here all have been handed out
+        if not self._go_back(self._target, fed, known):
+            return
+        (row,) = self._target.rows
+        try:
+            for token in self._sequence[self._lead_length :][row.fed : fed]:
+                self._target.feed([token])
+        finally:
+            self._row.fed = row.fed
+        self._target.leave_pending(self._pending)
+
+    def _level_draft(self) -> None:
+        """Have the draft hold what the target holds, if few tokens are to run."""
+        count = self._lead_length + self._row.fed
+        known = max(self._lead_length + self._prompt_length, count + 1)
+        if not self._go_back(self._draft, count, known):
             return
         missing = self._sequence[self._draft.rows[0].fed : count]
         if 0 < len(missing) <= self._draft_tokens + 1 and self._draft_takes(missing):
             self._run_draft(missing)
+
+    def _go_back(self, feeder: Feeder, fed: int, known: int) -> bool:
+        """Have a session hold `fed` tokens, or as many near it as it can go back to.
+
+        Where it can go back to none, it is given up. Returns and raises as
+        `Feeder.go_back`, but for `NotRewindable`.
+        """
+        least = max(0, fed - self._draft_tokens - 1)
+        try:
+            return feeder.go_back(fed, least, known)
+        except NotRewindable:
+            feeder.session.going_back.give_up(self._checks.method)
+            return False
 
     def _run_draft(self, tokens: Sequence[int]) -> Logits:
         """Return the draft's logits after tokens; one alone is what decode is for."""
@@ -142,11 +194,29 @@ class Drafting(Decoding):
         accepted = len(chosen) - 1
         self._sequence += chosen
         self._ahead.extend(chosen[1:])
-        self._target.go_back(self._row.fed + accepted)
-        self._draft.go_back(before + accepted)
         self.drafted += len(guesses)
         self.accepted += accepted
+        self._keep(fed[: accepted + 1])
+        self._draft.go_back(before + accepted, before - 1, before + accepted)
         return chosen[0]
+
+    def _keep(self, right: Sequence[int]) -> None:
+        """Have the target hold what was right of what it was given last.
+
+        Where it takes all of it again, it takes it at once if there is a call for it,
+        and otherwise the first token now and each of the others in its turn.
+        """
+        end, (row,) = self._row.fed + len(right) - 1, self._target.rows
+        self._target.go_back(end, self._row.fed - 1, end)
+        if row.fed == end:
+            return
+        missing = right[row.fed - end :]
+        size = len(missing)
+        at_once = size >= self._checks.least and self._checks.greatest(size) == size
+        if size > 1 and at_once:
+            self._target.run(self._checks.method, [missing])
+        else:
+            self._target.feed(missing[:1])
 
     def _guess(self, answer: Answer) -> list[int]:
         """Return what the draft would choose next, nothing where it cannot say."""
@@ -180,14 +250,16 @@ class Drafting(Decoding):
         return room is None or len(tokens) <= room
 
     def _watch(self) -> None:
-        """Settle before anything else uses the target."""
-        myself = ref(self)
+        """Settle before anything else uses one of the two sessions."""
+        self._unsettled.append(self)
+        unsettled = self._unsettled
 
         def settle() -> None:
-            if (drafting := myself()) is not None:
+            for drafting in [*unsettled]:
                 drafting.settle()
 
-        self._target.session.before_use(settle)
+        for feeder in (self._target, self._draft):
+            feeder.session.before_use(settle)
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -197,6 +269,17 @@ class Drafting(Decoding):
             yield
         finally:
             self._at_work = False
+
+
+def _is_done(level: Callable[[], None]) -> bool:
+    """Settle one session; return False where another thread is using it."""
+    try:
+        level()
+    except _LOST:
+        pass
+    except Busy:
+        return False
+    return True
 
 
 def _choose(answer: Answer, logits: Logits, guesses: Sequence[int]) -> list[int]:

@@ -80,9 +80,10 @@ def start_drafting(
             expected=f"a model of {target.vocabulary} tokens, as the target",
             found=f"one of {feeder.vocabulary}",
         )
-    for session in (target.session, draft):
-        _ = session.rewindable  # raises what going back would
-    count = _count_guesses(draft_tokens, checks, target.session, draft)
+    # Both raise what forgetting guesses would.
+    target.session.going_back.forgettable_calls({*target.methods, checks.method})
+    copies = draft.going_back.forgettable_calls(feeder.methods)
+    count = _count_guesses(draft_tokens, checks, target.session, draft, copies)
     lead = _find_lead(target, feeder, history)
     if lead is None:
         return Decoding(target)
@@ -109,11 +110,23 @@ def _find_checks(session: Session) -> ChunkSizes:
 
 
 def _count_guesses(
-    wanted: int | None, checks: ChunkSizes, target: Session, draft: Session
+    wanted: int | None,
+    checks: ChunkSizes,
+    target: Session,
+    draft: Session,
+    copies: int | None,
 ) -> int:
     """Return how many guesses are made at a time.
 
-    A ring forgets as many tokens as one call may add, and no more.
+    A ring forgets as many tokens as one call may add, and no more. The target checks in
+    one call, but the draft guesses each token in a call of its own.
+
+    Args:
+        wanted: by the caller, None for the usual number.
+        checks: the method that checks them.
+        target: its session.
+        draft: guesses.
+        copies: how many of its calls the draft can forget, None for no limit.
 
     Raises:
         BadSetting: they cannot be checked at once, or not be forgotten.
@@ -124,12 +137,15 @@ def _count_guesses(
         most = min(most, target.longest_call - 1)
     if draft.longest_call is not None:
         most = min(most, draft.longest_call)
+    if copies is not None:
+        most = min(most, copies)
     count = min(max(_USUAL_GUESSES, least), most) if wanted is None else wanted
     if not least <= count <= most:
         raise BadSetting(
             name="draft_tokens",
             expected=f"from {least} to {most}, which {checks.method} takes with one "
-            "more and rings can forget",
+            "more and rings can forget, and no more than the draft keeps `snapshots` "
+            "of recurrent states",
             found=count,
         )
     return count

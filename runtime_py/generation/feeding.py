@@ -236,25 +236,35 @@ class Feeder:
         self._changes, self._calling = self.session.changes, False
         return logits.reshape(-1, logits.shape[-1])
 
-    def go_back(self, fed: int) -> bool:
-        """Have the one row hold no more than the first `fed` tokens.
+    def go_back(self, fed: int, least: int, most: int) -> bool:
+        """Have the one row hold no more than the first `fed` tokens, if it can.
 
-        What a call that broke off has left is forgotten too.
+        What a call that broke off has left is forgotten too. States that go back by
+        copies may have none there: then it holds somewhat fewer, or more, as `rows` say
+        afterwards.
+
+        Args:
+            fed: how many it may hold.
+            least: how many it holds at least, where it has as many.
+            most: how many it may hold where it cannot go back as far.
 
         Returns:
             False when something else has used the session since: nothing happens.
 
         Raises:
-            NotRewindable: a state cannot go back.
+            NotRewindable: a state can go back to nothing of this.
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         if not self._is_alone and not self._calling:
             return False
         (row,) = self.rows
-        held = int(self.session.position.item()) - (row.start or 0)
+        start = row.start or 0
+        held = int(self.session.position.item()) - start
         if held > fed:
-            self.session.rewind(held - fed)
-        row.fed = min(fed, held)
+            ends = (*range(fed, least - 1, -1), *range(fed + 1, most + 1))
+            way = self.session.going_back
+            held = way.to_one_of([start + end for end in ends]) - start
+        row.fed = held
         self._changes, self._calling = self.session.changes, False
         return True
 
@@ -262,6 +272,11 @@ class Feeder:
         """Record in the session what is to be run next, unless others use it."""
         if self._is_alone:
             self.session.leave_pending(tokens)
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """Return the names of the methods that it calls."""
+        return frozenset(one.method for one in (*self._prefills, self._decode))
 
     @property
     def _is_alone(self) -> bool:

@@ -82,7 +82,7 @@ class _Run(Iterator[_Handed]):
                 self.decode.tokens += len(going)
                 self.decode.seconds += time.perf_counter() - began
         finally:
-            self._source.settle()
+            self._source.end()
             self._source.leave_pending(self._pending())
 
     def _going(self) -> list[Answer]:

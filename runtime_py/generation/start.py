@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from kvc.runtime.generation.answer import Answer
+from kvc.runtime.generation.beginnings import warn_if_begun_twice
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.encoding import (
@@ -153,6 +154,7 @@ def generate(
     Warns:
         SettingIgnored: of settings of the cache, and of what the bundle's settings ask
             for that kvc does not have.
+        BegunTwice: a text begins with what the tokenizer puts before it.
     """
     check_session(session)
     combined = settings_of(session.metadata, settings, stacklevel=2)
@@ -162,6 +164,7 @@ def generate(
     def find_tokenizer() -> Tokenizer:
         return _tokenizer_of(session) if tokenizer is None else tokenizer
 
+    given = [prompt] if batch is None else batch
     encode, encoding = find_encode(session), None
     if encode is not None:
         check_anew(draft, history)
@@ -202,6 +205,9 @@ def generate(
             for one, row in zip(tokens, grids, strict=True)
         ]
     feeder.check_prompts(tokens)
+    first = [one for one, row in zip(given, feeder.rows, strict=True) if not row.start]
+    if texts := [one for one in first if isinstance(one, str)]:
+        warn_if_begun_twice(texts, find_tokenizer(), stacklevel=2)
     source = Decoding(feeder)
     if draft is not None:
         source = start_drafting(feeder, draft, histories[0], draft_tokens)

@@ -5,7 +5,7 @@ at an earlier position. Each kind of state decides how far it can go back, and w
 restore. Everything is checked before anything changes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -34,6 +34,76 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
     given = _check_numbers(count)
     starts, firsts = _check_goes_back(program, memory)
     counts = _check_counts(given, starts, firsts)
+    return _go_back(program, memory, starts, counts, firsts)
+
+
+def rewind_to_one(
+    program: Program, memory: StateMemory, ends: Iterable[int]
+) -> tuple[int, bool]:
+    """Rewind the one row to the first of some positions to which its states can go.
+
+    Returns:
+        The position, and whether it is another one than before.
+
+    Raises:
+        NotRewindable: they can go to none; nothing has changed.
+        NoPosition, Poisoned: as `rewind`.
+    """
+    starts, firsts = _check_goes_back(program, memory)
+    (start,), (first,) = starts, firsts
+    problem: NotRewindable | None = None
+    for end in ends:
+        if not first <= end <= start:
+            continue
+        try:
+            return end, _go_back(program, memory, starts, [start - end], firsts)
+        except NotRewindable as error:
+            problem = problem or error
+    if problem is None:
+        reason = f"it is at {start}, before all positions that were asked for"
+        raise NotRewindable(state="position", reason=reason)
+    raise problem
+
+
+def forgettable_calls(
+    program: Program, memory: StateMemory, methods: frozenset[str]
+) -> int | None:
+    """Return how many of the last calls of some methods can be forgotten.
+
+    Returns:
+        None where nothing limits it but how far rings reach.
+
+    Raises:
+        NotRewindable: a state that one of them writes cannot go back.
+        NoPosition, Poisoned: as `rewind`.
+    """
+    _check_goes_back(program, memory)
+    counting, limits = _counting(program), list[int]()
+    for kind in memory.kinds:
+        if not kind.group.writers & methods:
+            continue
+        reason = kind.why_lost(counting)
+        if kind.by_copies:
+            limits.append(kind.snapshots)
+        elif kind.group.first.cursor != _CURSOR:
+            reason = reason or "it is at another cursor, which the same calls advance"
+        if reason:
+            raise NotRewindable(state=kind.group.first.name, reason=reason)
+    return min(limits, default=None)
+
+
+def _go_back(
+    program: Program,
+    memory: StateMemory,
+    starts: Sequence[int],
+    counts: Sequence[int],
+    firsts: Sequence[int],
+) -> bool:
+    """Drop so many tokens of each row; tell if there are any.
+
+    Raises:
+        NotRewindable, CannotRewind: as `rewind`; nothing has changed.
+    """
     kinds = [kind for kind in memory.kinds if kind.group.writers]
     own = [kind for kind in kinds if kind.group.first.cursor == _CURSOR]
     if len(set(counts)) > 1:

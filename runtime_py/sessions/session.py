@@ -15,6 +15,7 @@ from kvc.runtime.arrays import Array
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.residency import SessionResidency, describe_states
 from kvc.runtime.methods import Callables
+from kvc.runtime.sessions.going_back import GoingBack
 from kvc.runtime.sessions.rewinding import most_rewindable, rewind, trim
 from kvc.runtime.sessions.rows import reset_row, take_row
 from kvc.runtime.sessions.sizes import (
@@ -168,8 +169,7 @@ class Session(Callables):
         """Take a row of another session over into a row of this one; others stay.
 
         The other session is of the same program and sizes, but for the number of its
-        rows, and stays as it is. So a prompt may be read in a session of one row, and
-        join a batch that has been running for long.
+        rows, and stays as it is.
 
         Raises:
             BadSetting: there is no such row, or the other is no session, or one of
@@ -184,7 +184,7 @@ class Session(Callables):
         if not isinstance(other, Session):
             raise BadSetting(name="other", expected="a Session", found=repr(other))
         with Use(self._usage, "admit"), Use(other._usage, "admit"):
-            mine, theirs = self._engine.digest, other._engine.digest
+            mine, theirs = self._engine.identity, other._engine.identity
             if mine != theirs:
                 expected = f"a session of program {mine}"
                 raise BadSetting(name="other", expected=expected, found=theirs)
@@ -275,7 +275,7 @@ class Session(Callables):
 
         with Use(self._usage, "save"):
             engine = self._engine
-            save_snapshot(path, engine.program, engine.digest, self._states)
+            save_snapshot(path, engine.program, engine.identity, self._states)
 
     @property
     def position(self) -> Array:
@@ -320,6 +320,16 @@ class Session(Callables):
             return self._states.pending or ((),) * rows
 
     @property
+    def holds_nothing(self) -> bool:
+        """Tell whether it holds no token, and none is pending.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with Use(self._usage, "holds_nothing"):
+            return self._states.hold_nothing
+
+    @property
     def changes(self) -> int:
         """Return how often the states were changed: by calls, resets, rewinds.
 
@@ -340,6 +350,11 @@ class Session(Callables):
         with Use(self._usage, "rewindable"):
             found = most_rewindable(self._engine.program, self._states)
             return np.array(found, np.int64)
+
+    @property
+    def going_back(self) -> GoingBack:
+        """Return what serves code that runs tokens which it may have to forget."""
+        return GoingBack(self._usage, self._note_change)
 
     @property
     def longest_call(self) -> int | None:
@@ -387,7 +402,7 @@ class Session(Callables):
 
     def _note_change(self) -> None:
         self._changes += 1
-        self._states.pending = ()
+        self._states.pending, self._states.written = (), True
 
     def __repr__(self) -> str:
         return f"<Session of {self._engine.path}: {self._usage}>"

@@ -39,7 +39,7 @@ class Header:
     """What a file says of its session.
 
     Attributes:
-        program: digest of the program, in hexadecimal.
+        program: identity of the program, in hexadecimal; in older files its digest.
         sizes: of the symbols that the session fixed.
         capacity: its greatest position, None where nothing limits it.
         position: of each row, None where nothing counts; not in version 0.

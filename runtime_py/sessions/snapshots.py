@@ -2,7 +2,7 @@
 
 `snapshot_files.py` has the file format. Of states whose slots after the position are
 dead, and of growing states, only the valid slots are saved, so a file is as long as the
-conversation, not as the cache. It belongs to one program, identified by its digest. A
+conversation, not as the cache. It belongs to one program, by its identity. A
 checksum is not a signature, so the sizes and positions in a file are checked against
 the program as well. States go through a buffer, part by part: neither saving nor
 restoring takes their memory once more.
@@ -53,9 +53,9 @@ _BUFFER_NBYTES: Final = 8 << 20
 
 
 def save_snapshot(
-    path: str | os.PathLike[str], program: Program, digest: str, memory: StateMemory
+    path: str | os.PathLike[str], program: Program, identity: str, memory: StateMemory
 ) -> None:
-    """Write a session's states.
+    """Write a session's states; they belong to the program of this identity.
 
     Raises:
         BadSetting: `path` is no path.
@@ -69,7 +69,7 @@ def save_snapshot(
     marks = memory.lengths, _written(memory), _reached(memory, position)
     shapes = state_shapes(program, memory.sizes, *marks)
     header = Header(
-        program=digest,
+        program=identity,
         sizes=memory.sizes,
         capacity=memory.capacity,
         position=position,
@@ -118,9 +118,15 @@ class Snapshot(Closing):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], program: Program, digest: str
+        self, path: str | os.PathLike[str], program: Program, known: Sequence[str]
     ) -> None:
         """Open and check a file.
+
+        Args:
+            path: of the file.
+            program: that is to go on with it.
+            known: the program's identity, and its digest, to which sessions belonged
+                before there was one.
 
         Raises:
             BadSetting: `path` is no path.
@@ -130,9 +136,9 @@ class Snapshot(Closing):
         self._file, self._program = SnapshotFile(path), program
         self._require, self.header = self._file.require, self._file.header
         try:
-            own, other = digest[:16], self.header.program[:16]  # as `kvc dump` shows
+            own, other = known[0][:16], self.header.program[:16]  # as `kvc dump` shows
             of = f"it is of program {other}, this one is {own}; open it with its own"
-            self._require(self.header.program == digest, of)
+            self._require(self.header.program in known, of)
             self._shapes = self._check_header()
             nbytes = map(_nbytes, program.states, self._shapes)
             self._begins = list(accumulate(nbytes, initial=0))
@@ -162,6 +168,7 @@ class Snapshot(Closing):
             kind.reached = list(found.get(kind.recorded, ()))
         memory.lengths[:] = header.lengths
         memory.pending = tuple(map(tuple, self.header.pending))
+        memory.written = True
         others = map(tuple, header.others)
         memory.counted = (tuple(header.counted), *others)
         self._note_ends(memory)

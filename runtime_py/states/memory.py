@@ -72,6 +72,7 @@ class StateMemory:
         pending: tokens of each row that a generation has made and the states do not
             hold yet; empty where there are none.
         renewed: how often a reset was begun.
+        written: whether a call, a file or another session has written them since.
         poisoned: name of the call that left states half written, or "".
         closed: whether the memory has been given back.
     """
@@ -112,6 +113,7 @@ class StateMemory:
         self.limited = any(kind.longest < ALL_SLOTS for kind in self.kinds)
         self.pending: tuple[tuple[int, ...], ...] = ()
         self.renewed = 0
+        self.written = False
         self.poisoned = ""
         self.closed = False
 
@@ -138,6 +140,19 @@ class StateMemory:
             return self.position(cursor)
         except NoPosition:
             return None
+
+    @property
+    def hold_nothing(self) -> bool:
+        """Tell whether they hold no token, and none is pending.
+
+        Where nothing counts, only those hold nothing that nobody has written.
+        """
+        found = self.known_position()
+        if found is None or self.pending or self.poisoned:
+            return not (self.written or self.pending)
+        state = self.cursors[0].state
+        first = [0] * len(found) if state is None else self.first_counts(state)
+        return found == first
 
     def known_positions(self) -> list[list[int] | None]:
         """Return where rows stand at each cursor, or at the one that is missing."""
@@ -251,6 +266,7 @@ class StateMemory:
             other.follow(kind)
         twin.lengths[:] = self.lengths
         twin.counted, twin.pending = self.counted, self.pending
+        twin.written = self.written
         return twin
 
     def find(self, state: int) -> tuple[Kind, int]:
@@ -306,6 +322,7 @@ class StateMemory:
                 for state in kind.group.states:
                     self.lengths[state] = 0
         self.counted = tuple((0,) * len(rows) for rows in self.counted)
+        self.written = False
         self.settle()
 
     def settle(self) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from kvc.runtime.tokenizers.base import TextSource, Tokenizer
 from kvc.runtime.tokenizers.rendering import Limits, Renderer
+from kvc.runtime.tokenizers.special_tokens import special_tokens
 from kvc.schema.errors import BadChatTemplate, BadSetting
 from kvc.schema.frozen import frozen
 
@@ -59,7 +60,7 @@ def chat_template_of(
         text = _default(file, _read_json(source, file).get("chat_template"))
     if not text:
         return None
-    special = _special_tokens(_read_json(source, _SPECIAL)) | _special_tokens(config)
+    special = special_tokens(config, _read_json(source, _SPECIAL))
     return ChatTemplate(file, Renderer(file, text, limits), special)
 
 
@@ -159,13 +160,3 @@ def _default(file: str, found: object) -> str:
             raise BadChatTemplate(file=file, reason=reason)
     reason = "chat_template is neither a text nor a list of named ones"
     raise BadChatTemplate(file=file, reason=reason)
-
-
-def _special_tokens(config: Mapping[str, object]) -> dict[str, str]:
-    """Return the special tokens that a file names, as text or as {"content": text}."""
-    found = {}
-    for key, value in config.items():
-        text = value.get("content") if isinstance(value, dict) else value
-        if key.endswith("_token") and isinstance(text, str):
-            found[key] = text
-    return found

@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Self
 
 from kvc.schema.codec import decode, decode_index
@@ -25,6 +26,7 @@ from kvc.schema.container.header import (
 from kvc.schema.container.opened import OpenFile
 from kvc.schema.digests import Fill, streamed_digest
 from kvc.schema.errors import DigestMismatch
+from kvc.schema.identity import identity
 from kvc.schema.model import Blob, Program
 from kvc.schema.verify import verify_index, verify_program
 
@@ -154,6 +156,7 @@ class BundleFile(SealedFile):
         with self.closed_on_error():
             self.header = self.read_header(BUNDLE)
             self.program: Program = self._read_program(thorough)
+            self._whole = self.program
             blobs = self.program.blobs
             self.layout: Layout = check_layout(blobs, self.header, BUNDLE, self.path)
             self.check_zeros(self.layout.tail_padding, self.header.tail_offset)
@@ -169,8 +172,16 @@ class BundleFile(SealedFile):
 
     @property
     def digest(self) -> str:
-        """Return the program's SHA-256 in hexadecimal: the identity of the bundle."""
+        """Return the program's SHA-256 in hexadecimal, which covers all content."""
         return self.header.tail_digest.hex()
+
+    @cached_property
+    def identity(self) -> str:
+        """Return what the program is, wherever its blobs lie; see `schema/identity.py`.
+
+        It is computed when it is first asked for, of all recipes' methods.
+        """
+        return identity(self._whole)
 
     def _read_program(self, thorough: bool) -> Program:
         program = decode(self.read_tail(self.header, BUNDLE), self.path)

@@ -21,7 +21,7 @@ from kvc.schema.container.opened import Folder
 from kvc.schema.container.sealed import BundleFile, DataFileReader, SealedFile
 from kvc.schema.digests import LEAF_NBYTES, BlobHasher, filled_digest
 from kvc.schema.errors import BadProgram, DataFileMissing
-from kvc.schema.model import Blob, Program
+from kvc.schema.model import Blob
 
 _CHUNK_NBYTES: Final = 4 * LEAF_NBYTES
 _MOST_NAMES: Final = 3  # of a blob, in a message
@@ -44,7 +44,7 @@ class StoredBlobs(Closing):
         Raises:
             BadProgram: the program says other than the index of a data file.
         """
-        self.program: Program = bundle.program
+        self._bundle, self.program = bundle, bundle.program
         self.files: tuple[SealedFile, ...] = (bundle, *data_files)
         self.data_files = tuple(f for f in self.files if isinstance(f, DataFileReader))
         self._names: list[list[str]] = [[] for _ in self.program.blobs]
@@ -89,6 +89,11 @@ class StoredBlobs(Closing):
             for one in (bundle, *opened):
                 one.close()
             raise
+
+    @property
+    def identity(self) -> str:
+        """Return the identity of the bundle's program."""
+        return self._bundle.identity
 
     def check(self, blob: int) -> None:
         """Check a blob and the padding before it, in little memory.

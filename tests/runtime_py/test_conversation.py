@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pytest
 from adding_model import CAPACITY, END, TEMPLATE, Totaling, write_chat
 from daily import every
@@ -303,3 +304,90 @@ def test_an_answer_that_is_left_open_is_forgotten_by_a_reset(talk):
     assert list(left) == []
     assert (conversation.messages, conversation.used) == ([], 0)
     assert answer(conversation, "two") == answer(talk("adding", max_tokens=5), "two")
+
+
+def test_a_session_that_holds_tokens_is_not_emptied_without_a_word(
+    talk, programs, tmp_path
+):
+    for name, found in (("adding", "17 tokens"), ("totaling", "what nobody has")):
+        first, program = talk(name, max_tokens=7), programs[name]
+        answer(first, "Hello")
+        path = tmp_path / name
+        first._session.save(path)
+        with program.restore(path) as session, session.fork() as fork:
+            for one in (first._session, session, fork):
+                total = one.state["total" if name == "totaling" else "position"].sum()
+                with pytest.raises(BadSetting, match=rf"reset\(\).*history=.*{found}"):
+                    Conversation(one, tokenizer_of(program), template_of(program))
+                assert one.state["total" if name == "totaling" else "position"] == total
+            session.reset()
+            again = Conversation(
+                session, tokenizer_of(program), template_of(program), max_tokens=7
+            )
+            assert answer(again, "Hello") == first.messages[-1]["content"]
+
+
+@pytest.mark.parametrize("name", ["adding", "totaling"])
+def test_a_saved_session_goes_on_with_what_was_said(talk, programs, tmp_path, name):
+    first, program = talk(name, system="Be brief.", max_tokens=7), programs[name]
+    answer(first, "Hello")
+    first._session.save(tmp_path / "saved")
+    messages, held = list(first.messages), first.held
+    expected = answer(first, "What?")
+    with program.restore(tmp_path / "saved") as session:
+        again = Conversation(
+            session,
+            tokenizer_of(program),
+            template_of(program),
+            messages=messages,
+            history=held,
+            max_tokens=7,
+        )
+        assert answer(again, "What?") == expected
+        assert again.messages == first.messages
+        assert again.answer.prefill.tokens == first.answer.prefill.tokens
+        again.reset()
+        assert again.messages == [{"role": "system", "content": "Be brief."}]
+
+
+def test_a_continued_text_goes_on_from_a_saved_session(talk, programs, tmp_path):
+    first, program = talk("adding", template=None, max_tokens=5), programs["adding"]
+    answer(first, "One")
+    first._session.save(tmp_path / "saved")
+    held, expected = first.held, answer(first, " more")
+    with program.restore(tmp_path / "saved") as session:
+        again = Conversation(
+            session, tokenizer_of(program), None, history=held, max_tokens=5
+        )
+        assert answer(again, " more") == expected
+
+
+def test_what_was_said_elsewhere_is_read_anew(talk, programs):
+    first, program = talk("adding", max_tokens=7), programs["adding"]
+    answer(first, "Hello")
+    messages = list(first.messages)
+    with program.session() as session:
+        again = Conversation(
+            session,
+            tokenizer_of(program),
+            template_of(program),
+            messages=messages,
+            max_tokens=7,
+        )
+        assert answer(again, "What?") == answer(first, "What?")
+
+
+def test_what_a_session_does_not_hold_is_no_history(talk, programs):
+    tokenizer = tokenizer_of(programs["adding"])
+    template = template_of(programs["adding"])
+    said = [{"role": "user", "content": "a"}]
+    with programs["adding"].session() as session:
+        session.decode(np.array([[3]]))
+        for history in ([], [3, 4]):
+            with pytest.raises(BadSetting, match="history: expected the 1 tokens"):
+                Conversation(session, tokenizer, template, history=history)
+        with pytest.raises(BadSetting, match="system: expected nothing beside"):
+            Conversation(session, tokenizer, template, "b", said, [3])
+        with pytest.raises(BadSetting, match="messages: expected none, as there"):
+            Conversation(session, tokenizer, None, None, said, [3])
+        assert session.position == 1

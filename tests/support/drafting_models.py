@@ -72,8 +72,45 @@ class Recurrent(Table):
         return super().prefill_all(tokens) + self.total
 
 
-def write_table(path: Path, model: Table, least: int = 1) -> Path:
-    """Write a bundle of a table; its checks take `least` tokens or more."""
+class Summing(Table):
+    """Logits by the last token and by the sum of all, a state that cannot go back."""
+
+    total: Tensor
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__(rows)
+        self.register_buffer("total", torch.zeros(1))
+        self.register_buffer("angles", torch.arange(rows.shape[1]) * 0.7)
+
+    def prefill_all(self, tokens: Tensor) -> Tensor:
+        """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
+        sums = self.total + tokens.cumsum(1)
+        self.total.copy_(sums[:, -1])
+        return super().prefill_all(tokens) + 4 * torch.cos(
+            sums[..., None] * self.angles
+        )
+
+
+class CountingChecks(Table):
+    """A table whose checks alone write a state."""
+
+    checks: Tensor
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__(rows)
+        self.register_buffer("checks", torch.zeros(1))
+
+    def check(self, tokens: Tensor) -> Tensor:
+        """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
+        self.checks.add_(1)
+        return self.prefill_all(tokens)
+
+
+def write_table(path: Path, model: Table, least: int = 1, **options: object) -> Path:
+    """Write a bundle of a table; its checks take `least` tokens or more.
+
+    `options` are of `compile_program`.
+    """
     tokens = torch.zeros(1, least + 1, dtype=torch.int64)
     some = {"tokens": {1: Dim("seq", 1, CHUNK)}}
     checks = {"tokens": {1: Dim("checked", least, least + 8)}}
@@ -82,6 +119,8 @@ def write_table(path: Path, model: Table, least: int = 1) -> Path:
         Method("say", args=(tokens[:, :1],), role="decode"),
         Method("check", args=(tokens,), dynamic=checks, role="prefill_all"),
     ]
-    model.read, model.say, model.check = model.prefill, model.prefill, model.prefill_all
-    compile_program(model, methods, metadata=METADATA).save(path)
+    model.read = model.say = model.prefill
+    if not isinstance(model, CountingChecks):
+        model.check = model.prefill_all
+    compile_program(model, methods, **{"metadata": METADATA, **options}).save(path)
     return path

@@ -3,7 +3,6 @@
 Results go to stdout, a line of JSON for each input, or to a file of numpy's.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -37,7 +36,8 @@ def _input_options(command: F) -> F:
         click.option(
             "--file",
             metavar="FILE",
-            help="Also take each line of FILE, a text of UTF-8; - is stdin.",
+            help="Also take each line of FILE, a text of UTF-8, empty ones too; - is "
+            "stdin.",
         ),
         click.argument("texts", metavar="[TEXT]...", nargs=-1),
         click.argument("bundle", metavar="BUNDLE"),
@@ -89,13 +89,15 @@ def embed(
     from kvc.runtime.embedding import embed, embed_images
     from kvc.runtime.embedding import similarity as cosines
     from kvc.schema.errors import BadSetting
+    from kvc.tools.text_lines import naming_lines
 
     listed = _listed(texts, file, images)
     if prompt and not listed:
         raise click.UsageError("--prompt is put before texts, and there are none")
     path = None if output is None else check_plain_output(output)
     with open_program(bundle, loading) as program:
-        parts = [embed(program, listed, prompt)] if listed else []
+        with naming_lines(file, len(texts)):
+            parts = [embed(program, listed, prompt)] if listed else []
         parts += [embed_images(program, images)] if images else []
     lengths = sorted({part.shape[1] for part in parts})
     if len(lengths) > 1:
@@ -137,10 +139,12 @@ def classify(
     Example: kvc classify vit.kvc --image cat.png
     """
     from kvc.runtime.embedding import classify, classify_images
+    from kvc.tools.text_lines import naming_lines
 
     listed = _listed(texts, file, images)
     with open_program(bundle, loading) as program:
-        found = classify(program, listed) if listed else []
+        with naming_lines(file, len(texts)):
+            found = classify(program, listed) if listed else []
         found += classify_images(program, images) if images else []
     for given, labels in zip(_named(listed, images), found, strict=True):
         named = [[label.name, round(label.score, _DIGITS)] for label in labels[:top]]
@@ -154,28 +158,12 @@ def _listed(texts: Sequence[str], file: str | None, images: Sequence[str]) -> li
         click.UsageError: there is nothing to be done.
         FileProblem: the file cannot be read, or is no text.
     """
-    listed = [*texts, *(_lines(file) if file is not None else ())]
+    from kvc.tools.text_lines import read_lines
+
+    listed = [*texts, *(read_lines(file) if file is not None else ())]
     if not listed and not images:
         raise click.UsageError("give a TEXT, --file or --image")
     return listed
-
-
-def _lines(file: str) -> list[str]:
-    """Return the lines of a file that are not empty.
-
-    Raises:
-        FileProblem: it cannot be read, or is no text.
-    """
-    from kvc.schema.errors import FileProblem, reason_of
-
-    try:
-        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        lines = raw.decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise FileProblem(path=file, reason="it is no text of UTF-8") from error
-    except (OSError, ValueError) as error:
-        raise FileProblem(path=file, reason=reason_of(error)) from error
-    return [line for line in lines if line.strip()]
 
 
 def _named(texts: Sequence[str], images: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -29,6 +29,8 @@ _WHY = {
     "max_tokens": ("--max-tokens was reached", "ended by the limit of tokens"),
     None: ("interrupted", "interrupted"),
 }
+
+_KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual guesses
 
 
 @click.command()
@@ -101,11 +103,14 @@ def generate(
     texts = [_read(prompt) for prompt in prompts]
     with ExitStack() as stack:
         program = stack.enter_context(open_program(bundle, loading))
-        session = stack.enter_context(_open_rows(program, len(texts) or 1, capacity))
+        checked = draft is not None
+        opened = _open_rows(program, len(texts) or 1, capacity, checked)
+        session = stack.enter_context(opened)
         draft_program = draft_session = None
         if draft is not None:
             draft_program = stack.enter_context(open_program(draft, loading))
-            draft_session = stack.enter_context(draft_program.session())
+            kept = draft_tokens or _KEPT_CALLS
+            draft_session = stack.enter_context(draft_program.session(snapshots=kept))
         run = _start(session, texts, settings, draft_session, draft_tokens, images)
         for each in (program, draft_program):
             if each is not None:
@@ -128,8 +133,16 @@ def _read(prompt: str) -> str:
     return os.fsdecode(sys.stdin.buffer.read())
 
 
-def _open_rows(program: "Program", rows: int, capacity: int | None) -> "Session":
+def _open_rows(
+    program: "Program", rows: int, capacity: int | None, checked: bool
+) -> "Session":
     """Open a session with a row for each prompt.
+
+    Args:
+        program: of the bundle.
+        rows: how many prompts there are.
+        capacity: as the user asks.
+        checked: whether guesses are checked, which states must be able to forget.
 
     Raises:
         click.ClickException: the bundle does not take as many prompts at once.
@@ -137,7 +150,7 @@ def _open_rows(program: "Program", rows: int, capacity: int | None) -> "Session"
     from kvc.runtime import BadSetting, UnknownName
 
     if rows == 1:
-        return program.session(capacity)
+        return program.session(capacity, snapshots=int(checked))
     try:
         return program.session(capacity, batch=rows)
     except BadSetting as error:

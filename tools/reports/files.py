@@ -43,7 +43,7 @@ def describe_file(
     tail = file.header.tail_nbytes
     sizes = describe_size(program, file.size, HEADER_NBYTES, tail, by_method, found)
     body = body_of(program, backend)
-    return describe_bundle(file.path, program, body, file.digest, sizes)
+    return describe_bundle(file, body, sizes)
 
 
 def _find(bundle: BundleFile, number: int, folders: Sequence[str]) -> FoundFile | str:

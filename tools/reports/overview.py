@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvc.schema.container.sealed import BundleFile
 from kvc.schema.model import Program
 from kvc.schema.provenance import Calibration
 from kvc.tools.reports.blobs import (
@@ -66,12 +67,15 @@ class FileReport:
     """The file itself and where it comes from.
 
     Attributes:
+        digest: of all content, in hexadecimal.
+        identity: to which saved sessions belong; see `kvc.schema.identity`.
         calibration: null where no backend needs ranges.
     """
 
     path: str
     nbytes: int
     digest: str
+    identity: str
     kvc_version: str
     torch_version: str
     recipe: str
@@ -104,23 +108,20 @@ class DumpReport:
     recipes: tuple[RecipeReport, ...]
 
 
-def describe_bundle(
-    path: str, program: Program, body: Program, digest: str, sizes: SizeReport
-) -> DumpReport:
+def describe_bundle(opened: BundleFile, body: Program, sizes: SizeReport) -> DumpReport:
     """Put the reports on a bundle together.
 
     Args:
-        path: of the bundle.
-        program: all of it.
+        opened: the bundle.
         body: the program by the recipe whose methods are described.
-        digest: of the program.
         sizes: of its files.
     """
-    origin = body.provenance
+    origin, program = body.provenance, opened.program
     file = FileReport(
-        path=path,
+        path=opened.path,
         nbytes=sizes.nbytes,
-        digest=digest,
+        digest=opened.digest,
+        identity=opened.identity,
         kvc_version=origin.kvc_version,
         torch_version=origin.torch_version,
         recipe=origin.recipe,
@@ -163,6 +164,7 @@ def overview_lines(report: DumpReport) -> list[str]:
         f"{escape(file.path)}: {_sizes(report.size)}, recipe {escape(file.recipe)}, "
         f"made by kvc {escape(file.kvc_version)} (torch {escape(file.torch_version)})",
         f"digest {file.digest[:16]}: bundles of equal content have equal digests",
+        f"identity {file.identity[:16]}: a saved session goes on with any bundle of it",
         *_calibration_lines(file.calibration),
         *_recipes(report),
         *("", "METHODS", *method_lines(report.methods)),

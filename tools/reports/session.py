@@ -13,7 +13,7 @@ class SessionReport:
 
     Attributes:
         path, nbytes: of the file.
-        program: digest of the bundle's program.
+        program: identity of the bundle's program; in older files its digest.
         position: of each row, None where nothing counts tokens.
         pending: tokens of each row that were generated but not run yet.
         capacity: the greatest position, None where nothing limits it.
@@ -62,7 +62,7 @@ def session_lines(report: SessionReport) -> list[str]:
         tokens = plural(sum(map(len, report.pending)), "token")
         pending = f"{tokens} generated but not run yet"
     rows = [
-        ("program", f"digest {escape(report.program[:16])}, as kvc dump BUNDLE says"),
+        ("program", f"identity {escape(report.program[:16])}, as kvc dump BUNDLE says"),
         ("position", position),
         ("capacity", "no limit" if report.capacity is None else str(report.capacity)),
         ("pending", pending),

@@ -8,6 +8,7 @@ from daily import RARELY, every
 from drafting_models import VOCAB, write_decoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interrupted_calls import interrupted
 from made_once import MadeOnce
 
 from kvc.runtime import StateMismatch, generate, load
@@ -259,30 +260,6 @@ def test_an_interrupted_call_leaves_both_in_line(programs, target, similar, whic
         )
         other = alone(programs, text, max_tokens=8)[0]
         assert list(again) == other.tokens
-
-
-class interrupted:  # noqa: N801  # reads as a function
-    """Interrupt a session's call number `at`, before it runs or after."""
-
-    def __init__(self, session, at, late):
-        self.session, self.at, self.late = session, at, late
-
-    def __enter__(self):
-        call, self.calls = self.session.call, 0
-
-        def counted(name, *args):
-            self.calls += 1
-            if self.calls == self.at and not self.late:
-                raise KeyboardInterrupt
-            made = call(name, *args)
-            if self.calls == self.at:
-                raise KeyboardInterrupt
-            return made
-
-        self.session.call = counted
-
-    def __exit__(self, *_):
-        del self.session.call
 
 
 def test_forks_of_both_go_on_by_themselves(programs, target, similar):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from daily import only
+from interrupted_calls import interrupted
 from ring_models import RingDecoder, Shape, ring_methods
 
 from kvc.compiler import compile_program
@@ -89,3 +90,21 @@ def test_more_guesses_than_a_ring_forgets_are_refused(roomy, tight):
         ):
             generate(large, [1], draft=other, draft_tokens=8)
         assert len(list(generate(small, [1], draft=large, max_tokens=5))) == 5
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("which", ["target", "draft"])
+def test_an_interrupted_call_leaves_a_ring_at_its_text(tight, which, at, late):
+    """A call of as many tokens as it takes cannot be forgotten as a whole."""
+    with tight.session() as target, tight.session() as draft, tight.session() as lone:
+        run = generate(target, PROMPT, draft=draft, draft_tokens=2, max_tokens=30)
+        session = {"target": target, "draft": draft}[which]
+        with pytest.raises(KeyboardInterrupt), interrupted(session, at, late):
+            list(run)
+        text = [*PROMPT, *run.tokens]
+        held = text[: target.position.item()]
+        assert text[len(held) :] == list(run.pending)
+        more = [*run.pending, 7]
+        plain = generate(lone, [*held, *more], max_tokens=9)
+        assert list(generate(target, more, max_tokens=9)) == list(plain)

@@ -181,8 +181,21 @@ def test_a_file_of_another_program_names_both(opened, tmp_path):
         session.save(tmp_path / "s.kvs")
     with pytest.raises(BadSnapshot) as caught:
         other.restore(tmp_path / "s.kvs")
-    assert one.digest[:16] in str(caught.value)
-    assert other.digest[:16] in str(caught.value)
+    assert one.identity[:16] in str(caught.value)
+    assert other.identity[:16] in str(caught.value)
+
+
+def test_a_file_from_before_there_were_identities_goes_on(opened, tmp_path):
+    """It belongs to the digest of the very bundle that it was saved with."""
+    program, path = opened(linear_program()), tmp_path / "s.kvs"
+    with program.session() as session:
+        session.save(path)
+    change_header(path, lambda header: header.update(program=program.digest))
+    assert program.digest != program.identity
+    program.restore(path).close()
+    change_header(path, lambda header: header.update(program="0" * 64))
+    with pytest.raises(BadSnapshot, match="it is of program 0000000000000000, this"):
+        program.restore(path)
 
 
 @pytest.fixture

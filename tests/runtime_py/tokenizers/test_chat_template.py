@@ -123,7 +123,7 @@ def test_of_several_templates_the_default_is_taken():
 
 
 def test_special_tokens_come_from_both_files_as_text_or_object():
-    special = json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "old"})
+    special = json.dumps({"bos_token": {"content": "<s>"}})
     config = json.dumps({"eos_token": {"content": "</s>"}, "pad_token": None})
     text = "{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}"
     source = Source(jinja=text, special=special, config=config)

@@ -242,3 +242,11 @@ def test_a_bundle_without_its_packed_file_is_a_plain_one(kvc, compiled, tmp_path
     joined = tmp_path / "joined.kvc"
     assert kvc("join", "-q", path, "-o", joined).exit_code == 0
     assert joined.read_bytes() == plain.read_bytes()
+
+
+def test_what_is_packed_is_no_part_of_a_programs_identity(compiled, here):
+    found = {pack: load(compiled(f"of {pack}", pack=pack)) for pack in (None, here)}
+    plain, packed = found.values()
+    with plain, packed:
+        assert plain.digest != packed.digest
+        assert plain.identity == packed.identity

@@ -355,18 +355,18 @@ def test_a_saved_session_says_what_it_is(kvc, tiny, tmp_path):
         for _ in generate(session, [1, 2, 3], max_tokens=2):
             pass
         session.save(file)
-        digest = program.digest
+        identity = program.identity
     lines = kvc("dump", file).stdout.splitlines()
     assert lines[0].startswith(f"{file}: a saved session, ")
     assert [line.split(maxsplit=1) for line in lines[1:]] == [
-        ["program", f"digest {digest[:16]}, as kvc dump BUNDLE says"],
+        ["program", f"identity {identity[:16]}, as kvc dump BUNDLE says"],
         ["position", "4"],
         ["capacity", "20"],
         ["pending", "1 token generated but not run yet"],
         ["states", str(len(program.states))],
     ]
     told = json.loads(kvc("dump", file, "--json").stdout)["session"]
-    assert (told["program"], told["position"]) == (digest, [4])
+    assert (told["program"], told["position"]) == (identity, [4])
     assert "has no such tables" in kvc("dump", file, "--blobs").stderr
     file.write_bytes(file.read_bytes()[:-1])
     assert "it is damaged" in kvc("dump", file).stderr

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_decoder
+import torch
 from click.testing import CliRunner
 from counting_model import counting_program
 from daily import RARELY, only
-from drafting_models import write_decoder
+from drafting_models import Summing, write_decoder, write_table
 from hand_built import write_bundle
 from ring_models import RingDecoder, Shape, ring_methods, text
 
@@ -240,6 +241,18 @@ def pair(tmp_path_factory):
 
 
 @RARELY
+def test_models_whose_states_go_back_by_copies_are_target_and_draft(kvc, folder):
+    torch.manual_seed(3)
+    one, other = torch.randn(256, 256), torch.randn(256, 256)
+    target = write_table(folder / "summing.kvc", Summing(one))
+    draft = write_table(folder / "guessing.kvc", Summing(one + other))
+    options = ["generate", target, "abc", "--max-tokens", 20]
+    plain, drafted = kvc(*options), kvc(*options, "--draft", draft)
+    assert drafted.exit_code == 0, drafted.output
+    assert drafted.stdout_bytes == plain.stdout_bytes
+    assert "guesses right" in drafted.stderr
+
+
 def test_a_draft_gives_the_same_text_and_its_figures(kvc, pair):
     target, draft = pair
     options = ("generate", target, "\x03\x01\x04", "-n", 40)

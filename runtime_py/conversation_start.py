@@ -1,0 +1,65 @@
+"""What a `Conversation` begins with: an empty session, or one to go on with.
+
+In: what a caller says of the session. Out: the tokens that it holds, and the system
+message, both checked.
+"""
+
+from collections.abc import Sequence
+
+from kvc.runtime.generation.prompts import histories_of
+from kvc.runtime.sessions.session import Session
+from kvc.runtime.tokenizers import ChatTemplate, Message
+from kvc.schema.errors import BadSetting, NoPosition
+
+
+def held_of(session: Session, history: Sequence[int] | None) -> list[int]:
+    """Return the tokens that a session holds, which only who used it can know.
+
+    Raises:
+        BadSetting: nobody says it, or it holds another number of tokens.
+    """
+    (given,) = histories_of(() if history is None else history, None)
+    if history is None and session.holds_nothing:
+        return []
+    count = _count(session)
+    if history is not None and count in (None, len(given)):
+        return list(given)
+    found = "what nobody has counted" if count is None else f"{count} tokens"
+    if history is not None:
+        expected = f"the {found} that the session holds"
+        raise BadSetting(name="history", expected=expected, found=f"{len(given)}")
+    raise BadSetting(
+        name="session",
+        expected="one that holds nothing (session.reset() empties it), or history=, "
+        "the tokens that it holds, with messages=, what was said in them",
+        found=f"a session that holds {found}",
+    )
+
+
+def _count(session: Session) -> int | None:
+    """Return how many tokens a session holds, None where nothing counts them."""
+    try:
+        return int(session.position[0])
+    except NoPosition:
+        return None
+
+
+def system_of(
+    system: str | None, messages: Sequence[Message], template: ChatTemplate | None
+) -> str | Message | None:
+    """Return what a conversation begins with, after a reset too.
+
+    Raises:
+        BadSetting: it is said twice, or messages mean nothing.
+    """
+    if not messages:
+        return system
+    if system is not None or template is None:
+        name = "messages" if system is None else "system"
+        expected = (
+            "none, as there is no chat template: history= has the text"
+            if template is None
+            else "nothing beside messages=, which begin with it"
+        )
+        raise BadSetting(name=name, expected=expected, found=f"{len(messages)} of them")
+    return messages[0] if messages[0].get("role") == "system" else None

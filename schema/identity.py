@@ -1,0 +1,97 @@
+"""The identity of a program: what it computes with and keeps, wherever that lies.
+
+In: a verified program, all of its recipes. Out: SHA-256 in hexadecimal. Equal are
+bundles that differ in where blobs lie, what is packed for a library beforehand, the
+files and settings that go along, and where all that comes from. FORMAT.md says how it
+is made.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kvc.schema.codec import encode
+from kvc.schema.graph import Graph, Instruction
+from kvc.schema.model import (
+    Blob,
+    Block,
+    DataFile,
+    Delegate,
+    Method,
+    NamedData,
+    Program,
+    Variant,
+)
+from kvc.schema.provenance import Provenance
+from kvc.schema.uses import FILE, count_unpacked
+
+_NO_PROVENANCE = Provenance("", "", "", "", "")
+
+
+def identity(program: Program) -> str:
+    """Return the identity of a program."""
+    return hashlib.sha256(encode(_bare(program))).hexdigest()
+
+
+def _bare(program: Program) -> Program:
+    """Return a program without all that its identity leaves out."""
+    count = _count_computed(program)
+    names = program.names[:count]
+    contents = sorted({_content(program, named) for named in names})
+    number = {content: blob for blob, content in enumerate(contents)}
+    return replace(
+        program,
+        provenance=_NO_PROVENANCE,
+        files=(DataFile("", b""),),
+        blobs=tuple(Blob(digest, nbytes, 0, 0, 1) for digest, nbytes in contents),
+        names=tuple(
+            replace(named, blob=number[_content(program, named)], provenance="")
+            for named in names
+        ),
+        methods=tuple(map(_bare_method, program.methods)),
+        delegates=_bare_delegates(program.delegates, count),
+        metadata={},
+        variants=tuple(_bare_variant(one, count) for one in program.variants),
+    )
+
+
+def _count_computed(program: Program) -> int:
+    """Return how many names come before files and packed data, which are the last."""
+    count = count_unpacked(program)
+    while count and program.names[count - 1].format == FILE:
+        count -= 1
+    return count
+
+
+def _content(program: Program, named: NamedData) -> tuple[bytes, int]:
+    """Return what tells the bytes of a name from all others."""
+    blob = program.blobs[named.blob]
+    return blob.digest, blob.nbytes
+
+
+def _bare_variant(variant: Variant, count: int) -> Variant:
+    return replace(
+        variant,
+        recipe="",
+        recipe_text="",
+        methods=tuple(map(_bare_method, variant.methods)),
+        delegates=_bare_delegates(variant.delegates, count),
+    )
+
+
+def _bare_delegates(delegates: Iterable[Delegate], count: int) -> tuple[Delegate, ...]:
+    return tuple(
+        replace(one, names=tuple(name for name in one.names if name < count))
+        for one in delegates
+    )
+
+
+def _bare_method(method: Method) -> Method:
+    """Return a method that does not say from which lines it was made."""
+    blocks = (Block(_bare_graph(one.graph), one.updates) for one in method.blocks)
+    return replace(method, graph=_bare_graph(method.graph), blocks=tuple(blocks))
+
+
+def _bare_graph(graph: Graph) -> Graph:
+    steps = (Instruction(i.op, i.arguments, i.results) for i in graph.instructions)
+    return replace(graph, instructions=tuple(steps))
