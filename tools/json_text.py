@@ -13,7 +13,7 @@ from typing import Final
 # else, raises it; a new one does not.
 VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
     {
-        "dump": 2,
+        "dump": 3,
         "diff": 1,
         "eval": 1,
         "bench": 1,

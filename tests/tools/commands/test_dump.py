@@ -99,7 +99,7 @@ def test_the_size_of_blobs_by_their_names(kvc, sample):
 
 def test_copies_as_json(kvc, sample):
     assert json.loads(kvc("dump", sample, "--copies", "--json").stdout) == {
-        "version": 2,
+        "version": 3,
         "updates": [
             {
                 "method": method,
@@ -174,7 +174,7 @@ def test_the_overview_explains_its_words(kvc, sample):
 
 def test_everything_as_json(kvc, sample):
     report = json.loads(kvc("dump", sample, "--json").stdout)
-    assert report["version"] == 2
+    assert report["version"] == 3
     assert list(report)[1:] == [
         "file",
         "cost",
