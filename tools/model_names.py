@@ -13,7 +13,7 @@ from pathlib import Path
 from kvc.compiler import Bundle, Calibrator, ModelSpec, compile_program
 from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.models import BUILTIN
-from kvc.recipes import Wanted
+from kvc.recipes import DefaultRecipe, Wanted
 from kvc.schema.container import Progress
 from kvc.schema.errors import KvcError, ModelNotFound, listing, meant
 from kvc.tools.folder_options import FolderOptions
@@ -26,7 +26,7 @@ def is_folder(name: str) -> bool:
 
 def compile_model(
     name: str,
-    recipe: Wanted,
+    recipe: Wanted | DefaultRecipe,
     progress: Progress,
     max_copy_bytes: Mapping[str, int],
     calibrate: Calibrator | None,
