@@ -33,7 +33,7 @@ def write_decoder(path: Path, noise: float = 0.0, all_logits: bool = True) -> Pa
     """Write a bundle whose sessions choose a capacity of 16 to 64."""
     methods = decoder_methods(CONFIG, CHUNK, all_logits)
     states, model = [decoder_caches(CONFIG)], decoder(noise)
-    compile_program(model, methods, states=states, metadata=METADATA).save(path)
+    compile_program(model, methods, "fp32", states=states, metadata=METADATA).save(path)
     return path
 
 
@@ -83,5 +83,5 @@ def write_table(path: Path, model: Table, least: int = 1) -> Path:
         Method("check", args=(tokens,), dynamic=checks, role="prefill_all"),
     ]
     model.read, model.say, model.check = model.prefill, model.prefill, model.prefill_all
-    compile_program(model, methods, metadata=METADATA).save(path)
+    compile_program(model, methods, "fp32", metadata=METADATA).save(path)
     return path

@@ -92,6 +92,7 @@ def test_a_factory_that_fails_names_the_line(kvc, tmp_path):
     result = kvc("compile", "tiny_decoder:failing", "-o", tmp_path / "a.kvc")
     assert result.exit_code == 1
     assert "RuntimeError: no such checkpoint (" in result.stderr
+    assert "Hugging Face folder" not in result.stderr
     assert "tiny_decoder.py:" in result.stderr
 
 
