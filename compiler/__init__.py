@@ -25,6 +25,7 @@ from kvc.compiler.backends import register_backend
 from kvc.compiler.bundle import Bundle, SaveReport
 from kvc.compiler.calibration import Calibrator
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
+from kvc.compiler.left_to_pytorch import LeftToPyTorch
 from kvc.compiler.pipeline import compile_program
 from kvc.compiler.spec import Dim, Method, ModelSpec, StateSpec
 
@@ -37,6 +38,7 @@ __all__ = [
     "Calibrator",
     "Checkpoint",
     "Dim",
+    "LeftToPyTorch",
     "Method",
     "ModelSpec",
     "SaveReport",

@@ -6,7 +6,7 @@ Program --plan, emit--> schema.Program --save--> model.kvc
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -47,6 +47,7 @@ from kvc.compiler.ir import Method as IrMethod
 from kvc.compiler.ir import Node, Program
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, control_of, entries
 from kvc.compiler.ir.text import program_text
+from kvc.compiler.left_to_pytorch import warn_of_left, without_pytorch
 from kvc.compiler.passes import run_passes
 from kvc.compiler.passes.base import check
 from kvc.compiler.passes.choosing import passes_for
@@ -58,7 +59,7 @@ from kvc.compiler.requests import check_mapping, check_request
 from kvc.compiler.roles import check_roles
 from kvc.compiler.spec import Method, StateSpec
 from kvc.compiler.variants import Emitted, together
-from kvc.recipes import Recipe, Wanted, load_recipes
+from kvc.recipes import DefaultRecipe, Recipe, Wanted, default_recipe, load_recipes
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.container import Progress
 from kvc.schema.errors import CaptureError, CompileError
@@ -70,7 +71,7 @@ from kvc.schema.provenance import Provenance
 def compile_program(
     model: nn.Module,
     methods: Sequence[Method] = (),
-    recipe: Wanted = "fp32",
+    recipe: Wanted | DefaultRecipe | None = None,
     metadata: Mapping[str, object] | None = None,
     progress: Progress | None = None,
     states: Sequence[StateSpec] = (),
@@ -87,7 +88,8 @@ def compile_program(
         methods: what to compile of it; at least one.
         recipe: a recipe, its name, or the path of a recipe file. Several, in a
             sequence or with commas between names, make one bundle for several
-            backends, of which `load` picks the first that can run.
+            backends, of which `load` picks the first that can run. None takes
+            `cpu_fp32` where that leaves nothing to PyTorch, else `fp32`.
         metadata: settings to keep in the bundle; values that JSON can hold.
         progress: told of each stage and method; see `kvc.schema.container.Progress`.
         states: buffers whose sizes a session chooses.
@@ -99,6 +101,9 @@ def compile_program(
             a fixed size does, and then the lower of both limits holds.
         calibrate: samples, such as `kvc.runtime.calibration.Samples("text.txt")`, for a
             recipe whose backend stores values as integers.
+
+    Warns:
+        LeftToPyTorch: backends leave operators to PyTorch, which the bundle so needs.
 
     Raises:
         CompileError: what is asked for is not a module with methods, a method does not
@@ -123,7 +128,8 @@ def compile_program(
         CacheDtypeRefused: the recipe stores caches as int8 or float16, and one cannot
             be.
     """
-    recipes = load_recipes(recipe)
+    wanted = _recipes_of(recipe)
+    recipes = (wanted.first,) if isinstance(wanted, DefaultRecipe) else wanted
     check_request(model, methods, states)
     check_mapping("metadata", metadata)
     check_mapping("max_copy_bytes", max_copy_bytes)
@@ -142,21 +148,43 @@ def compile_program(
         imported = import_program(model, captured)
     check_roles(imported)
     samples = None if calibrate is None else Calibrating(calibrate, taken, report)
-    made = [
-        _made_by(
-            one, each, imported, metadata or {}, max_copy_bytes or {}, samples, report
-        )
-        for one, each in zip(recipes, backends, strict=True)
-    ]
+    make = partial(
+        _made_by,
+        imported=imported,
+        metadata=metadata or {},
+        max_copy_bytes=max_copy_bytes or {},
+        samples=samples,
+        report=report,
+    )
+    made = _made_by_all(wanted, make)
     emitted = together(made)
     program = limited(with_calibration(emitted.program, made), max_length)
     check_declared(program, metadata or {}, files or {})
     return Bundle(program, emitted.sources, taken)
 
 
+def _recipes_of(
+    recipe: Wanted | DefaultRecipe | None,
+) -> tuple[Recipe, ...] | DefaultRecipe:
+    if recipe is None:
+        return default_recipe()
+    return recipe if isinstance(recipe, DefaultRecipe) else load_recipes(recipe)
+
+
+def _made_by_all(
+    recipes: Sequence[Recipe] | DefaultRecipe, make: Callable[[Recipe], Emitted]
+) -> list[Emitted]:
+    """Return what each recipe makes, and warn of what is left to PyTorch."""
+    if isinstance(recipes, DefaultRecipe):
+        return [without_pytorch(recipes, make)]
+    made = [make(one) for one in recipes]
+    for one, each in zip(recipes, made, strict=True):
+        warn_of_left(each.program, one, stacklevel=3)
+    return made
+
+
 def _made_by(
     recipe: Recipe,
-    backends: Sequence[Backend],
     imported: Program,
     metadata: Mapping[str, object],
     max_copy_bytes: Mapping[str, int],
@@ -164,6 +192,7 @@ def _made_by(
     report: Progress,
 ) -> Emitted:
     """Return what a recipe makes of an imported program."""
+    backends = _backends_of(recipe)
     program = with_buckets(imported, recipe)
     program, _ = run_passes(passes_for(recipe, backends), program)
     program = DropDeadCode().run(declare(program))

@@ -4,17 +4,27 @@ In: a recipe's name or the path of a TOML file. Out: a frozen `Recipe`. The comp
 passes apply it.
 """
 
-from kvc.recipes.loader import Wanted, known_recipes, load_recipe, load_recipes
-from kvc.recipes.recipe import Option, Recipe
+from kvc.recipes.loader import (
+    DEFAULTS,
+    Wanted,
+    default_recipe,
+    known_recipes,
+    load_recipe,
+    load_recipes,
+)
+from kvc.recipes.recipe import DefaultRecipe, Option, Recipe
 from kvc.schema.errors import BadRecipe, RecipeError, UnknownRecipe
 
 __all__ = [
+    "DEFAULTS",
     "BadRecipe",
+    "DefaultRecipe",
     "Option",
     "Recipe",
     "RecipeError",
     "UnknownRecipe",
     "Wanted",
+    "default_recipe",
     "known_recipes",
     "load_recipe",
     "load_recipes",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvc.recipes.recipe import SETTINGS, Option, Recipe, Setting
+from kvc.recipes.recipe import SETTINGS, DefaultRecipe, Option, Recipe, Setting
 from kvc.recipes.targets import target_of
 from kvc.schema.errors import (
     BadRecipe,
@@ -23,6 +23,7 @@ from kvc.schema.errors import (
 
 Wanted = str | Path | Recipe | Sequence[str | Path | Recipe]
 
+DEFAULTS = ("cpu_fp32", "fp32")  # of a model of which none is named; see DefaultRecipe
 FOLDER = Path(__file__).parent
 MAX_NBYTES = 1 << 16  # a recipe is a page of text; a larger file is something else
 _SECTIONS = (*dict.fromkeys(s.section for s in SETTINGS), "keep", "buckets")
@@ -62,6 +63,16 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
     if text not in known:
         raise UnknownRecipe(recipe=text, known=known)
     return _with_cache(_read(FOLDER / f"{text}.toml", where=f"{text}.toml"), cache)
+
+
+def default_recipe(cache: str | None = None) -> DefaultRecipe:
+    """Return what a model is compiled by for which no recipe is named.
+
+    Args:
+        cache: as of `load_recipe`, of both.
+    """
+    first, otherwise = (load_recipe(name, cache) for name in DEFAULTS)
+    return DefaultRecipe(first, otherwise)
 
 
 def load_recipes(given: Wanted, cache: str | None = None) -> tuple[Recipe, ...]:

@@ -63,6 +63,19 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
+class DefaultRecipe:
+    """Two recipes for a model of which no recipe is named; the numbers are the same.
+
+    Attributes:
+        first: taken where its backend leaves nothing to PyTorch.
+        otherwise: taken else; it has no backend.
+    """
+
+    first: Recipe
+    otherwise: Recipe
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One key of a recipe file.
 

@@ -7,11 +7,11 @@ first needed.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.binding.frames import needs_torch
 from kvc.runtime.binding.resources import FindBackend
 from kvc.runtime.data import FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
@@ -26,7 +26,8 @@ from kvc.runtime.states.memory import Copies
 from kvc.runtime.threads import request_threads
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded
-from kvc.schema.model import State
+from kvc.schema.left import needs_torch, why_torch
+from kvc.schema.model import Method, State
 from kvc.schema.torch_package import check_torch
 from kvc.schema.types import Symbol
 
@@ -109,7 +110,12 @@ def _check_some_run(bundle: BundleFile) -> None:
     """
     methods = bundle.program.methods
     if methods and all(needs_torch(m.graph, m.graphs[1:]) for m in methods):
-        check_torch(bundle.path)
+        check_torch(bundle.path, partial(_why_none, methods[0]))
+
+
+def _why_none(method: Method) -> str:
+    graph, *blocks = method.graphs
+    return f"{why_torch(graph, blocks)}, in method {method.name}"
 
 
 def _check_reference(reference: object) -> None:

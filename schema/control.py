@@ -128,9 +128,22 @@ def blocks_run(graph: Graph, op: str | None = None) -> Iterator[int]:
 def left_to_torch(graph: Graph) -> Iterator[Instruction]:
     """Yield the instructions of a graph that compute, in no block of a backend's."""
     for step in graph.instructions:
-        shown = OPS[step.op].aliasing in (Aliasing.VIEW, Aliasing.CONTROL)
-        if not shown and moved(graph, step) is None:
+        if computes(graph, step, delegated=False):
             yield step
+
+
+def computes(graph: Graph, step: Instruction, *, delegated: bool) -> bool:
+    """Tell whether an instruction computes; views and control flow do not.
+
+    Args:
+        graph: that it is in.
+        step: the instruction.
+        delegated: whether a backend runs it. Outside of partitions, what moves
+            elements as they are does not count.
+    """
+    if OPS[step.op].aliasing in (Aliasing.VIEW, Aliasing.CONTROL):
+        return False
+    return delegated or moved(graph, step) is None
 
 
 def moved(graph: Graph, step: Instruction) -> int | None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from kvc.compiler import Bundle, Calibrator, ModelSpec, compile_program
 from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.models import BUILTIN
-from kvc.recipes import Wanted
+from kvc.recipes import DefaultRecipe, Wanted
 from kvc.schema.container import Progress
-from kvc.schema.errors import KvcError, ModelNotFound, listing, meant
+from kvc.schema.errors import FactoryFailed, KvcError, ModelNotFound, listing, meant
 from kvc.tools.folder_options import FolderOptions
 
 
@@ -26,7 +26,7 @@ def is_folder(name: str) -> bool:
 
 def compile_model(
     name: str,
-    recipe: Wanted,
+    recipe: Wanted | DefaultRecipe,
     progress: Progress,
     max_copy_bytes: Mapping[str, int],
     calibrate: Calibrator | None,
@@ -93,8 +93,8 @@ def load_model(name: str) -> ModelSpec:
     """Return the model that `name` names.
 
     Raises:
-        ModelNotFound: nothing has this name, or its factory fails; the message says
-            where in the user's code.
+        ModelNotFound: nothing has this name.
+        FactoryFailed: its factory fails; the message says where in the user's code.
     """
     factory = BUILTIN[name] if name in BUILTIN else _imported(name)
     try:
@@ -102,14 +102,12 @@ def load_model(name: str) -> ModelSpec:
     except KvcError:
         raise
     except SystemExit as error:
-        raise _not_found(name, f"its factory ended with {_told(error)}") from error
+        raise _failed(name, f"its factory ended with {_told(error)}") from error
     except Exception as error:
-        raise _not_found(name, f"its factory failed with {_told(error)}") from error
+        raise _failed(name, f"its factory failed with {_told(error)}") from error
     if not isinstance(spec, ModelSpec):
         kind = type(spec).__name__
-        raise _not_found(
-            name, f"its factory returned {kind}, not kvc.compiler.ModelSpec"
-        )
+        raise _failed(name, f"its factory returned {kind}, not kvc.compiler.ModelSpec")
     return spec
 
 
@@ -127,9 +125,11 @@ def _imported(name: str) -> Callable[[], object]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise _not_found(
-            name, f"importing {module_name} failed with {_told(error)}"
-        ) from error
+        lacking = (isinstance(error, ModuleNotFoundError) and error.name) or ""
+        is_it = f"{module_name}.".startswith(f"{lacking}.")
+        kind = _not_found if lacking and is_it else _failed
+        reason = f"importing {module_name} failed with {_told(error)}"
+        raise kind(name, reason) from error
     factory: object = module
     for part in attribute.split("."):
         factory = getattr(factory, part, None)
@@ -163,6 +163,10 @@ def _is_users(filename: str) -> bool:
     """Tell whether a frame is of the user's code; `exit` has one of its own."""
     machinery = ("importlib", "_sitebuiltins")
     return filename != __file__ and not any(name in filename for name in machinery)
+
+
+def _failed(name: str, reason: str) -> FactoryFailed:
+    return FactoryFailed(model=name, reason=reason, known=listing(tuple(BUILTIN)))
 
 
 def _not_found(name: str, reason: str) -> ModelNotFound:

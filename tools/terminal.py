@@ -1,6 +1,7 @@
 """Print tables: as they are into a file or pipe, fitted and coloured on a terminal.
 
-Colours follow https://no-color.org.
+The variable COLUMNS gives the width in any case, as it does for other programs. Colours
+follow https://no-color.org.
 """
 
 import os
@@ -22,11 +23,18 @@ _GLUE: Final = "\0"  # no text that is printed has it
 
 def show(lines: Sequence[str]) -> None:
     """Print lines on stdout."""
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        colour = not os.environ.get("NO_COLOR")
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else _asked_width()
+    if width:
+        colour = terminal and not os.environ.get("NO_COLOR")
         lines = list(fitted(lines, width, colour))
     click.echo("\n".join(lines))
+
+
+def _asked_width() -> int:
+    """Return the width that the environment asks for, 0 where it asks for none."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() else 0
 
 
 def fitted(lines: Sequence[str], width: int, colour: bool) -> Iterator[str]:

@@ -7,13 +7,13 @@ compute with XNNPACK's numerics.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from kvc.compiler.backends.base import Backend, Lowered, Partition
 from kvc.compiler.backends.operands import able_nodes
 from kvc.compiler.ir import Constant, Method, Node
 from kvc.schema.backends.xnnpack import (
-    CONVOLUTIONS,
+    PRODUCTS,
     QUANTIZE,
     QUANTIZED_LINEARS,
     TAIL_NBYTES,
@@ -22,18 +22,6 @@ from kvc.schema.backends.xnnpack import (
 from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.model import MemoryKind
 from kvc.schema.types import Symbol
-
-_PRODUCTS: Final = frozenset(
-    [
-        *QUANTIZED_LINEARS,
-        *CONVOLUTIONS,
-        "aten::linear",
-        "aten::mm",
-        "aten::bmm",
-        "aten::matmul",
-        "aten::addmm",
-    ]
-)
 
 
 class Xnnpack(Backend):
@@ -45,7 +33,7 @@ class Xnnpack(Backend):
         """Return the nodes to take; none unless there is a product to accelerate."""
         able = _without_read_indices(method, able_nodes(method, why_not))
         taken = _with_whole_quantization(method, able)
-        if any(method.nodes[i].op in _PRODUCTS for i in taken):
+        if any(method.nodes[i].op in PRODUCTS for i in taken):
             return taken
         return frozenset()
 

@@ -283,3 +283,24 @@ def torch_dynamic_shapes(
         return structure if isinstance(structure, dict) else None
 
     return {n: static(map_tensors(n, s, shape)) for n, s in arguments.items()}
+
+
+def names_of_sizes(method: Method, traced: Mapping[str, object]) -> dict[str, str]:
+    """Return what torch calls the sizes of traced inputs -> the names of their Dims.
+
+    Args:
+        method: as the user declared it.
+        traced: its inputs by parameter name, while it is traced.
+    """
+    found: dict[str, str] = {}
+
+    def note(path: str, tensor: Tensor) -> Tensor:
+        for axis, dim in method.dynamic.get(path, {}).items():
+            size: object = tensor.shape[axis] if axis < tensor.dim() else None
+            if isinstance(size, torch.SymInt):
+                found[str(size.node.expr)] = dim.name
+        return tensor
+
+    for name, structure in traced.items():
+        map_tensors(name, structure, note)
+    return found

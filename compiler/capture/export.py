@@ -6,6 +6,7 @@ method where torch looks for it, `traced` and `lifted` say what its inputs are;
 """
 
 import logging
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -72,6 +73,7 @@ _NESTED = (
     "of a branch within another one or within a loop torch may not know a size (u0); "
     "write the inner one with torch.where"
 )
+_SIZE = re.compile(r"\bs\d+\b")  # what torch calls a size that is dynamic
 _NO_GRADIENTS = "it computes gradients, which a bundle does not"
 # Of two inputs over the same bytes, where one of them is written.
 _OF_OVERLAPS = ("compiled_fn", "input mutation")
@@ -192,7 +194,7 @@ def _export(
             refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
             if any(part in str(error) for part in _OF_OVERLAPS):
                 _refuse_overlaps(model, traced.method.name, observed)
-            raise _translated(traced, error) from error
+            raise _translated(traced, error, observed.sizes) from error
 
 
 def _attempt(
@@ -283,12 +285,14 @@ def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:
             raise StateConflict(state=name, reason=reason)
 
 
-def _translated(traced: Traced, error: Exception) -> CaptureError:
+def _translated(
+    traced: Traced, error: Exception, sizes_named: Mapping[str, str]
+) -> CaptureError:
     """Return an error of the trace as one paragraph of ours, with advice and line."""
     refused = body_write_of(traced.method.name, error)
     if refused is not None:
         return refused
-    text = words_of(error)
+    text = _SIZE.sub(lambda s: sizes_named.get(s[0], s[0]), words_of(error))
     advice = [known for part, known in _ADVICE.items() if part in text]
     if traced.lengthened:
         sizes = ", ".join(f"{dim} = {size}" for dim, size in traced.lengthened.items())

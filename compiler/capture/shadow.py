@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from kvc.compiler.capture.aliases import Aliases, Memory, all_names, one_name_each
 from kvc.compiler.capture.assignments import TraceableAssignments
 from kvc.compiler.capture.bodies import outside_of_bodies
+from kvc.compiler.capture.examples import names_of_sizes
 from kvc.compiler.capture.guard import Guard
 from kvc.compiler.capture.lifted import PARAMETER, Lifted, Reassigned, swapped
 from kvc.compiler.capture.python_state import PythonState
@@ -64,12 +65,14 @@ class Observed:
         missed: name of a registered tensor -> ` at module:line` where its memory was
             read, and no trace sees it.
         arrays: name of a registered tensor -> path of a numpy array over its memory.
+        sizes: torch's name of a size -> the name of its Dim.
     """
 
     aliases: dict[str, str] = field(default_factory=dict)
     assigned: list[str] = field(default_factory=list)
     missed: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -228,6 +231,7 @@ def _watched(watch: _Watch) -> Callable[..., object]:
 
     @functools.wraps(function)
     def watched(*args: object, **kwargs: object) -> object:
+        watch.observed.sizes.update(names_of_sizes(method, kwargs))
         aliases = watch.aliases()
         guard = Guard(method.name, watch.memory, watch.state)
         modes = outside_of_bodies(aliases, guard)

@@ -26,6 +26,7 @@ from kvc.schema.errors import (
 
 SINGLE: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
+_SHOWN: Final = 10  # problems of a file in a message
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -237,5 +238,8 @@ def _is_plain(name: object) -> bool:
 
 
 def _bad(wrong: list[str], path: str) -> BadCheckpoint:
-    lines = "\n".join(f"  {reason}" for reason in wrong)
-    return BadCheckpoint(path=path, problems=tuple(wrong), listing=lines)
+    lines = [f"  {reason}" for reason in wrong[:_SHOWN]]
+    if len(wrong) > _SHOWN:
+        lines.append(f"  and {len(wrong) - _SHOWN} more like this")
+    listing = "\n".join(lines)
+    return BadCheckpoint(path=path, problems=tuple(wrong), listing=listing)

@@ -16,6 +16,7 @@ from typing import Final
 import torch
 
 from kvc.schema.container.kinds import guess_kind
+from kvc.schema.errors import shortened
 
 _LENGTH_NBYTES: Final = 8
 _MAX_HEADER_NBYTES: Final = 100_000_000  # the library's own limit
@@ -204,7 +205,8 @@ def _check_places(entries: Mapping[str, Entry], nbytes: int, size: int) -> None:
         cut = [repr(name) for name, entry in entries.items() if entry.end > nbytes]
         end = size - nbytes + reached
         places = f"{size} bytes, its tensors end at {end}"
-        wrong.append(f"it is cut short: {places}; not whole: {', '.join(cut)}")
+        count = f"{len(cut)} of its {len(entries)} tensors are not whole"
+        wrong.append(f"it is cut short: {places}; {count}: {shortened(cut)}")
     elif reached < nbytes:
         wrong.append(f"{nbytes - reached} bytes after its tensors belong to none")
     if wrong:

@@ -181,7 +181,7 @@ class NumberReader:
         if factor == 1:
             return tensor
         if not factor.is_Integer:
-            raise Unsupported(_hard(expression))
+            raise Unsupported(_hard(self._sizes.named(expression)))
         call = Call("aten::mul.Scalar", {"self": tensor, "other": int(factor)})
         return Made(call, SCALAR)
 
@@ -193,7 +193,7 @@ class NumberReader:
             divisor = int(expression.args[1])
             named = {"self": self.tensor(expression.args[0]), "other": divisor}
             return Made(Call(op, {**named, **settings}), SCALAR)
-        raise Unsupported(_hard(expression))
+        raise Unsupported(_hard(self._sizes.named(expression)))
 
 
 def _hard(expression: sympy.Expr) -> str:

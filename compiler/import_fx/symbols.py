@@ -159,11 +159,16 @@ class SizeReader:
 
     def _no_size(self, expression: sympy.Expr) -> CaptureError:
         reason = (
-            f"a size is {expression}; sizes must be computed from declared dims by "
-            "+, -, products of different ones, and // and % by constants (no powers, "
-            "no sizes that depend on values)"
+            f"a size is {self.named(expression)}; sizes must be computed from declared "
+            "dims by +, -, products of different ones, and // and % by constants (no "
+            "powers, no sizes that depend on values)"
         )
         return self.refused(reason)
+
+    def named(self, expression: sympy.Expr) -> sympy.Expr:
+        """Return an expression with the names of Dims, for a message."""
+        names = {one: sympy.Symbol(name) for one, name in self._names.items()}
+        return expression.xreplace(names)
 
     def refused(self, reason: str) -> CaptureError:
         """Return the error for a size of the method that kvc cannot have."""

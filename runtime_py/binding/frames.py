@@ -32,7 +32,7 @@ from kvc.runtime.recording import Step
 from kvc.runtime.states.owner import StateBuffer
 from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.threads import settle_threads
-from kvc.schema.control import blocks_run, left_to_torch, moved, read_control
+from kvc.schema.control import blocks_run, moved, read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import (
     Alias,
@@ -43,6 +43,7 @@ from kvc.schema.graph import (
     Instruction,
     Ref,
 )
+from kvc.schema.left import needs_torch, why_torch
 from kvc.schema.ops import (
     APPEND,
     CONTROL_OPS,
@@ -115,7 +116,7 @@ class _Binder:
         """Bind every instruction in order."""
         graph = self._graph
         if self._uses_torch:
-            check_torch(f"method {self._code.method}")
+            check_torch(f"method {self._code.method}", self._why_torch)
             import_beside_packing(self._delegates(), self._code.delegate)
         self._inputs = [self._values.array(i) for i in graph.inputs]
         with self._mode():
@@ -152,6 +153,11 @@ class _Binder:
             found = Dependence(self._graph, self._code.blocks, self._uses_torch)
             self._code.dependence[id(self._graph)] = found
         return found
+
+    def _why_torch(self) -> str:
+        blocks = self._code.blocks
+        delegated = any(blocks[block] is self._graph for block in self._code.partitions)
+        return why_torch(self._graph, blocks, reference=delegated)
 
     def _delegates(self) -> list[int]:
         called = blocks_run(self._graph, DELEGATE)
@@ -368,17 +374,6 @@ def _joined(
                 joined.append(step)
                 found.append((place,))
     return tuple(joined), tuple(found)
-
-
-def needs_torch(graph: Graph, blocks: Sequence[Graph]) -> bool:
-    """Tell whether an instruction computes here, in the graph or a block that it runs.
-
-    Delegates do not, nor do views and what moves elements as they are.
-    """
-    if any(left_to_torch(graph)):
-        return True
-    within = (run for op in CONTROL_OPS - {DELEGATE} for run in blocks_run(graph, op))
-    return any(needs_torch(blocks[block], blocks) for block in within)
 
 
 def _has_delegates(graph: Graph) -> bool:

@@ -8,18 +8,19 @@ is freed when the last call that uses it ends; sessions keep their states.
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.code import Code, Prepared, code_of
 from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
-from kvc.runtime.binding.frames import needs_torch
 from kvc.runtime.calls.first_call import import_beside_packing
 from kvc.runtime.data import FreeableBuffer, NamedBuffers
 from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
 from kvc.runtime.delegates.table import Factory, delegate_of
 from kvc.runtime.threads import settle_threads
+from kvc.schema.left import needs_torch, why_torch
 from kvc.schema.model import Program
 from kvc.schema.torch_package import check_torch
 from kvc.schema.uses import constants_of
@@ -120,8 +121,9 @@ class Resources:
             KvcError: as `constant`.
         """
         for number, method in enumerate(self._program.methods):
-            if needs_torch(method.graph, method.graphs[1:]):
-                check_torch(f"method {method.name}")
+            graph, *blocks = method.graphs
+            if needs_torch(graph, blocks):
+                check_torch(f"method {method.name}", partial(why_torch, graph, blocks))
                 partitions = self.code(number).partitions
                 import_beside_packing(partitions.values(), self._delegate)
                 own = (

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from kvc.schema.backends.operands import Operand, WhyNot
+from kvc.schema.backends.operands import WhyNot, arguments_of
 from kvc.schema.errors import BadProgram
-from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Argument, Constant, Graph, Ref
 from kvc.schema.model import Block, Delegate, Program
 from kvc.schema.types import Affine
 
@@ -49,7 +49,7 @@ def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None
     for index in _kinds_of_instructions(graph):
         instruction = graph.instructions[index]
         results = [graph.values[value].type for value in instruction.results]
-        reason = why_not(instruction.op, operands_of(graph, instruction), results)
+        reason = why_not(instruction.op, arguments_of(graph, instruction), results)
         if reason:
             what = f"the backend {backend} does not take {instruction.op}: {reason}"
             raise BadProgram(path=where, where=f"instruction {index}", what=what)
@@ -64,20 +64,6 @@ def settled(argument: Argument, sizes: Mapping[str, int]) -> object:
             return argument.evaluate(sizes)
         case _:
             return argument
-
-
-def operands_of(graph: Graph, instruction: Instruction) -> list[object]:
-    """Return an instruction's arguments as the list sees them."""
-    return [_operand(graph, argument) for argument in instruction.arguments]
-
-
-def _operand(graph: Graph, argument: Argument) -> object:
-    if isinstance(argument, tuple):
-        return tuple(_operand(graph, item) for item in argument)
-    if not isinstance(argument, Ref):
-        return argument
-    value = graph.values[argument.value]
-    return Operand(value.type, isinstance(value.storage, Constant))
 
 
 def _kinds_of_instructions(graph: Graph) -> Sequence[int]:

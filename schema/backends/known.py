@@ -6,7 +6,7 @@ of partitions all the same; `why_apart` says why, by what its cutting does. And 
 block, the values that a backend makes where it reads them, and never writes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -21,9 +21,11 @@ from kvc.schema.backends import (
     vulkan,
     xnnpack,
 )
-from kvc.schema.backends.operands import Arguments, Results, WhyNot
+from kvc.schema.backends.operands import Arguments, Results, WhyNot, arguments_of
 from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.graph import Graph
+from kvc.schema.left import left_within
+from kvc.schema.model import Method
 from kvc.schema.ops import AFTER, OPS, Aliasing
 from kvc.schema.row_products import unwritten
 
@@ -43,6 +45,8 @@ _WHY_NOTHING: Final = {
     "coreai": "there is no matrix product",
     "xnnpack": "there is no matrix product or convolution that it could make faster",
 }
+# Those that run on any processor: worth naming where another leaves something.
+_ON_PROCESSORS: Final = ("cpu", "xnnpack")
 _COPIES: Final = ("aten::clone", "aten::copy")
 _ROWS: Final = (xnnpack.QUANTIZE, *xnnpack.QUANTIZED_LINEARS)
 
@@ -76,6 +80,36 @@ def why_left(
     if reason:
         return reason
     return "" if used else _WHY_NOTHING.get(backend, "")
+
+
+def others_taking(
+    methods: Sequence[Method], offered: Collection[str]
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield backends for processors that run some of what is left, and of which ops.
+
+    Args:
+        methods: with what is left.
+        offered: backends that were offered it; these are left out.
+    """
+    for backend in _ON_PROCESSORS:
+        reasons: dict[str, str] = {}
+        for method in methods if backend not in offered else ():
+            for op, reason in _reasons(backend, method):
+                reasons[op] = reasons.get(op) or reason
+        taken = frozenset(op for op, reason in reasons.items() if not reason)
+        if taken:
+            yield backend, taken
+
+
+def _reasons(backend: str, method: Method) -> Iterator[tuple[str, str]]:
+    """Yield the op of each instruction that is left, and why a backend leaves it."""
+    ops = {step.op for graph in method.graphs for step in graph.instructions}
+    used = backend not in _WHY_NOTHING or not ops.isdisjoint(xnnpack.PRODUCTS)
+    graph, *blocks = method.graphs
+    for inside, step in left_within(graph, blocks):
+        results = [inside.values[value].type for value in step.results]
+        arguments = arguments_of(inside, step)
+        yield step.op, why_left(backend, step.op, arguments, results, used)
 
 
 def why_apart(backend: str, op: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Set as AbstractSet
 
 from kvc.schema.dtypes import DType
 from kvc.schema.frozen import frozen
+from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.types import TensorType
 
 
@@ -38,6 +39,20 @@ def operands_of(arguments: Arguments) -> Iterator[Operand]:
             yield argument
         elif isinstance(argument, tuple):
             yield from (item for item in argument if isinstance(item, Operand))
+
+
+def arguments_of(graph: Graph, step: Instruction) -> list[object]:
+    """Return an instruction's arguments as a list sees them."""
+    return [_as_listed(graph, argument) for argument in step.arguments]
+
+
+def _as_listed(graph: Graph, argument: Argument) -> object:
+    if isinstance(argument, tuple):
+        return tuple(_as_listed(graph, item) for item in argument)
+    if not isinstance(argument, Ref):
+        return argument
+    value = graph.values[argument.value]
+    return Operand(value.type, isinstance(value.storage, Constant))
 
 
 def operand(argument: object) -> Operand:

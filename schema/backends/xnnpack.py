@@ -29,6 +29,18 @@ QUANTIZE: Final = "kvc::quantize_rows"
 QUANTIZED_LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
 _TRANSPOSED: Final = ("aten::conv_transpose1d", "aten::conv_transpose2d.input")
 CONVOLUTIONS: Final = ("aten::convolution", *_TRANSPOSED)
+# What makes it worth a call: it takes nothing of a graph without one of these.
+PRODUCTS: Final = frozenset(
+    [
+        *QUANTIZED_LINEARS,
+        *CONVOLUTIONS,
+        "aten::linear",
+        "aten::mm",
+        "aten::bmm",
+        "aten::matmul",
+        "aten::addmm",
+    ]
+)
 _GREATEST: Final = 3.4028234663852886e38  # of float32
 _MAX_STEP: Final = 1 << 31  # of a convolution, between elements or places
 _EXPONENTS: Final = (-1, -0.5, 0.5, 2, 3)

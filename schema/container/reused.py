@@ -49,6 +49,11 @@ class ReusedFile(Closing):
         """Return where it is."""
         return self._file.path
 
+    @property
+    def sizes(self) -> frozenset[int]:
+        """Return the sizes of its blobs, in bytes."""
+        return frozenset(nbytes for _, nbytes in self._index)
+
     def find(self, blob: Blob) -> Blob | None:
         """Return where this file has a blob, None when it has it not.
 

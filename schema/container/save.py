@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from kvc.schema.codec import encode, encode_index
 from kvc.schema.container.blob_stream import BlobStream, Content
+from kvc.schema.container.free_space import check_space
 from kvc.schema.container.header import BUNDLE, DATA, Kind
 from kvc.schema.container.new_data_file import NewDataFile
 from kvc.schema.container.opened import Folder
@@ -114,6 +115,7 @@ def save_bundle(
 
     Raises:
         CannotWrite: the system refuses; what was there is untouched.
+        NoSpace: the disk has no room for it; found before anything is written.
         Unsynced: the bundle is in place, but may not outlive a crash.
         FileProblem: a file in `reuse` cannot be read.
         FormatError: a file in `reuse` is damaged, or the program is wrong.
@@ -133,6 +135,9 @@ def save_bundle(
         targets = [plain]
         if count < len(program.names):
             targets.append(target(new_file(), _PACKED))
+        names = range(len(program.names))
+        sizes = {nbytes for file in reused for nbytes in file.sizes}
+        check_space(bundle.path, bundle.folder, map(contents, names), sizes)
         placed = _store(program, contents, targets, count, progress)
         return _finish(bundle, targets, placed, reused, accept)
 

@@ -29,6 +29,7 @@ from kvc.schema.errors.compiling import (
     CheckpointMismatch,
     CompileError,
     CopyBudgetExceeded,
+    FactoryFailed,
     MissingTransformers,
     ModelNotFound,
     NeverSeen,
@@ -109,6 +110,7 @@ from kvc.schema.errors.loading import (
     LoadError,
     MissingDelegate,
     MissingLibrary,
+    NoSpace,
     Unsynced,
 )
 from kvc.schema.errors.recipes import (
@@ -181,6 +183,7 @@ __all__ = [
     "DigestMismatch",
     "ExecutionError",
     "ExportFailed",
+    "FactoryFailed",
     "FileChanged",
     "FileProblem",
     "Forked",
@@ -200,6 +203,7 @@ __all__ = [
     "NeverSeen",
     "NoCheck",
     "NoPosition",
+    "NoSpace",
     "NotCalibrated",
     "NotEncoded",
     "NotFinite",

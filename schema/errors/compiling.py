@@ -23,6 +23,12 @@ class ModelNotFound(CompileError):
     template = "no model {model!r}: {reason}; give the path of a Hugging Face folder, a built-in name ({known}) or package.module:factory"
 
 
+class FactoryFailed(ModelNotFound):
+    """MODEL names a function that gives no model, or a module that cannot be imported."""
+
+    template = "{model} gives no model: {reason}"
+
+
 class WrongTorch(CompileError):
     """The installed torch is not one that the compiler is tested with.
 

@@ -21,6 +21,16 @@ class CannotWrite(FileProblem):
     template = "cannot write {path}: {reason}"
 
 
+class NoSpace(CannotWrite):
+    """The disk has no room for a file that is to be written; nothing has been."""
+
+    folder: str
+    needed: int
+    free: int
+    reason: str = ""
+    template = "cannot write {path}: it takes at least {needed:,} bytes, and {free:,} are free in {folder}; free some, or write it elsewhere"
+
+
 class Unsynced(FileProblem):
     """A new file is in place and whole, but may not survive a crash of the machine."""
 
@@ -133,4 +143,4 @@ class MissingLibrary(LoadError):
     library: str
     reason: str
     install: str
-    template = "the library {library} cannot be used: {reason}; get it with `{install}`, or run the reference implementation (reference=True, --reference)"
+    template = "the library {library} cannot be used: {reason}; get it with `{install}`"

@@ -40,7 +40,9 @@ ODD = [
 def test_a_write_does_as_eager_does(tmp_path: Path, name: str) -> None:
     write, ops = WRITES[name]
     model = Cache(write)
-    bundle = compile_program(copy.deepcopy(model), [Method("step", args=(X, AT))])
+    bundle = compile_program(
+        copy.deepcopy(model), [Method("step", args=(X, AT))], "fp32"
+    )
     bundle.save(tmp_path / "model.kvc")
     (method,) = bundle.program.methods
     used = [instruction.op for instruction in method.graph.instructions]
@@ -65,7 +67,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     dynamic = {"x": {2: Dim("count", 1, 8)}}
     args = (LONGEST[:, :, :3], torch.tensor(0))
     methods = [Method(name, args=args, dynamic=dynamic) for name in PLACES]
-    compile_program(Places(), methods).save(path)
+    compile_program(Places(), methods, "fp32").save(path)
     with load(path) as program:
         yield program
 
@@ -103,7 +105,9 @@ def test_a_slice_of_another_length_than_its_values_raises(
     tmp_path: Path, ends: tuple[int, int]
 ) -> None:
     methods = [Method("step", args=(X, torch.tensor([3, 5])))]
-    compile_program(Cache(_between_two_places), methods).save(tmp_path / "model.kvc")
+    compile_program(Cache(_between_two_places), methods, "fp32").save(
+        tmp_path / "model.kvc"
+    )
     model = Cache(_between_two_places)
     with load(tmp_path / "model.kvc") as program, program.session() as session:
         for good in (torch.tensor([2, 4]), torch.tensor([6, 9])):
@@ -185,7 +189,7 @@ def test_a_batch_of_one_row_goes_back(
     model = row()
     budget = {"step": 0}
     bundle = compile_program(
-        copy.deepcopy(model), [_one_row(counted)], max_copy_bytes=budget
+        copy.deepcopy(model), [_one_row(counted)], "fp32", max_copy_bytes=budget
     )
     bundle.save(tmp_path / "model.kvc")
     (cache,) = [state for state in bundle.program.states if state.name == "k"]

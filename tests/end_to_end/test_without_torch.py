@@ -12,11 +12,13 @@ import library_here
 import numpy as np
 import pytest
 import tiny_decoder
+import torch
 from hand_built import affine_program, write_bundle
 from hf_folders import word_tokenizer
+from torch import nn
 from xnnpack_graphs import library_or_skip
 
-from kvc.compiler import compile_program
+from kvc.compiler import Method, compile_program
 from kvc.runtime import load
 
 # A module that is None cannot be imported.
@@ -158,7 +160,48 @@ def test_what_needs_torch_says_so_and_how_to_get_it(path: Path, tmp_path: Path):
     assert told[0].startswith("kvc's compiler")
     assert told[1].startswith(str(plain))
     assert told[2].startswith("method prefill")
-    assert "recipes with a backend do without, if its library is installed" in told[2]
+    assert "no backend runs aten::mul.Tensor at model:1 nor 2 more" in told[1]
+    assert "in method forward" in told[1]
+    assert "the reference of a backend computes " in told[2]
+
+
+class Sorting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(4, 4)
+
+    def ordered(self, x):
+        return torch.sort(self.project(x))[0]
+
+    def plain(self, x):
+        return self.project(x)
+
+
+def test_a_method_with_an_operator_that_no_backend_runs_names_it_and_its_line(
+    tmp_path: Path,
+):
+    torch.manual_seed(0)
+    methods = [Method(name, (torch.ones(2, 4),)) for name in ("ordered", "plain")]
+    compile_program(Sorting().eval(), methods, "cpu_fp32").save(tmp_path / "model.kvc")
+    told = run(
+        """
+        with load(path, reference=False) as program, program.session() as session:
+            print(session.plain(np.ones((2, 4), np.float32)).shape)
+            for action in (lambda: session.ordered(np.ones((2, 4), np.float32)),
+                           program.pack):
+                try:
+                    action()
+                except MissingPackage as error:
+                    print(error)
+        """,
+        tmp_path / "model.kvc",
+    ).splitlines()
+    assert told[0] == "(2, 4)"
+    assert len(told) == 3, told
+    for line in told[1:]:
+        assert line.startswith("method ordered needs the package torch")
+        assert "and no backend runs aten::sort at " in line
+        assert "test_without_torch:" in line
 
 
 def test_compiling_does_too(tmp_path: Path):

@@ -81,6 +81,7 @@ def write_chat(
             Method("prefill", args=(tokens,), dynamic=seq, role="prefill"),
             Method("decode", args=(tokens[:, :1],), role="decode"),
         ],
+        "fp32",
         metadata={"tokenizer": "bytes", "generation_config": config},
         files=files,
     ).save(path)

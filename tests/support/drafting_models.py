@@ -33,7 +33,7 @@ def write_decoder(path: Path, noise: float = 0.0, all_logits: bool = True) -> Pa
     """Write a bundle whose sessions choose a capacity of 16 to 64."""
     methods = decoder_methods(CONFIG, CHUNK, all_logits)
     states, model = [decoder_caches(CONFIG)], decoder(noise)
-    compile_program(model, methods, states=states, metadata=METADATA).save(path)
+    compile_program(model, methods, "fp32", states=states, metadata=METADATA).save(path)
     return path
 
 
@@ -122,5 +122,6 @@ def write_table(path: Path, model: Table, least: int = 1, **options: object) -> 
     model.read = model.say = model.prefill
     if not isinstance(model, CountingChecks):
         model.check = model.prefill_all
-    compile_program(model, methods, **{"metadata": METADATA, **options}).save(path)
+    settings = {"recipe": "fp32", "metadata": METADATA, **options}
+    compile_program(model, methods, **settings).save(path)
     return path

@@ -75,7 +75,7 @@ def _run(
     path: Path,
 ) -> list[Tensor]:
     method = Method("forward", args=_copied(args), kwargs=_copied(dict(kwargs)))
-    compile_program(module, [method]).save(path)
+    compile_program(module, [method], "fp32").save(path)
     with load(path) as program, program.session() as session:
         return _tensors(session.call("forward", *_copied(args), **_copied(kwargs)))
 

@@ -12,9 +12,9 @@ from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import tensor_as_array
 from kvc.runtime.binding.executor import Unbegun
 from kvc.runtime.delegates.cpu.binding import bind_steps
-from kvc.runtime.delegates.operands import operands_of
 from kvc.runtime.native import find_library
 from kvc.schema.backends.cpu import why_not
+from kvc.schema.backends.operands import arguments_of
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Alias, Caller, Graph, Instruction, Ref, Scratch, Value
 from kvc.schema.model import Block
@@ -28,7 +28,7 @@ def native_graph(
     graph, tensors = _graph(case, results)
     (instruction,) = graph.instructions
     types = [graph.values[value].type for value in instruction.results]
-    refused = why_not(case.op, operands_of(graph, instruction), types)
+    refused = why_not(case.op, arguments_of(graph, instruction), types)
     return None if refused else (graph, tensors)
 
 

@@ -222,7 +222,7 @@ def _copies(call: Tensors) -> tuple[Tensors, ...]:
 def _found(trial: Trial, path: Path) -> list[Tensor]:
     calls = [(call,) if call else () for call in trial.calls]
     method = Method("forward", args=calls[0], dynamic=trial.dynamic)
-    compile_program(trial.model.eval(), [method]).save(path)
+    compile_program(trial.model.eval(), [method], "fp32").save(path)
     with load(path) as program, program.session() as session:
         results = [
             [torch.as_tensor(each).clone() for each in tree_leaves(made)]

@@ -296,7 +296,7 @@ def check(seed: int, folder: Path, found: Counter, corrupt: bool = False) -> Non
     before = dict(reached(model))
     refused = None
     try:
-        bundle = compile_program(model, methods)
+        bundle = compile_program(model, methods, "fp32")
     except KvcError as error:
         refused = error
     after = dict(reached(model))

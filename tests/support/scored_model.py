@@ -39,6 +39,6 @@ def write_scored(
         known[name] = Method(name, args=(tokens,), dynamic=seq, role=role)
     metadata = {"tokenizer": "tokenizer.json" if files else "bytes"}
     compile_program(
-        model, [known[name] for name in names], metadata=metadata, files=files
+        model, [known[name] for name in names], "fp32", metadata=metadata, files=files
     ).save(path)
     return path

@@ -12,6 +12,7 @@ from eager_parity import same
 from torch import Tensor, nn
 
 from kvc.compiler import Method, compile_program
+from kvc.recipes import Wanted
 from kvc.runtime import Program, Session, load
 
 Call = tuple[object, ...]
@@ -19,11 +20,15 @@ Call = tuple[object, ...]
 
 @contextmanager
 def opened(
-    model: nn.Module, methods: Sequence[Method], folder: Path, **options: object
+    model: nn.Module,
+    methods: Sequence[Method],
+    folder: Path,
+    recipe: Wanted = "fp32",
+    **options: object,
 ) -> Iterator[Program]:
     """Compile a copy of a model, save it and load it."""
     path = folder / "model.kvc"
-    compile_program(copy.deepcopy(model).eval(), methods, **options).save(path)
+    compile_program(copy.deepcopy(model).eval(), methods, recipe, **options).save(path)
     with load(path) as program:
         yield program
 

@@ -73,7 +73,7 @@ def summing_rows(path: str) -> None:
         StateSpec("kept", axis=2, capacity=Dim("capacity", 4, SLOTS), batch=BATCH),
         StateSpec("position", batch=BATCH),
     ]
-    compile_program(SummingRows(), methods, states=states).save(path)
+    compile_program(SummingRows(), methods, "fp32", states=states).save(path)
 
 
 def _method(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.endings import end_in_trouble
 from kvc.tools.json_text import report_text
 from kvc.tools.loading import Loading, loading_options, open_program
 
@@ -21,31 +22,47 @@ def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
     """Compare what BUNDLE computes here with what it computed when it was compiled.
 
     BUNDLE is one of kvc compile --check, which keeps results of sample calls in it: a
-    prompt as a whole and in pieces, tokens after it, sessions by turns, going back. The
-    exit code is 0 if all results agree, and otherwise 1, with the first that does not;
-    --json prints it, too.
+    prompt as a whole and in pieces, tokens after it, sessions by turns, going back.
+
+    Ends with exit code 0 if all results agree, 1 if one does not, which is printed,
+    also by --json, and 2 if BUNDLE cannot be checked: it has no results to compare
+    with, or cannot be read or run here.
 
     Example: kvc check model.kvc
     """
-    from kvc.schema.errors import CheckFailed, NoCheck
+    from kvc.schema.errors import CheckFailed, KvcError
+    from kvc.tools.text import escape
+
+    try:
+        found = _compared(bundle, loading)
+    except CheckFailed as error:
+        if as_json:
+            click.echo(report_text("check", _failed(bundle, error)))
+        raise
+    except KvcError as error:
+        end_in_trouble(error)
+    if as_json:
+        click.echo(report_text("check", {"path": bundle, "ok": True, **asdict(found)}))
+    else:
+        click.echo(f"{escape(bundle)}: {_line(found)}")
+
+
+def _compared(bundle: str, loading: Loading) -> "Checked":
+    """Make the sample calls, and compare.
+
+    Raises:
+        CheckFailed: a result is another one than where the bundle was compiled.
+        KvcError: the bundle cannot be loaded or run, or has no results.
+    """
+    from kvc.schema.errors import NoCheck
     from kvc.tools.checks.calls import sample_results
     from kvc.tools.checks.expected import FILE, compare
-    from kvc.tools.text import escape
 
     with open_program(bundle, loading) as program:
         if FILE not in program.files:
             reason = f"{bundle} has no results to compare with; compile it with --check"
             raise NoCheck(reason=reason)
-        try:
-            found = compare(program.files[FILE], sample_results(program))
-        except CheckFailed as error:
-            if as_json:
-                click.echo(report_text("check", _failed(bundle, error)))
-            raise
-    if as_json:
-        click.echo(report_text("check", {"path": bundle, "ok": True, **asdict(found)}))
-    else:
-        click.echo(f"{escape(bundle)}: {_line(found)}")
+        return compare(program.files[FILE], sample_results(program))
 
 
 def _failed(path: str, error: "CheckFailed") -> dict[str, object]:

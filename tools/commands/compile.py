@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 # Where none is named: of a language model the recipe with int8 weights that runs
-# without PyTorch, of any other model the one that changes no number.
-_FOLDERS_RECIPE, _RECIPE = "cpu_q8", "fp32"
+# without PyTorch; of any other model `kvc.recipes.DefaultRecipe`.
+_FOLDERS_RECIPE = "cpu_q8"
 
 
 @click.command("compile")
@@ -33,7 +33,8 @@ _FOLDERS_RECIPE, _RECIPE = "cpu_q8", "fp32"
     metavar="NAME|FILE",
     help="How numbers are stored and computed; see kvc recipes. Several, with commas "
     "between, make one bundle for several backends.  "
-    f"[default: {_FOLDERS_RECIPE} for a Hugging Face folder, else {_RECIPE}]",
+    f"[default: {_FOLDERS_RECIPE} for a Hugging Face folder, else cpu_fp32, or "
+    "fp32 where that would leave operators to PyTorch]",
 )
 @click.option(
     "--cache-dtype",
@@ -151,7 +152,7 @@ def compile_command(
 
     Example: kvc compile ./SmolLM2-135M --recipe cpu_q8 -o model.kvc
     """
-    from kvc.recipes import load_recipes
+    from kvc.recipes import default_recipe, load_recipes
     from kvc.tools.outputs import check_bundle_output
 
     if not model:
@@ -167,14 +168,14 @@ def compile_command(
         )
     budgets = _budgets(max_file, max_ram, max_state, at)
     source = _source(model, options)
-    default = _RECIPE if source is None else _FOLDERS_RECIPE
-    recipes = load_recipes(recipe or default, cache_dtype)
+    named = recipe if source is None else recipe or _FOLDERS_RECIPE
+    recipes = load_recipes(named, cache_dtype) if named else ()
     path = check_bundle_output(
         _default_output(model) if output is None else output, source
     )
     if reuse:
         _check_reuse(reuse, path)
-    backends = [one.backend for one in recipes]
+    backends = [one.backend for one in recipes] or [""]
     packed_form = "" if pack is None else _check_pack(backends, pack)
     samples = None if calibrate is None else _samples(calibrate)
 
@@ -191,7 +192,8 @@ def compile_command(
             )
         else:
             refuse_options(options, model)
-            bundle = compile_model(model, recipes, stages.show, allowed, samples)
+            wanted = recipes or default_recipe(cache_dtype)
+            bundle = compile_model(model, wanted, stages.show, allowed, samples)
         if check:
             bundle = _with_results(bundle, stages)
         report = bundle.save(

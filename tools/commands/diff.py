@@ -5,20 +5,18 @@ Reads headers and programs, never a weight: digests tell whether two are the sam
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from kvc.tools.data_folders import data_folders_option
+from kvc.tools.endings import BAD, end_in_trouble
 from kvc.tools.json_text import report_text
 from kvc.tools.terminal import show
 
 if TYPE_CHECKING:
     from kvc.tools.reports.listing import ListingReport
     from kvc.tools.reports.overview import DumpReport
-
-DIFFERENT: Final = 1
-_TROUBLE: Final = 2  # as diff(1) has it
 
 
 @click.command()
@@ -55,22 +53,20 @@ def diff(
     from kvc.schema.errors import KvcError
     from kvc.tools.reports.difference_lines import difference_lines
     from kvc.tools.reports.differences import describe_differences
-    from kvc.tools.text import escape
 
     try:
         (before, old_code), (after, new_code) = (
             _read(path, data_folders, backend) for path in (old, new)
         )
     except KvcError as error:
-        click.ClickException(escape(str(error), keep="\n")).show()
-        raise click.exceptions.Exit(_TROUBLE) from error
+        end_in_trouble(error)
     report = describe_differences(before, after, old_code, new_code)
     if as_json:
         click.echo(report_text("diff", asdict(report)))
     else:
         show(difference_lines(report, code))
     if not report.equal:
-        raise click.exceptions.Exit(DIFFERENT)
+        raise click.exceptions.Exit(BAD)
 
 
 def _read(

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 @click.option(
     "--full",
     is_flag=True,
-    help="With --copies, --delegates, --ops or --size, a line for each layer or "
-    "module.",
+    help="With --copies, --delegates, --ops, --size or --states, a line for each layer "
+    "or module.",
 )
 @click.option(
     "--at",
@@ -332,7 +332,7 @@ def _lines(
         ],
         "memory": lambda: memory_lines(report.memory),
         "states": lambda: [
-            *state_lines(report.states),
+            *state_lines(report.states, full),
             position_line(report.position),
         ],
         "copies": lambda: copy_lines(report.updates, full),

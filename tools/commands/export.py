@@ -34,7 +34,7 @@ def export(
     The file holds what the target's backend runs of the bundle, at all sizes of its
     buckets. `kvc compile --pack TARGET` stores the same in a bundle.
 
-    Example: kvc export model.kvc --target npu:v2 -o model.npu
+    Example: kvc export model.kvc --target coreml -o model.mlpackage
     """
     from kvc.runtime import load
     from kvc.runtime.delegates.table import exports_folder

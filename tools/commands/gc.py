@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.endings import BAD, end_in_trouble
 from kvc.tools.json_text import report_text
 
 if TYPE_CHECKING:
@@ -21,13 +22,20 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
     Also removes temporary files left by a crash. Bundles in other folders, which may
     use data files here by --data-folder, are not seen; put a link to them into FOLDER.
     Data files that are being written are kept. If a bundle in FOLDER cannot be read,
-    nothing is removed. The exit code is 1 if a file could not be removed.
+    nothing is removed.
+
+    Ends with exit code 0 if all of them are removed, 1 if a file could not be, 2 if
+    FOLDER or a bundle in it cannot be read.
 
     Example: kvc gc ./bundles
     """
     from kvc.schema.container import collect_garbage
+    from kvc.schema.errors import KvcError
 
-    done = collect_garbage(folder, dry_run)
+    try:
+        done = collect_garbage(folder, dry_run)
+    except KvcError as error:
+        end_in_trouble(error)
     if as_json:
         nbytes = sum(one.nbytes for one in done.removed)
         facts = {"folder": folder, "dry_run": dry_run, "nbytes": nbytes}
@@ -35,7 +43,7 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
     else:
         click.echo("\n".join(_lines(folder, dry_run, done)))
     if done.failed:
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(BAD)
 
 
 def _lines(folder: str, dry_run: bool, done: "Collected") -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvc.tools.data_folders import data_folders_option
+from kvc.tools.endings import BAD, TROUBLE, tell
 from kvc.tools.json_text import report_text
 
 if TYPE_CHECKING:
@@ -43,27 +44,49 @@ class VerifyReport:
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @data_folders_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(file: str, data_folders: tuple[str, ...], as_json: bool) -> None:
-    """Check all of FILE: structure, types, memory plan, digests.
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for one FILE.")
+def verify(
+    files: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool
+) -> None:
+    """Check all of each FILE: structure, types, memory plan, digests.
 
     FILE is a bundle (.kvc), which is checked together with its data files, or a data
-    file (.kvd). The exit code is 0 if FILE is valid, and otherwise 1, with a message
-    that says what is wrong and where.
+    file (.kvd).
+
+    Ends with exit code 0 if all are whole, 1 if one is not, with a message that says
+    what is wrong and where, 2 if none is wrong but one cannot be read.
 
     Example: kvc verify model.kvc
     """
+    if as_json and len(files) > 1:
+        raise click.UsageError("--json describes one file; give each to a call")
+    ends = [_end(file, data_folders, as_json) for file in files]
+    if any(ends):
+        raise click.exceptions.Exit(min(filter(None, ends)))
+
+
+def _end(file: str, data_folders: tuple[str, ...], as_json: bool) -> int:
+    """Check a file, say what is found, and return the exit code for it."""
     from kvc.schema.container import verify_file
+    from kvc.schema.errors import FileProblem, KvcError
 
     start = time.perf_counter()
-    verified = verify_file(file, data_folders)
+    try:
+        verified = verify_file(file, data_folders)
+    except FileProblem as error:
+        tell(error)
+        return TROUBLE
+    except KvcError as error:
+        tell(error)
+        return BAD
     seconds = time.perf_counter() - start
     if as_json:
         click.echo(report_text("verify", asdict(_report(file, verified, seconds))))
     else:
         click.echo(_line(file, verified, seconds))
+    return 0
 
 
 def _report(path: str, verified: "Verified", seconds: float) -> VerifyReport:

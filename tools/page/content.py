@@ -7,10 +7,10 @@ the JSON in the page. Every size is in bytes, with every symbol at its upper bou
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kvc.schema.control import read_control
+from kvc.schema.control import computes, read_control
 from kvc.schema.graph import Graph, Instruction, Scratch
 from kvc.schema.model import Block, Program
-from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.schema.ops import CONTROL_OPS, DELEGATE
 from kvc.schema.uses import FILE
 from kvc.tools.reports.footprint import Footprint, describe_footprint
 from kvc.tools.reports.memory import lifetimes
@@ -199,8 +199,7 @@ class _Walk:
                     op=call.op,
                     type=", ".join(str(graph.values[i].type) for i in call.results),
                     backend=backend,
-                    computes=OPS[call.op].aliasing
-                    not in (Aliasing.VIEW, Aliasing.CONTROL),
+                    computes=computes(graph, call, delegated=bool(backend)),
                     module=module_of(call.source),
                     line=line_of(call.source),
                     reads=tuple(name for name in used if name not in writes),

@@ -109,10 +109,12 @@ function drawOverview() {
       method.name + (method.role && method.role !== method.name ? ` (${method.role})` : ""),
       method.inputs.map(typed).join(", ") || "nothing",
       method.outputs.map(typed).join(", ") || "nothing",
-      count(method.instructions),
+      count(method.computing) + (method.instructions > method.computing
+        ? ` (${count(method.instructions)} with views)` : ""),
       runners(method),
     ];
-    return element("tr", {}, ...cells.map((text) => element("td", {}, text)));
+    return element("tr", {}, ...cells.map((text, i) =>
+      element("td", { "data-title": titles[i] }, text)));
   });
   byId("methods").replaceChildren(element("thead", {}, head),
                                   element("tbody", {}, ...rows));
@@ -149,7 +151,8 @@ function drawArena() {
   const over = arena.peak ? percent(arena.nbytes - arena.peak, arena.peak) : "0.0%";
   byId("arena-facts").textContent = `${size(arena.nbytes)} planned, at most ` +
     `${size(arena.peak)} alive at one time: ${over} more; ` +
-    `${plural(arena.regions.length, "value")}, ${plural(arena.steps, "instruction")}`;
+    `${plural(arena.regions.length, "value")}, ` +
+    `${plural(arena.steps, "instruction")} with views`;
   const theme = themed();
   arenaChart ||= echarts.init(byId("arena-chart"));
   byId("arena-chart").setAttribute("aria-label",
@@ -237,7 +240,9 @@ function drawSize() {
       left: 8, right: 8, top: 8, bottom: 40, name: "all", visibleMin: 40,
       breadcrumb: { bottom: 6, itemStyle: { color: theme.panel, borderColor: theme.line,
                     textStyle: { color: theme.ink } } },
-      label: { show: true, color: "#fff", overflow: "truncate" },
+      // No icon before names: it takes the room of the number of a layer.
+      drillDownIcon: "",
+      label: { show: true, color: "#fff", overflow: "truncate", padding: 1 },
       upperLabel: { show: true, height: 20, color: theme.ink },
       itemStyle: { borderColor: theme.paper, gapWidth: 1 },
       levels: [{ upperLabel: { show: false } },
@@ -313,7 +318,7 @@ function folded(rows) {
     for (const part of path.slice(shared)) {
       const parent = open.length ? open[open.length - 1]._children : top;
       const row_ = { what: part, isModule: true, steps: 0, _children: [], backends: new Set(),
-                     written: 0, copied: 0 };
+                     written: 0, copied: 0, type: "", line: "", module: "" };
       parent.push(row_);
       open.push(row_);
     }
@@ -385,10 +390,11 @@ function drawCode() {
   codeTable = new Tabulator(byId("code-table"), {
     data, height: 460, layout: "fitColumns", dataTree: true, dataTreeStartExpanded: false,
     placeholder: "nothing found", headerSortElement: "", headerSort: false,
+    columnDefaults: { minWidth: NARROWEST },
     columns: [
-      { title: "module, operator", field: "what", widthGrow: 3, formatter: whatCell,
+      { title: "module, operator", field: "what", widthGrow: 3, minWidth: 200, formatter: whatCell,
         tooltip: (event, cell) => hint(cell.getData().module || cell.getValue()) },
-      { title: "steps", field: "steps", width: 80, hozAlign: "right",
+      { title: "steps", field: "steps", width: 80, minWidth: 60, hozAlign: "right",
         formatter: (cell) => count(cell.getValue()) },
       { title: "makes", field: "type", widthGrow: 2, formatter: "plaintext" },
       { title: "run by", field: "backend", width: 120, formatter: backendCell },
@@ -418,6 +424,9 @@ function unfoldAll() {
 
 // ---- tables ---------------------------------------------------------------------------
 
+// Below it a column says nothing; where there is no room for all, the table scrolls.
+const NARROWEST = 110;
+
 const bytesColumn = (title, field) => ({
   title, field, hozAlign: "right", sorter: "number", width: 130,
   formatter: (cell) => count(cell.getValue()) });
@@ -428,7 +437,8 @@ const textColumn = (title, field, more = {}) => ({
 
 function drawTable(id, data, columns) {
   return new Tabulator(byId(id), {
-    data, columns, layout: "fitColumns", maxHeight: 420, placeholder: "none" });
+    data, columns, layout: "fitColumns", maxHeight: 420, placeholder: "none",
+    columnDefaults: { minWidth: NARROWEST } });
 }
 
 function drawTables() {

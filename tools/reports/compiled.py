@@ -109,7 +109,8 @@ def _memory_rows(program: Program) -> list[tuple[str, str]]:
     for body in program.bodies:
         by = f" by {escape(body.provenance.recipe)}" * bool(program.variants)
         rows += [f"{text}{by}" for text in _scratch_texts(body)]
-    rows.append(f"{size(describe_memory(program).states)} of state for each session")
+    states = size(describe_memory(program).states)
+    rows.append(f"{states} of state at most for each session, taken as it is used")
     return [*zip(("memory", *("",) * len(rows)), rows, strict=False)]
 
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from kvc.schema.control import graphs_within
+from kvc.schema.control import computes, graphs_within
 from kvc.schema.model import Delegate, Program
 from kvc.schema.uses import count_unpacked, is_packed
+from kvc.tools.reports.methods import instructions_text
 from kvc.tools.text import columns, escape, plural, size
 
 
@@ -18,7 +19,7 @@ class DelegateReport:
         method: that it belongs to.
         block: of the method, its code.
         backend: by name.
-        instructions: of its code.
+        instructions: of its code, views too.
         payload_nbytes: of what the backend adds to the code.
         names: how many weights it reads.
         weights_nbytes: of these, each blob once.
@@ -26,6 +27,7 @@ class DelegateReport:
         memory: who lays its workspace out, "planned" or "opaque".
         workspace_nbytes: at the most.
         tail_nbytes: readable after each of its inputs and outputs.
+        computing: how many of its instructions compute; views do not.
     """
 
     method: str
@@ -39,6 +41,7 @@ class DelegateReport:
     memory: str
     workspace_nbytes: int
     tail_nbytes: int
+    computing: int = 0
 
 
 def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
@@ -57,6 +60,7 @@ def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
             memory=partition.memory.name.lower(),
             workspace_nbytes=partition.workspace_nbytes,
             tail_nbytes=partition.tail_nbytes,
+            computing=_computing(program, partition),
         )
         for partition in program.delegates
     )
@@ -65,6 +69,15 @@ def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
 def _instructions(program: Program, partition: Delegate) -> int:
     graphs = graphs_within(program.methods[partition.method], partition.block)
     return sum(len(graph.instructions) for graph in graphs)
+
+
+def _computing(program: Program, partition: Delegate) -> int:
+    graphs = graphs_within(program.methods[partition.method], partition.block)
+    return sum(
+        computes(graph, step, delegated=True)
+        for graph in graphs
+        for step in graph.instructions
+    )
 
 
 def _nbytes(program: Program, names: Sequence[int], packed: bool) -> int:
@@ -94,9 +107,17 @@ def delegate_lines(delegates: Sequence[DelegateReport], full: bool) -> list[str]
         )
     ]
     rows = [_row(group) for group in groups]
-    code = ("delegate", "method", "block", "backend", "instructions", "payload")
+    code = (
+        "delegate",
+        "method",
+        "block",
+        "backend",
+        "instructions",
+        "with views",
+        "payload",
+    )
     memory = ("weights", "bytes", "workspace", "laid out by", "tail")
-    return columns([(*code, *memory), *rows], "><><>>>>><>")
+    return columns([(*code, *memory), *rows], "><><>>>>>><>")
 
 
 def _row(group: Sequence[tuple[int, DelegateReport]]) -> tuple[str, ...]:
@@ -107,7 +128,8 @@ def _row(group: Sequence[tuple[int, DelegateReport]]) -> tuple[str, ...]:
         escape(one.method),
         str(one.block) if first == last else f"{one.block}..{other.block}",
         escape(one.backend),
-        str(one.instructions),
+        f"{one.computing:,}",
+        f"{one.instructions:,}",
         f"{one.payload_nbytes:,}",
         str(one.names),
         f"{one.weights_nbytes:,}",
@@ -130,7 +152,9 @@ def delegate_summary_lines(delegates: Sequence[DelegateReport]) -> list[str]:
             escape(method),
             escape(backend),
             plural(len(group), "delegate"),
-            plural(sum(d.instructions for d in group), "instruction"),
+            instructions_text(
+                sum(d.computing for d in group), sum(d.instructions for d in group)
+            ),
             f"{plural(sum(d.names for d in group), 'weight')}",
             f"{_laid_out(memory)} {size(max(d.workspace_nbytes for d in group))}",
         )

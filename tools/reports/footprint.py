@@ -19,9 +19,9 @@ from kvc.schema.backends.known import unwritten_by
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.schema.graph import Graph, Ref, Scratch
+from kvc.schema.left import left_of
 from kvc.schema.model import Delegate, MemoryKind, Program, State, StateKind
 from kvc.schema.types import only_symbol
-from kvc.tools.reports.methods import left_of
 from kvc.tools.reports.weights import held_weights
 from kvc.tools.text import columns, escape, plural, size
 

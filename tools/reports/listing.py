@@ -29,6 +29,7 @@ from kvc.schema.graph import (
 from kvc.schema.model import Access, Advance, Method, Program, Update
 from kvc.schema.ops import CONTROL_OPS
 from kvc.tools.reports.folding import folded
+from kvc.tools.reports.runs import in_runs
 from kvc.tools.reports.uses import operands
 from kvc.tools.text import escape
 
@@ -158,9 +159,9 @@ def _report(
             for line in _block(program, method, number, operands((control.operands,)))
         )
     writes = tuple(map(_write, accesses))
-    results = ", ".join(f"%{value}" for value in call.results)
-    types = ", ".join(_typed(graph.values[value]) for value in call.results)
-    arguments = ", ".join(_argument(argument) for argument in call.arguments)
+    results = in_runs(f"%{value}" for value in call.results)
+    types = in_runs(_typed(graph.values[value]) for value in call.results)
+    arguments = ", ".join(_arguments(call))
     text = f"{call.op}({arguments})"
     if results:
         text = f"{results} = {text}: {types}"
@@ -187,9 +188,18 @@ def _typed(value: Value) -> str:
             return f"{value.type} in the caller's array"
 
 
+def _arguments(call: Instruction) -> Sequence[str]:
+    if call.op not in CONTROL_OPS:
+        return [_argument(argument) for argument in call.arguments]
+    *first, over = call.arguments  # for each result the operand that it lies over
+    assert isinstance(over, tuple)
+    places = in_runs("None" if i is None else f"%{i}" for i in over).replace("%", "")
+    return [*map(_argument, first), f"[{places}]"]
+
+
 def _argument(argument: Argument) -> str:
     if isinstance(argument, tuple):
-        return f"[{', '.join(_item(item) for item in argument)}]"
+        return f"[{in_runs(_item(item) for item in argument)}]"
     return _item(argument)
 
 
@@ -227,5 +237,5 @@ def listing_lines(report: ListingReport, full: bool) -> list[str]:
 
 def _comment(call: InstructionReport) -> str:
     said = [escape(call.source)] * bool(call.source)
-    said += [f"writes {', '.join(call.writes)}"] * bool(call.writes)
+    said += [f"writes {in_runs(call.writes)}"] * bool(call.writes)
     return f"  # {'; '.join(said)}" * bool(said)

@@ -3,15 +3,14 @@
 Sizes that a call chooses are named in the types; `SymbolReport` has their bounds.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvc.schema.control import blocks_run, left_to_torch
+from kvc.schema.control import computes, graphs_within
 from kvc.schema.graph import Graph
+from kvc.schema.left import left_of
 from kvc.schema.model import Delegate, Method, Program
-from kvc.schema.ops import CONTROL_OPS, DELEGATE
 from kvc.tools.text import escape, plural
 
 _ANY: Final = "any"
@@ -48,8 +47,10 @@ class MethodReport:
         advance: tokens that a call adds to the position, "" where it adds none, "any"
             where loops decide how many.
         row_lengths: the input with the row lengths, else "".
+        instructions: all of them, those of partitions, branches and loops too.
         left: op -> how many of its instructions no backend runs, most frequent first.
             Without views and control flow, which compute nothing.
+        computing: how many instructions compute, by backends and by PyTorch.
     """
 
     name: str
@@ -64,6 +65,7 @@ class MethodReport:
     advance: str = ""
     row_lengths: str = ""
     left: Mapping[str, int] = field(default_factory=dict)
+    computing: int = 0
 
 
 def describe_methods(program: Program) -> tuple[MethodReport, ...]:
@@ -91,17 +93,18 @@ def _describe(program: Program, method: Method) -> MethodReport:
         if method.row_lengths is None
         else method.input_names[method.row_lengths],
         left=left_of(method),
+        computing=_computing(program, method),
     )
 
 
-def left_of(method: Method) -> dict[str, int]:
-    """Count the instructions that no backend runs, so that PyTorch has to, by op."""
-    graphs = [method.graph]
-    for graph in graphs:
-        for op in CONTROL_OPS - {DELEGATE}:
-            graphs += [method.blocks[number].graph for number in blocks_run(graph, op)]
-    ops = Counter(step.op for graph in graphs for step in left_to_torch(graph))
-    return dict(ops.most_common())
+def _computing(program: Program, method: Method) -> int:
+    inside = sum(
+        computes(graph, step, delegated=True)
+        for partition in delegates_of(program, method)
+        for graph in graphs_within(method, partition.block)
+        for step in graph.instructions
+    )
+    return inside + sum(left_of(method).values())
 
 
 def _advance(method: Method) -> str:
@@ -174,11 +177,22 @@ def _lines(method: MethodReport) -> list[str]:
 
 
 def _code(method: MethodReport) -> str:
-    text = plural(method.instructions, "instruction")
+    text = instructions_text(method.computing, method.instructions)
     for backend in dict.fromkeys(method.backends):
         calls = plural(method.backends.count(backend), "call")
         text += f", {calls} of the backend {escape(backend)}"
     return text
+
+
+def instructions_text(computing: int, all_of_them: int) -> str:
+    """Say how many instructions compute, and how many there are with those that do not.
+
+    Args:
+        computing: of them.
+        all_of_them: views, calls and what moves elements too.
+    """
+    text = plural(computing, "instruction")
+    return text + f" ({all_of_them:,} with views)" * (all_of_them > computing)
 
 
 def left_text(left: Mapping[str, int]) -> str:

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.known import NO_OPTIONS, why_apart, why_left
-from kvc.schema.backends.operands import Arguments, Results
-from kvc.schema.control import blocks_run, graphs_within, left_to_torch
+from kvc.schema.backends.operands import Arguments, Results, arguments_of
+from kvc.schema.control import blocks_run, computes, graphs_within, left_to_torch
 from kvc.schema.graph import Graph, Instruction, StateSlot
 from kvc.schema.model import Method, Program
-from kvc.schema.ops import APPEND, CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.schema.ops import APPEND, CONTROL_OPS, DELEGATE
 from kvc.tools.text import columns, escape
 
 
@@ -104,7 +103,9 @@ def _inside(program: Program, method: int, offered: Offered) -> Iterator[_Kind]:
             earlier = []  # of a recipe that does not name it
         used = beside[partition.block]
         for graph in graphs_within(program.methods[method], partition.block):
-            for step in filter(_computes, graph.instructions):
+            for step in graph.instructions:
+                if not computes(graph, step, delegated=True):
+                    continue
                 reasons = {
                     name: _why(name, graph, step, name in used, offered[name])
                     for name in earlier
@@ -165,11 +166,7 @@ def _why(
 
 def _signature(graph: Graph, step: Instruction) -> tuple[Arguments, Results]:
     results = [graph.values[value].type for value in step.results]
-    return operands_of(graph, step), results
-
-
-def _computes(step: Instruction) -> bool:
-    return OPS[step.op].aliasing not in (Aliasing.VIEW, Aliasing.CONTROL)
+    return arguments_of(graph, step), results
 
 
 def operator_lines(operators: Sequence[OperatorReport]) -> list[str]:

@@ -222,7 +222,7 @@ def _sizes(sizes: SizeReport) -> str:
 
 def _state_title(memory: MemoryReport) -> str:
     return (
-        f"STATE, {size(memory.states)} for each session, kept between calls "
+        f"STATE, at most {size(memory.states)} for each session, kept between calls "
         "(r: reads, w: writes)"
     )
 

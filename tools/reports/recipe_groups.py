@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from kvc.recipes import known_recipes, load_recipe
 from kvc.runtime.delegates.table import Ready, runs_on, what_it_lacks
-from kvc.schema.errors import MissingPackage
-from kvc.schema.torch_package import check_torch, has_torch
+from kvc.schema.torch_package import has_torch, missing_torch
 from kvc.tools.text import columns
 
 _TORCH = "the processor, by PyTorch"
@@ -69,11 +68,9 @@ def _in_words(ready: Ready) -> str:
 
 
 def _torch() -> tuple[Ready, str]:
-    try:
-        check_torch("a recipe without a backend")
-    except MissingPackage as error:
-        return Ready.NOT_INSTALLED, str(error)
-    return Ready.YES, ""
+    if has_torch():
+        return Ready.YES, ""
+    return Ready.NOT_INSTALLED, str(missing_torch("a recipe without a backend"))
 
 
 def recipe_lines(groups: Iterable[RecipeGroup]) -> Sequence[str]:

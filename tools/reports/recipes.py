@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvc.schema.left import left_of
 from kvc.schema.model import Program
-from kvc.tools.reports.methods import left_of
 from kvc.tools.text import columns, escape, size
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from kvc.schema.model import Program, State
 from kvc.schema.rings import Window
 from kvc.schema.types import Symbol, bounds
-from kvc.tools.reports.families import families
+from kvc.tools.reports.families import NUMBER, families, pattern_of
 from kvc.tools.text import columns, escape, plural, size
 
 
@@ -92,16 +92,28 @@ def describe_position(program: Program) -> PositionReport | None:
     return PositionReport(kind, source, bounds(limit, symbols)[1], chosen)
 
 
-def state_lines(states: Sequence[StateReport]) -> list[str]:
-    """Lay out every state on a line of its own."""
-    rows = [_row(escape(s.name), s, f"{s.nbytes:,}") for s in states]
+def state_lines(states: Sequence[StateReport], full: bool) -> list[str]:
+    """Lay out states, in exact bytes.
+
+    Args:
+        states: of a program.
+        full: whether each has a line of its own, also where those of equal layers
+            differ only in a number.
+    """
+    groups = [(s.name, [s]) for s in states] if full else _families(states)
+    rows = [_row(escape(pattern), group) for pattern, group in groups]
     title = ("state", "type", "kind, axis", "bytes", "used by", "starts as")
     return columns([title, *rows], "<<<>") if rows else ["  none"]
 
 
 def state_family_lines(states: Sequence[StateReport]) -> list[str]:
     """Lay out states that differ only in a number on one line together."""
-    found = families(
+    rows = [_family_row(escape(pattern), group) for pattern, group in _families(states)]
+    return columns(rows, "<<<>")
+
+
+def _families(states: Sequence[StateReport]) -> list[tuple[str, list[StateReport]]]:
+    return families(
         states,
         name=lambda s: s.name,
         like=lambda s: (
@@ -111,11 +123,9 @@ def state_family_lines(states: Sequence[StateReport]) -> list[str]:
             s.axis,
             s.reads,
             s.writes,
-            s.initial == "zeros",
+            NUMBER.sub("#", s.initial),
         ),
     )
-    rows = [_family_row(escape(pattern), group) for pattern, group in found]
-    return columns(rows, "<<<>")
 
 
 def _family_row(pattern: str, group: Sequence[StateReport]) -> tuple[str, ...]:
@@ -129,11 +139,14 @@ def _sizes(group: Sequence[StateReport]) -> str:
     return one if len(group) == 1 else f"{len(group)} x {one}"
 
 
-def _row(name: str, state: StateReport, nbytes: str) -> tuple[str, ...]:
+def _row(name: str, group: Sequence[StateReport]) -> tuple[str, ...]:
+    state, times = group[0], f"{len(group)} x " * (len(group) > 1)
     kind = state.kind if state.axis is None else f"{state.kind}, {state.axis}"
     if state.window is not None:
         kind += f", window {state.window}"
-    return name, state.type, kind, nbytes, _used_by(state), escape(state.initial)
+    initial = escape(pattern_of([one.initial for one in group]))
+    nbytes = f"{times}{state.nbytes:,}"
+    return name, state.type, kind, nbytes, _used_by(state), initial
 
 
 def _used_by(state: StateReport) -> str:

@@ -26,6 +26,7 @@ from kvc.schema.graph import Graph, Ref
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Program
 from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.torch_package import has_torch, missing_torch
 
 TARGET: Final = f"ios18-coremltools{VERSION}"
 UNVERIFIED: Final = (
@@ -42,6 +43,16 @@ class CoreMl(Delegate):
 
     def __init__(self, options: Options) -> None:
         self._program, self._path = options.program, options.path
+
+    @staticmethod
+    def check_library() -> None:
+        """Check that PyTorch is installed, whose kernels compute on the host.
+
+        Raises:
+            MissingPackage: it is not.
+        """
+        if not has_torch():
+            raise missing_torch("Core ML's arithmetic on the host")
 
     @staticmethod
     def targets() -> Sequence[str]:

@@ -14,8 +14,9 @@ from kvc.runtime.delegates.coreml.mil import Data, Emitter, Function, Shape, Ten
 from kvc.runtime.delegates.coreml.operators import EMITTERS
 from kvc.runtime.delegates.coreml.places import Places
 from kvc.runtime.delegates.coreml.step import NotTaken, Step
-from kvc.runtime.delegates.operands import operands_of, settled
+from kvc.runtime.delegates.operands import settled
 from kvc.schema.backends.coreml import why_not
+from kvc.schema.backends.operands import arguments_of
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Constant, Graph, Instruction, Ref
@@ -136,7 +137,7 @@ class _Code:
         roots: Mapping[int, int],
     ) -> None:
         types = [graph.values[value].type for value in step.results]
-        reason = why_not(step.op, operands_of(graph, step), types)
+        reason = why_not(step.op, arguments_of(graph, step), types)
         if reason:
             raise NotTaken(f"others run {step.op}: {reason}")
         own = Step(

@@ -348,7 +348,8 @@ def _find(device: int | None) -> int:
         target = f"qnn:{target_of(USUAL)}"
         text = (
             f"{LIBRARY} is an emulator here, which is slow; "
-            f"load(..., device='{target}') or --device {target} asks for it"
+            f"name it with load(..., device='{target}') or --device {target}, and this "
+            "is not said"
         )
         warnings.warn(text, SoftwareDevice, stacklevel=2)
     return USUAL

@@ -258,7 +258,8 @@ def _open(number: int | None) -> Device:
         target = f"vulkan:{device.found.number}"
         text = (
             f"the only Vulkan device is {device.found.what}, which is slow; "
-            f"load(..., device='{target}') or --device {target} asks for it"
+            f"name it with load(..., device='{target}') or --device {target}, and this "
+            "is not said"
         )
         warnings.warn(text, SoftwareDevice, stacklevel=2)
     return device

@@ -59,7 +59,7 @@ class Odd(KvcCache):
 
 
 def program_of(model: nn.Module, *methods: Method):
-    return compile_program(model, methods).program
+    return compile_program(model, methods, "fp32").program
 
 
 def kinds(program):

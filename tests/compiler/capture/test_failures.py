@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
 
-from kvc.compiler import Method, compile_program
+from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.capture.failures import place_of_failure, words_of
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import CaptureError, CompileError
 
 X = torch.ones(4)
 
@@ -99,3 +99,24 @@ def test_a_mistake_in_a_body_is_told_rather_than_the_body():
 def test_an_error_without_text_is_told_by_its_kind():
     assert words_of(KeyError()) == "torch says KeyError"
     assert place_of_failure(KeyError()) == ""
+
+
+class OddSizes(nn.Module):
+    def product(self, x):
+        return x @ x
+
+    def power(self, x):
+        return torch.zeros(x.shape[0] ** 2) + x.sum()
+
+    def quotient(self, x):
+        return torch.zeros(x.shape[0] // x.shape[1]) + x.sum()
+
+
+@pytest.mark.parametrize("name", ["product", "power", "quotient"])
+def test_sizes_have_the_names_of_their_dims(name):
+    dims = {"x": {0: Dim("height", 2, 64), 1: Dim("width", 2, 64)}}
+    method = Method(name, (torch.ones(6, 8),), dynamic=dims)
+    with pytest.raises(CompileError) as caught:
+        compile_program(OddSizes(), [method])
+    assert "height" in str(caught.value)
+    assert not re.search(r"\bs\d+\b", str(caught.value))

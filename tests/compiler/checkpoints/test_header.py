@@ -159,3 +159,12 @@ def test_a_header_may_be_as_long_as_a_pickle_begins(tmp_path: Path, length):
     path = raw_file(tmp_path / "a.safetensors", text, BYTES)
     assert path.read_bytes()[0] == 0x80
     assert list(TensorFile(str(path)).entries) == ["a", "b"]
+
+
+def test_of_many_tensors_that_are_cut_off_the_first_are_named(tmp_path: Path):
+    header = {f"t{i}": entry(8 * i, 8 * i + 8, [2]) for i in range(40)}
+    with pytest.raises(Problems, match="30 of its 40 tensors are not whole") as caught:
+        TensorFile(str(raw_file(tmp_path / "f", header, bytes(80))))
+    assert "'t10'" in str(caught.value)
+    assert "and 18 more" in str(caught.value)
+    assert "'t39'" not in str(caught.value)

@@ -143,7 +143,7 @@ def test_a_file_that_says_something_else(damaged):
 
 def test_a_bundle_without_results(kvc, tiny):
     done = kvc("check", tiny)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "compile it with --check" in done.output
 
 

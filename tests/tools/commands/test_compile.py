@@ -92,13 +92,14 @@ def test_a_factory_that_fails_names_the_line(kvc, tmp_path):
     result = kvc("compile", "tiny_decoder:failing", "-o", tmp_path / "a.kvc")
     assert result.exit_code == 1
     assert "RuntimeError: no such checkpoint (" in result.stderr
+    assert "Hugging Face folder" not in result.stderr
     assert "tiny_decoder.py:" in result.stderr
 
 
-def test_without_a_recipe_no_number_is_changed(kvc, tmp_path):
+def test_without_a_recipe_the_default_is_named(kvc, tmp_path):
     result = kvc("compile", "tiny_decoder:factory", "-o", tmp_path / "a.kvc")
-    assert "fp32, as no --recipe was given" in result.stderr
-    asked = ("--recipe", "fp32", "-o", tmp_path / "b.kvc")
+    assert "  cpu_fp32, as no --recipe was given" in result.stderr
+    asked = ("--recipe", "cpu_fp32", "-o", tmp_path / "b.kvc")
     result = kvc("compile", "tiny_decoder:factory", *asked)
     assert "--recipe" not in result.stderr
     assert (tmp_path / "a.kvc").read_bytes() == (tmp_path / "b.kvc").read_bytes()

@@ -312,9 +312,9 @@ def test_delegates_are_listed_with_what_they_take(kvc, sample):
     assert code == (0, 1, 0)
     lines = kvc("dump", sample, "--delegates").stdout.splitlines()
     assert lines[0].split()[:4] == ["delegate", "method", "block", "backend"]
-    assert lines[0].split()[4:6] == ["instructions", "payload"]
+    assert lines[0].split()[4:6] == ["instructions", "with"]
     assert lines[1].split()[:4] == ["0", "prefill", "0", "sample"]
-    assert lines[1].split()[4:] == ["1", "0", "1", "32", "256", "kvc", "0"]
+    assert lines[1].split()[4:] == ["1", "1", "0", "1", "32", "256", "kvc", "0"]
 
 
 def test_delegates_that_are_alike_are_one_line():

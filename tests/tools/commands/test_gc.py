@@ -67,7 +67,7 @@ def test_what_cannot_be_removed_is_told_and_is_a_failure(
 
 def test_a_bundle_is_not_its_folder(kvc, tmp_path, old):
     result = kvc("gc", tmp_path / "m.kvc")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "it is not a folder; give the one that holds bundles" in result.stderr
 
 
@@ -75,19 +75,19 @@ def test_nothing_goes_while_a_bundle_cannot_be_read(kvc, tmp_path, old):
     (tmp_path / "broken.kvc").write_bytes(b"broken")
     before = names(tmp_path)
     result = kvc("gc", tmp_path)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "nothing is removed, since broken.kvc may need" in result.stderr
     assert names(tmp_path) == before
 
 
 def test_a_folder_that_is_none_is_refused(kvc, tmp_path):
     result = kvc("gc", tmp_path / "nowhere")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "nowhere" in result.stderr
 
 
 def test_a_folder_without_a_name_is_not_the_current_one(kvc, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "old-0123456789ab.kvd").write_bytes(b"")
-    assert kvc("gc", "").exit_code == 1
+    assert kvc("gc", "").exit_code == 2
     assert len(list(tmp_path.iterdir())) == 1

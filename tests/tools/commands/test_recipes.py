@@ -3,7 +3,6 @@ import json
 import pytest
 
 from kvc.runtime.delegates.table import DELEGATES, Ready, delegate_of
-from kvc.schema import torch_package
 from kvc.schema.errors import MissingLibrary
 from kvc.tools.reports import recipe_groups
 from kvc.tools.reports.recipe_groups import describe_recipes, recipe_lines
@@ -72,7 +71,7 @@ def test_no_reference_is_promised_where_torch_is_not_installed_either(
 
 
 def test_recipes_without_a_backend_need_torch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch_package, "has_torch", lambda: False)
+    monkeypatch.setattr(recipe_groups, "has_torch", lambda: False)
     ready, missing = recipe_groups._torch()
     assert ready is Ready.NOT_INSTALLED
     assert "pip install 'kvc[compile]'" in missing

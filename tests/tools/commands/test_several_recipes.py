@@ -15,7 +15,7 @@ def test_the_command_line_compiles_describes_and_runs_several(
     assert made.exit_code == 0, made.output
     assert made.stderr.count("  recipe ") == 2
     assert all(f") by {one}\n" in made.stderr for one in ("cpu_q8", "vulkan_q8"))
-    assert made.stderr.count("of state for each session") == 1
+    assert made.stderr.count("of state at most for each session") == 1
     text = kvc("dump", "m.kvc").stdout
     assert "RECIPES, of which load takes the first that can run" in text
     assert "below are those of cpu_q8" in text

@@ -92,3 +92,28 @@ def test_what_is_no_kvc_file_is_told(kvc, tmp_path, content):
     result = kvc("verify", tmp_path / "x")
     assert result.exit_code == 1
     assert "not a kvc file" in result.stderr
+
+
+def test_several_files_are_each_checked(kvc, pair, tmp_path):
+    path, data = pair
+    result = kvc("verify", path, data)
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 2
+    (tmp_path / "x").write_bytes(b"hello")
+    result = kvc("verify", tmp_path / "none", tmp_path / "x", path)
+    assert result.exit_code == 1
+    assert "cannot read" in result.stderr
+    assert "not a kvc file" in result.stderr
+    assert str(path) in result.stdout
+
+
+def test_a_file_that_cannot_be_read_is_not_called_damaged(kvc, tmp_path):
+    result = kvc("verify", tmp_path / "none.kvc")
+    assert result.exit_code == 2
+    assert "cannot read" in result.stderr
+
+
+def test_json_describes_one_file(kvc, pair):
+    result = kvc("verify", *pair, "--json")
+    assert result.exit_code == 2
+    assert "--json describes one file" in result.stderr

@@ -353,3 +353,38 @@ def test_names_of_as_many_dots_as_a_file_may_have_are_drawn(ask, sample):
                 codeTable.getRows().length];""",
     )
     assert seen == [127, 2, 3]
+
+
+def test_no_cell_is_undefined(ask, fast):
+    seen = ask(
+        content_of(fast),
+        """document.getElementById("unfold").click();
+        await soon();
+        return shown("#code-table .tabulator-cell, #methods td");""",
+    )
+    assert len(seen) > 30
+    assert not [text for text in seen if "undefined" in text or "NaN" in text]
+
+
+def test_on_a_phone_nothing_runs_off_the_page(ask, fast):
+    paths = [("model", "layers", str(i), part) for i in range(24) for part in "ab"]
+    paths += [("model", "norm"), ("head",)]
+    pieces = tuple(Piece(path, "int8", 4096) for path in paths)
+    seen = ask(
+        replace(content_of(fast), pieces=pieces),
+        """const place = document.getElementById("size-chart");
+        const chart = echarts.getInstanceByDom(place);
+        return {
+          page: [document.documentElement.scrollWidth, innerWidth],
+          narrow: [...document.querySelectorAll(".tabulator-col")]
+            .filter((one) => one.offsetWidth && one.offsetWidth < 60).length,
+          labels: chart.getZr().storage.getDisplayList()
+            .map((one) => one.style.text).filter((text) => text) }""",
+        "--window-size=390,844",
+    )
+    width, window = seen["page"]
+    assert window <= 500
+    assert width <= window
+    assert seen["narrow"] == 0
+    shown = {text for text in seen["labels"] if text.isdecimal()}
+    assert shown == set(map(str, range(24)))

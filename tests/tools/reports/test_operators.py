@@ -11,8 +11,8 @@ from torch import nn
 from kvc.compiler import Method, compile_program
 from kvc.schema.backends.known import why_apart, why_left
 from kvc.schema.dtypes import DType
+from kvc.schema.left import left_of
 from kvc.schema.types import TensorType
-from kvc.tools.reports.methods import left_of
 from kvc.tools.reports.operators import backends_offered, describe_operators
 
 ALONE = '[linear]\nscheme = "{}"\n[backend]\nname = "xnnpack"\n'

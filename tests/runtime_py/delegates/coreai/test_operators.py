@@ -21,8 +21,8 @@ from kvc.runtime.delegates.coreai.function import Weight
 from kvc.runtime.delegates.coreai.operators import EMITTERS
 from kvc.runtime.delegates.coreai.plan import OUTSIDE
 from kvc.runtime.delegates.coreai.translation import Names, translate
-from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.coreai import ATTENTION, RULES, why_not
+from kvc.schema.backends.operands import arguments_of
 from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
@@ -57,7 +57,7 @@ def is_taken(case: Case) -> bool:
     graph, tensors = built
     (step,) = graph.instructions
     types = [graph.values[value].type for value in step.results]
-    reason = why_not(case.op, operands_of(graph, step), types)
+    reason = why_not(case.op, arguments_of(graph, step), types)
     if reason or OPS[case.op].aliasing is Aliasing.VIEW:
         return False
     with torch.inference_mode():

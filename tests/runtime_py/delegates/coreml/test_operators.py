@@ -19,8 +19,8 @@ from op_cases.case import index, rand
 from kvc.runtime.delegates.coreml.mil import DTYPES
 from kvc.runtime.delegates.coreml.operators import EMITTERS
 from kvc.runtime.delegates.coreml.package import package_of
-from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.coreml import RULES, why_not
+from kvc.schema.backends.operands import arguments_of
 from kvc.schema.ops import OPS, Aliasing
 from kvc.tools.folders import write_folder
 
@@ -34,7 +34,7 @@ def is_taken(case: Case) -> bool:
     if OPS[case.op].aliasing is Aliasing.CHECK:
         return False
     types = [graph.values[value].type for value in step.results]
-    return not why_not(case.op, operands_of(graph, step), types)
+    return not why_not(case.op, arguments_of(graph, step), types)
 
 
 MORE = (

@@ -11,8 +11,8 @@ from native_calls import _graph
 from op_cases import CASES, Case, kind_of
 from op_cases.case import index, rand
 
-from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.mlx import TAKEN, why_not
+from kvc.schema.backends.operands import arguments_of
 from kvc.schema.errors import KvcError
 from kvc.schema.ops import OPS, Aliasing
 
@@ -49,7 +49,7 @@ def is_taken(case: Case) -> bool:
     if OPS[case.op].aliasing is Aliasing.CHECK:
         return False
     types = [graph.values[value].type for value in step.results]
-    return not why_not(case.op, operands_of(graph, step), types)
+    return not why_not(case.op, arguments_of(graph, step), types)
 
 
 HERE = [case for case in (*CASES, *MORE) if is_taken(case)]

@@ -14,12 +14,12 @@ from qnn_device import use_numpy_device
 from qnn_operators import graph_of
 
 from kvc.runtime.arrays import tensor_as_array
-from kvc.runtime.delegates.operands import operands_of
 from kvc.runtime.delegates.qnn.calls import rounded
 from kvc.runtime.delegates.qnn.context import Context
 from kvc.runtime.delegates.qnn.operators import EMITTERS
 from kvc.runtime.delegates.qnn.plan import Made, Stored, Whole
 from kvc.runtime.delegates.qnn.translation import translate
+from kvc.schema.backends.operands import arguments_of
 from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE, RULES, why_not
 from kvc.schema.ops import OPS, Aliasing
 
@@ -32,7 +32,7 @@ def is_taken(case: Case) -> bool:
     (step,) = graph.instructions
     types = [graph.values[value].type for value in step.results]
     if OPS[case.op].aliasing is Aliasing.VIEW or why_not(
-        case.op, operands_of(graph, step), types
+        case.op, arguments_of(graph, step), types
     ):
         return False
     arrays = [t for t in tensors.values() if t.is_floating_point()]

@@ -11,9 +11,9 @@ from native_calls import native_graph
 from op_cases import CASES, Case, kind_of
 from vulkan_calls import run_on_device
 
-from kvc.runtime.delegates.operands import operands_of
 from kvc.runtime.delegates.vulkan.device import Device
 from kvc.runtime.delegates.vulkan.indexing import CHECKS, FRESH, UPDATES
+from kvc.schema.backends.operands import arguments_of
 from kvc.schema.backends.vulkan import TAKEN, why_not
 
 
@@ -35,7 +35,7 @@ def is_taken(case: Case) -> bool:
         return False
     (instruction,) = built[0].instructions
     types = [built[0].values[value].type for value in instruction.results]
-    return not why_not(case.op, operands_of(built[0], instruction), types)
+    return not why_not(case.op, arguments_of(built[0], instruction), types)
 
 
 HERE = [case for case in CASES if is_taken(case)]
