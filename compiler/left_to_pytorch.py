@@ -5,11 +5,11 @@ operators and their methods, and what to do about it. A recipe without a backend
 meant to run on PyTorch, and says nothing.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from kvc.compiler.variants import Emitted
+from kvc.compiler.warned import warn_caller
 from kvc.recipes import DefaultRecipe, Recipe
 from kvc.schema.backends.known import others_taking
 from kvc.schema.errors import CopyBudgetExceeded
@@ -41,21 +41,20 @@ def left_in(program: Program) -> dict[str, dict[str, int]]:
     return {name: left for name, left in found.items() if left}
 
 
-def warn_of_left(program: Program, recipe: Recipe, stacklevel: int) -> None:
+def warn_of_left(program: Program, recipe: Recipe) -> None:
     """Warn of what a recipe with a backend leaves to PyTorch (`LeftToPyTorch`).
 
     Args:
         program: compiled by this recipe.
         recipe: the recipe.
-        stacklevel: as of `warnings.warn`, of the caller.
     """
     if recipe.backend and left_in(program):
         so = "which their methods then need to run"
         why = "; `kvc dump BUNDLE --delegates` says why"
-        _warn(program, recipe, so, why, stacklevel + 1)
+        _warn(program, recipe, so, why)
 
 
-def _warn(program: Program, recipe: Recipe, so: str, why: str, stacklevel: int) -> None:
+def _warn(program: Program, recipe: Recipe, so: str, why: str) -> None:
     left = left_in(program)
     count = sum(sum(ops.values()) for ops in left.values())
     noun = "instruction" if count == 1 else "instructions"
@@ -64,7 +63,7 @@ def _warn(program: Program, recipe: Recipe, so: str, why: str, stacklevel: int) 
         f"{left_text(left)}. Install PyTorch where the bundle is to run (`{INSTALL}`)"
         f"{_advice(program, recipe)}{why}"
     )
-    warnings.warn(LeftToPyTorch(recipe.name, left, text), stacklevel=stacklevel + 1)
+    warn_caller(LeftToPyTorch(recipe.name, left, text))
 
 
 def without_pytorch(
@@ -86,7 +85,7 @@ def without_pytorch(
         return made
     name = recipe.otherwise.name
     so = f"so the bundle, for which no recipe was named, is compiled by {name}"
-    _warn(made.program, recipe.first, so, "", stacklevel=4)
+    _warn(made.program, recipe.first, so, "")
     return make(recipe.otherwise)
 
 

@@ -40,7 +40,7 @@ def warn_of_plain_caches(program: Program) -> None:
         for name, node in _writes(method, plain)
     }
     if places:
-        warn_caller(_text(places), PlainCache)
+        warn_caller(PlainCache(_text(places)))
 
 
 def _text(places: Mapping[str, str]) -> str:

@@ -7,12 +7,12 @@ from kvc.compiler.warned import warn_caller
 
 def test_a_warning_is_of_the_line_that_called_kvc():
     with pytest.warns(UserWarning, match="so it is") as given:
-        warn_caller("so it is", UserWarning)
+        warn_caller(UserWarning("so it is"))
     assert given[0].filename == __file__
 
 
 def test_a_warning_of_kvc_alone_is_of_its_outermost_line():
-    code = compile("warn('so it is', UserWarning)", "inner.py", "exec")
+    code = compile("warn(UserWarning('so it is'))", "inner.py", "exec")
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         exec(code, {"warn": warn_caller, "__name__": "kvc.some.place"})
