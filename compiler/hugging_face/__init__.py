@@ -19,6 +19,7 @@ if not TRANSFORMERS.has(installed):
     raise WrongTransformers(found=installed, expected=str(TRANSFORMERS))
 
 from kvc.compiler.hugging_face.export import export_hf
+from kvc.compiler.hugging_face.left_out import PartLeftOut
 from kvc.compiler.hugging_face.settings import PREFILL_CHUNK, CacheConfig
 
-__all__ = ["PREFILL_CHUNK", "CacheConfig", "export_hf"]
+__all__ = ["PREFILL_CHUNK", "CacheConfig", "PartLeftOut", "export_hf"]

@@ -6,7 +6,7 @@ their own: padding on the right, with any tokens, neither sees nor is seen, and 
 part in an embedding. No mask of all pairs of tokens is made.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -158,20 +158,32 @@ def _run_texts(
 def run_pictures(model: PreTrainedModel, call: Call, pixels: Tensor) -> object:
     """Run a model on pixels float32 [batch, channels, height, width]."""
     with attending(call):
-        run: object = getattr(model, PICTURE_FEATURES, model)
-        assert callable(run)
-        return run(pixel_values=pixels)
+        return (getattr(model, PICTURE_FEATURES, None) or model)(pixel_values=pixels)
+
+
+def features_of(model: PreTrainedModel) -> Callable[..., object] | None:
+    """Return what makes embeddings of pictures, None where nothing does.
+
+    Some models that make text leave it to the model below their head (DeepSeek-VL).
+    """
+    inner: object = model.base_model
+    found: object = getattr(model, PICTURE_FEATURES, None)
+    found = found or getattr(inner, PICTURE_FEATURES, None)
+    return found if callable(found) else None
 
 
 def picture_features(model: PreTrainedModel, call: Call, pixels: Tensor) -> Tensor:
     """Return what a model that makes text sees in pictures, float32 [tokens, hidden].
 
     Args:
-        model: whose `get_image_features` returns the embeddings of each.
+        model: of which `features_of` returns the embeddings of each.
         call: without a cache.
         pixels: float32 [1, channels, height, width].
     """
-    made: object = getattr(run_pictures(model, call, pixels), _FEATURES)
+    run = features_of(model)
+    assert run is not None, "it was found"
+    with attending(call):
+        made: object = getattr(run(pixel_values=pixels), _FEATURES)
     parts = [made] if isinstance(made, Tensor) else list(cast(Iterable[Tensor], made))
     flat = [part.reshape(-1, part.shape[-1]) for part in parts]
     return (flat[0] if len(flat) == 1 else torch.cat(flat)).float()

@@ -47,6 +47,12 @@ from kvc.compiler.hugging_face.encoder_inputs import EncoderInput, encoder_input
 from kvc.compiler.hugging_face.export_encoders import check_unused, export_encoders
 from kvc.compiler.hugging_face.inputs import has_encoder
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.left_out import (
+    PICTURES,
+    VIDEOS,
+    medium_of,
+    warn_of_left_out,
+)
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import check_keys
 from kvc.compiler.hugging_face.patches import as_products
@@ -138,6 +144,10 @@ def export_hf(
         max_copy_bytes: as of `compile_program`.
         calibrate: as of `compile_program`.
 
+    Warns:
+        PartLeftOut: the model reads pictures, videos or sounds, too, and the bundle
+            does not take them.
+
     Raises:
         UnsupportedModel: the model does what kvc cannot express.
         UnknownTask: nothing says what the model is to do.
@@ -181,6 +191,8 @@ def export_hf(
             together.enter_context(rows_apart(decoder))
             check_apart(decoder, given)
         seen = _seen(opened, layers.own, first) if pictures else None
+        meant = set() if pictures else {PICTURES, VIDEOS}
+        warn_of_left_out(decoder, _taken(given, seen), meant)
         picture = seen.positions if seen is not None and seen.joined else 0
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first,
@@ -265,6 +277,12 @@ def _texts_around(
 ) -> list[str]:
     """Return the texts before, between and after the places of a picture's parts."""
     return expansion.text.split(places.placeholder * seen.positions)
+
+
+def _taken(given: EncoderInput | None, seen: PictureInput | None) -> set[str]:
+    """Return what the methods of a model take beside texts."""
+    heard = None if given is None else medium_of(given.name)
+    return {*(() if heard is None else (heard,)), *(() if seen is None else (PICTURES,))}
 
 
 _KINDS: Final = {

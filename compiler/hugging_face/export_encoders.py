@@ -17,6 +17,7 @@ from kvc.compiler.hugging_face.encoding_methods import (
     methods_of,
     read_model,
 )
+from kvc.compiler.hugging_face.left_out import PICTURES, warn_of_left_out
 from kvc.compiler.hugging_face.opened import Opened
 from kvc.compiler.hugging_face.patches import as_products
 from kvc.compiler.hugging_face.picture_settings import size_of
@@ -50,6 +51,7 @@ def export_encoders(
     with Unchanged(model), using_kvc(model), as_products(model):
         with held_still(model, 1):
             reading = read_model(model, opened.task, size_of(opened.pictures))
+        warn_of_left_out(model, {PICTURES} if reading.pictures else set())
         if reading.texts:
             length = text_length(asked, reading.length, opened.pooling.longest)
             reading = reading.of_length(length)

@@ -8,7 +8,7 @@ in a call of their own. A model that reads pictures in another way is refused.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.encoding_methods import (
-    PICTURE_FEATURES,
     call_of,
+    features_of,
     picture_features,
 )
 from kvc.compiler.hugging_face.inputs import has_encoder
@@ -82,9 +82,10 @@ def picture_input(
     Raises:
         UnsupportedModel: it reads pictures in a way that kvc does not.
     """
-    if not hasattr(model, PICTURE_FEATURES) or not takes_pictures(model):
+    features = features_of(model)
+    if features is None or not takes_pictures(model):
         return None
-    asked = _asked_beside(model)
+    asked = _asked_beside(features)
     if asked:
         raise refused(model, f"of a picture it asks for {', '.join(asked)}, too")
     found = (getattr(model.config, name, None) for name in _TOKENS)
@@ -113,10 +114,8 @@ def picture_input(
     return replace(given, joined=read_joined(model, given, first, widest(layers)))
 
 
-def _asked_beside(model: PreTrainedModel) -> list[str]:
+def _asked_beside(features: Callable[..., object]) -> list[str]:
     """Return what a model has to be given of a picture beside its pixels."""
-    features: object = getattr(model, PICTURE_FEATURES)
-    assert callable(features), "it was found"
     without = inspect.Parameter.empty
     return [
         name
