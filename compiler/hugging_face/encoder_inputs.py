@@ -15,10 +15,11 @@ from transformers import PreTrainedModel
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.encoding_methods import call_of, run_pictures
 from kvc.compiler.hugging_face.inputs import has_encoder
+from kvc.compiler.hugging_face.model_code import model_code
 from kvc.compiler.hugging_face.observing import observed
 from kvc.compiler.hugging_face.picture_settings import configured_size
 from kvc.compiler.spec import Dim
-from kvc.schema.errors import KvcError, UnsupportedModel
+from kvc.schema.errors import UnsupportedModel
 
 _TOKENS: Final = "input_ids"
 _FEATURES: Final = "input_features"
@@ -121,17 +122,11 @@ def _positions(model: PreTrainedModel, pixels: Tensor) -> int:
             makes something else than a row of positions.
     """
     encoder, call = model.get_encoder(), call_of(None)
-    try:
-        with stand_ins(model), observed(model):
-            made: object = getattr(
-                run_pictures(encoder, call, pixels), "last_hidden_state", None
-            )
-    except KvcError:
-        raise
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        reason = f"its encoder cannot be run on a picture: {what}"
-        raise _unsupported(model, reason) from error
+    how = f"its encoder is run on a picture of {pixels.shape[2]} x {pixels.shape[3]}"
+    with model_code(model, how), stand_ins(model), observed(model):
+        made: object = getattr(
+            run_pictures(encoder, call, pixels), "last_hidden_state", None
+        )
     if not call.among:
         raise _unsupported(model, "its encoder attends by code of its own")
     if not isinstance(made, Tensor) or made.dim() != 3:

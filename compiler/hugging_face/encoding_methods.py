@@ -17,12 +17,13 @@ from transformers import PreTrainedModel
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.compiler.hugging_face.inputs import has_encoder
+from kvc.compiler.hugging_face.model_code import model_code, without_interface
 from kvc.compiler.hugging_face.observing import observed
 from kvc.compiler.hugging_face.picture_settings import configured_size
 from kvc.compiler.hugging_face.pooling import Pooling
 from kvc.compiler.hugging_face.tasks import Task
 from kvc.compiler.spec import Dim, Method
-from kvc.schema.errors import KvcError, UnsupportedModel
+from kvc.schema.errors import UnsupportedModel
 
 # A token of its own before the patches of a picture, whose state is of all of it.
 _CLASS_TOKENS: Final = ("embeddings.cls_token", "embeddings.class_embedding")
@@ -291,22 +292,19 @@ def _probe(model: PreTrainedModel, reading: Reading) -> int:
             embedding of a picture.
     """
     tokens, pixels = torch.full((1, _READ), reading.padding + 1), reading.pixels()
-    try:
-        with stand_ins(model), observed(model) as meetings:
-            lengths = None if reading.fixed else torch.full((1,), _READ)
-            call = call_of(lengths if reading.texts else None)
-            if reading.texts:
-                made = _run_texts(model, call, tokens, reading.padding)
-            else:
-                made = run_pictures(model, call, pixels)
-    except KvcError:
-        raise
-    except Exception as error:
-        reason = f"it cannot be run: {type(error).__name__}: {error}"
-        raise UnsupportedModel(model=type(model).__name__, reason=reason) from error
+    how = f"{_READ} tokens" if reading.texts else f"pictures {[*pixels.shape]}"
+    with (
+        model_code(model, f"it is run on {how}"), stand_ins(model),
+        observed(model) as meetings,
+    ):  # fmt: skip
+        lengths = None if reading.fixed else torch.full((1,), _READ)
+        call = call_of(lengths if reading.texts else None)
+        if reading.texts:
+            made = _run_texts(model, call, tokens, reading.padding)
+        else:
+            made = run_pictures(model, call, pixels)
     if not call.among:
-        reason = "it attends by code of its own, not by transformers' interface for it"
-        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+        raise without_interface(model)
     if reading.pooled and not isinstance(getattr(made, _FEATURES, None), Tensor):
         reason = (
             "it has no class token before the patches of a picture, and pools none of "

@@ -7,12 +7,13 @@ names of its arguments and of its parts' configurations; there is no list of mod
 
 import inspect
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
 PICTURES: Final = "pictures"
+PIXELS: Final = "pixel_values"
 VIDEOS: Final = "videos"
 SOUNDS: Final = "sounds"
 MEDIA: Final = (PICTURES, VIDEOS, SOUNDS)
@@ -52,18 +53,18 @@ def media_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> frozenset
         if name.endswith(_CONFIG) and getattr(config, name, None) is not None
     ]
     names = [*parts, *(name for name in arguments if name not in _OTHERS)]
-    found = {medium for name in names if (medium := medium_of(name)) is not None}
+    found = media_in(names)
     if found and _TEXTS in arguments:  # InternVL reads videos by the name of pictures
         found |= _declared(kind)
-    return frozenset(found)
+    return found
 
 
-def _declared(kind: type[PreTrainedModel]) -> set[str]:
+def _declared(kind: type[PreTrainedModel]) -> frozenset[str]:
     """Return what a class says that it reads; its parts say the same of all."""
     declared: object = kind.input_modalities
     said = (declared,) if isinstance(declared, str) else declared
     names = said if isinstance(said, tuple | list) else ()
-    return {medium for name in names if (medium := medium_of(str(name))) is not None}
+    return media_in(map(str, names))
 
 
 def medium_of(name: str) -> str | None:
@@ -74,17 +75,25 @@ def medium_of(name: str) -> str | None:
     return next((medium for word, medium in _WORDS.items() if word in words), None)
 
 
+def media_in(names: Iterable[str | None]) -> frozenset[str]:
+    """Return what arguments speak of, of `MEDIA`; None is no argument."""
+    return frozenset(filter(None, (medium_of(name or "") for name in names)))
+
+
 def warn_of_left_out(
     model: PreTrainedModel, taken: Set[str], known: Set[str] | None = None
 ) -> None:
     """Warn of what a model reads and its bundle does not take.
+
+    The tower of pictures reads videos, too, so no part is left out with those.
 
     Args:
         model: that is compiled.
         taken: what the bundle takes, of `MEDIA`.
         known: what the caller has said is to be left out; None: cannot say it.
     """
-    left = media_of(type(model), model.config) - taken - (known or set())
+    with_videos = {VIDEOS} if PICTURES in taken else set()
+    left = media_of(type(model), model.config) - taken - (known or set()) - with_videos
     if not left:
         return
     *others, last = (medium for medium in MEDIA if medium in left)

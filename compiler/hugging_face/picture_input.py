@@ -24,6 +24,7 @@ from kvc.compiler.hugging_face.encoding_methods import (
 )
 from kvc.compiler.hugging_face.inputs import has_encoder
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.model_code import asked_for, model_code
 from kvc.compiler.hugging_face.observing import observed
 from kvc.compiler.hugging_face.picture_reading import (
     check_axes,
@@ -31,10 +32,13 @@ from kvc.compiler.hugging_face.picture_reading import (
     refused,
     widest,
 )
-from kvc.compiler.hugging_face.picture_settings import configured_size, takes_pictures
-from kvc.compiler.hugging_face.probe import asked_for
+from kvc.compiler.hugging_face.picture_settings import (
+    OTHERWISE,
+    configured_size,
+    takes_pictures,
+)
 from kvc.compiler.hugging_face.sized_pictures import Tower, tower_of
-from kvc.schema.errors import KvcError
+from kvc.schema.errors import UnsupportedModel
 
 _TOKENS: Final = ("image_token_id", "image_token_index")
 
@@ -133,15 +137,15 @@ def _positions(model: PreTrainedModel, given: PictureInput) -> int:
         UnsupportedModel: it cannot be run on pixels, or attends by code of its own.
     """
     call = call_of(None)
+    how = "it is run on a picture of {} x {}".format(*given.size)
     try:
-        with stand_ins(model), observed(model):
+        with model_code(model, how, OTHERWISE), stand_ins(model), observed(model):
             made = picture_features(model, call, given.pixels())
-    except KvcError:
-        raise
-    except Exception as error:
-        what = f"it cannot be run on a picture: {type(error).__name__}: {error}"
-        reason = _of_parts(model, given) or asked_for(error) or what
-        raise refused(model, reason) from error
+    except UnsupportedModel as error:
+        parts = _of_parts(model, given)
+        if not parts:
+            raise
+        raise refused(model, parts) from error
     if not call.among:
         raise refused(model, "it attends within pictures by code of its own")
     return made.shape[0]
@@ -153,8 +157,6 @@ def _of_parts(model: PreTrainedModel, given: PictureInput) -> str:
     try:
         with stand_ins(model), observed(model):
             picture_features(model, call_of(None), parts)
-    except KvcError:
-        return ""
     except Exception as error:
         if not asked_for(error):
             return ""

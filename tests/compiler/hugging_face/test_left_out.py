@@ -103,7 +103,9 @@ def test_what_is_taken_or_left_out_on_purpose_is_not_told_of():
         warn_of_left_out(model_of("llama"), set(), set())
 
 
-def test_all_that_is_left_out_is_listed():
-    with pytest.warns(PartLeftOut, match="reads videos and sounds, .* not take$"):
+def test_all_that_is_left_out_is_listed_and_videos_go_with_pictures():
+    with pytest.warns(PartLeftOut, match="also reads sounds, .* not take$"):
         warn_of_left_out(model_of("gemma4"), {PICTURES}, set())
+    with pytest.warns(PartLeftOut, match="reads pictures, videos and sounds, .* alone"):
+        warn_of_left_out(model_of("gemma4"), set())
     assert set(MEDIA) == media_of(type(model_of("gemma4")), model_of("gemma4").config)
