@@ -88,8 +88,8 @@ def encoder_input(
     if name == _FEATURES and bins and positions:
         features = torch.zeros(1, bins, positions * _frames_of_one(model))
         return EncoderInput(name, "features", features, None, positions)
-    what = "tokens, a spectrum or a picture"
-    raise _unsupported(model, f"its encoder takes {name}, and kvc gives it {what}")
+    what = "tokens, a picture, or a spectrum of one length (max_source_positions)"
+    raise _unsupported(model, f"its encoder takes {name}; kvc gives one {what}")
 
 
 def encodes_pictures(model: PreTrainedModel) -> bool:

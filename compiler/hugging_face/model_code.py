@@ -7,7 +7,7 @@ and sees, and the traces.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -27,7 +27,15 @@ _LONGEST: Final = 160  # characters of a text that is not kvc's
 _MISSING: Final = "required positional argument"
 # What torch proposes where code holds up to a size: "heard = Dim('heard', max=512)".
 _MOST: Final = re.compile(r"(\w+) = Dim\('\w+', max=(\d+)\)")
+# What a module prints of itself, and whatever follows: "Stack( (layer): Linear(...".
+_PARTS: Final = re.compile(r"(\w+)\( \(\w+\): .*")
+_LINKS: Final = 20  # of a chain of errors
+_CONSTANT: Final = re.compile(r"specialized it to be a constant \((\d+)\)")
 _RAISED: Final = "it raises "  # what a trace says of code that is not torch's
+_ALONE: Final = (
+    "; it does so without anything of kvc's, too: its configuration does not fit "
+    "transformers' code, or that asks for more than tokens"
+)
 _INSTEAD: Final = (
     "; kvc gives it caches, attention and masks of its own and tensors without values, "
     "and this code asks for something else, or does not fit its configuration: see "
@@ -37,7 +45,10 @@ _INSTEAD: Final = (
 
 @contextmanager
 def model_code(
-    model: PreTrainedModel, given: str, otherwise: str = ""
+    model: PreTrainedModel,
+    given: str,
+    otherwise: str = "",
+    alone: Callable[[], object] | None = None,
 ) -> Iterator[None]:
     """Run a model's code; what it raises becomes one sentence.
 
@@ -45,6 +56,8 @@ def model_code(
         model: whose code it is.
         given: what it is given, as in "it is run on a picture".
         otherwise: what to do then, to be added to the sentence.
+        alone: runs the same code without anything of kvc's, to find out whose fault
+            it is.
 
     Raises:
         UnsupportedModel: it raised something.
@@ -55,7 +68,7 @@ def model_code(
     except KvcError:
         raise
     except Exception as error:
-        reason = reason_of_code(error, given) + otherwise
+        reason = _reason(error, given, alone) + otherwise
         raise UnsupportedModel(model=type(model).__name__, reason=reason) from error
 
 
@@ -73,6 +86,10 @@ def traced_code(model: PreTrainedModel) -> Iterator[None]:
         name, reason = type(model).__name__, _of_sizes(error)
         raise UnsupportedModel(model=name, reason=reason) from error
     except CaptureError as error:
+        own = _caused_by(error)
+        if own is not None:
+            name = type(model).__name__ if own.model == UNNAMED else own.model
+            raise UnsupportedModel(model=name, reason=own.reason) from error
         if not error.reason.startswith(_RAISED):
             raise
         name, reason = type(model).__name__, _of_trace(error)
@@ -106,14 +123,19 @@ def _attends(module: nn.Module) -> bool:
     return "attention" in type(module).__name__.lower()
 
 
-def reason_of_code(error: Exception, given: str) -> str:
-    """Return why a model's code fails, as a sentence of kvc's.
-
-    Args:
-        error: what it raised.
-        given: what it is given, as of `model_code`.
-    """
-    return asked_for(error) or _not_given(error) or _failed(error, given)
+def _reason(error: Exception, given: str, alone: Callable[[], object] | None) -> str:
+    """Return why a model's code fails, as a sentence of kvc's; args of `model_code`."""
+    known = asked_for(error) or _not_given(error)
+    if known:
+        return known
+    fault = _INSTEAD
+    if alone is not None:
+        try:
+            alone()
+        except Exception as other:
+            if (type(other), line_of(other)) == (type(error), line_of(error)):
+                fault = _ALONE
+    return _failed(error, given) + fault
 
 
 def asked_for(error: Exception) -> str:
@@ -149,7 +171,7 @@ def _not_given(error: Exception) -> str:
 def _failed(error: Exception, given: str) -> str:
     where = line_of(error)
     place = "its code" if where == NOWHERE else where
-    return f"{place} fails when {given} ({words_of(error)}){_INSTEAD}"
+    return f"{place} fails when {given} ({words_of(error)})"
 
 
 def words_of(error: Exception) -> str:
@@ -159,9 +181,19 @@ def words_of(error: Exception) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a text in one line of bounded length."""
-    line = " ".join(text.split())
+    """Return a text in one line of bounded length, without the parts of modules."""
+    line = _PARTS.sub(r"\1", " ".join(text.split()))
     return line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + "..."
+
+
+def _caused_by(error: BaseException) -> UnsupportedModel | None:
+    """Return what kvc itself raised within a trace, None if it did not."""
+    link: BaseException | None = error
+    for _ in range(_LINKS):
+        if link is None or isinstance(link, UnsupportedModel):
+            return link
+        link = link.__cause__ or link.__context__
+    return None
 
 
 def _of_trace(error: CaptureError) -> str:
@@ -175,12 +207,19 @@ def _of_trace(error: CaptureError) -> str:
 
 def _of_sizes(error: SizesRefused) -> str:
     """Return why a model cannot be traced for all lengths of a text."""
-    place = error.place.removeprefix(" at ")
+    place = error.place.removeprefix(" at ") or NOWHERE
+    constant = _CONSTANT.search(error.advice)
+    if constant is not None:
+        return (
+            f"{place} takes the number of tokens for a constant ({constant[1]}, in the "
+            f"run that kvc traces), and {error.method} is one program for all lengths "
+            "of a text"
+        )
     found = _MOST.findall(error.advice)
     most = [_shorter(name, number) for name, number in found]
     advice = f"; compile it for fewer, with {' and '.join(most)}" if most else ""
     return (
-        f"{place or 'its code'} computes one thing for some lengths of a text and "
+        f"{place} computes one thing for some lengths of a text and "
         f"another for others, and {error.method} is one program for all "
         f"({error.reason}){advice}"
     )

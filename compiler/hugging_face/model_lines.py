@@ -55,12 +55,22 @@ def _running() -> Iterator[tuple[FrameType, int]]:
 
 
 def _innermost(frames: Iterator[tuple[FrameType, int]]) -> str:
-    """Return the last of frames, outermost first, that is of a model."""
-    found = ""
+    """Return the last of frames, outermost first, that is of a model.
+
+    Where none is, it is the last of what models of transformers share.
+    """
+    found = shared = ""
     for frame, line in frames:
-        if _is_own(frame.f_code.co_filename):
-            found = f"{frame.f_globals.get('__name__', '')}:{line}"
-    return found or NOWHERE
+        file, place = frame.f_code.co_filename, f"{_module(frame)}:{line}"
+        if _is_own(file):
+            found = place
+        elif file.startswith(_TRANSFORMERS):
+            shared = place
+    return found or shared or NOWHERE
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _is_own(file: str) -> bool:

@@ -7,6 +7,7 @@ cache cannot hold is refused here, before tracing.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
@@ -19,7 +20,7 @@ from kvc.compiler.hugging_face.latents import latent_layers
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.model_code import model_code
 from kvc.compiler.hugging_face.observing import observed
-from kvc.compiler.hugging_face.running import run_model
+from kvc.compiler.hugging_face.running import run_alone, run_model
 from kvc.schema.errors import UnsupportedModel
 
 _TOKENS = 2
@@ -57,7 +58,10 @@ def cached_layers(
         cache, cross = NotingCache(call), NotingCache(call, cross=True)
         tokens = torch.zeros(1, _TOKENS, dtype=torch.int64)
         encoder = None if given is None else {given.name: given.example}
-        with model_code(decoder, "it is run on two tokens and empty caches"):
+        how, alone = "it is run on two tokens and empty caches", None
+        if given is None:
+            alone = partial(run_alone, decoder, tokens, call)
+        with model_code(decoder, how, alone=alone):
             run_model(decoder, tokens, call, cache, cross, encoder)
     if not cache.noted and not cache.states:
         raise _unsupported(decoder, "it puts no keys, values or states into its cache")

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, masking_utils
 
 from kvc.compiler.hugging_face.model_code import words_of
+from kvc.compiler.hugging_face.model_lines import line_of
 from kvc.compiler.hugging_face.sights import Sight
 from kvc.schema.errors import UnsupportedModel
 
@@ -87,7 +88,7 @@ def _find_both(mask: MaskFunction, model: str) -> Sight:
         if reach is not None and _is_both_sided(mask, reach):
             return Sight(reach, whole=True)
     except Exception as error:
-        reason = f"asks for more than positions ({words_of(error)})"
+        reason = f"asks for more than positions: {line_of(error)} ({words_of(error)})"
         raise _unsupported(model, reason) from error
     return _find(mask, model)
 
@@ -133,7 +134,7 @@ def _find(mask: MaskFunction, model: str) -> Sight:
     except UnsupportedModel:
         raise
     except Exception as error:
-        reason = f"asks for more than positions ({words_of(error)})"
+        reason = f"asks for more than positions: {line_of(error)} ({words_of(error)})"
         raise _unsupported(model, reason) from error
 
 

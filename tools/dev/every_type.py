@@ -138,10 +138,12 @@ def _compiled(
     model: PreTrainedModel, task: Task, options: Mapping[str, object]
 ) -> tuple[str, str]:
     """Compile a model and compare it with itself; warnings are said, too."""
-    given = {"cache": CacheConfig(max_length=None), **options}
+    given = {"cache": CacheConfig(), **options}
+    if task == "generate":
+        given["prefill_chunk"] = 16
     with warnings.catch_warnings(record=True) as caught, TemporaryDirectory() as folder:
         warnings.simplefilter("always")
-        bundle = export_hf(model, task=task, prefill_chunk=16, **given)  # type: ignore[arg-type]
+        bundle = export_hf(model, task=task, **given)  # type: ignore[arg-type]
         path = Path(folder) / "model.kvc"
         bundle.save(path)
         told = [str(one.message) for one in caught if _is_ours(one)]
