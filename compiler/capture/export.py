@@ -50,7 +50,7 @@ from kvc.compiler.capture.written_pieces import select_pieces
 from kvc.compiler.capture.written_windows import refuse_written_windows
 from kvc.compiler.identity import overlapping
 from kvc.compiler.spec import Method, StateSpec, tensors_of
-from kvc.schema.errors import CaptureError, StateConflict
+from kvc.schema.errors import CaptureError, SizesRefused, StateConflict
 from kvc.schema.interrupts import check_interrupts, hold_interrupts
 
 logger = logging.getLogger(__name__)
@@ -78,16 +78,16 @@ _NO_GRADIENTS = "it computes gradients, which a bundle does not"
 # Of two inputs over the same bytes, where one of them is written.
 _OF_OVERLAPS = ("compiled_fn", "input mutation")
 # Of sizes that torch cannot reason about; the second is a mistake in its solver.
-_OF_SIZES = ("Constraints violated", "Expected op to be '=='")
+_VIOLATED = "Constraints violated"
+_OF_SIZES = (_VIOLATED, "Expected op to be '=='")
 # What to do about torch's complaints, by a part of their text.
 _ADVICE = {
     "register it as buffer": (
         "it writes into an attribute that is a plain tensor, which is not part of the "
         "model; make it a buffer with register_buffer"
     ),
-    "Constraints violated": (
-        "the code does not hold for all declared sizes; change the bounds of the Dim, "
-        "or compile such sizes as methods of their own"
+    _VIOLATED: (
+        "change the bounds of the Dim, or compile such sizes as methods of their own"
     ),
     "user_output list": (
         "torch cannot tell its results and states apart; return clones of results that "
@@ -301,4 +301,11 @@ def _translated(
             f"constants; here {sizes}: give examples of 2 or more that fit each other"
         )
     reason, place = ". ".join([*advice, text]), place_of_failure(error)
+    if _VIOLATED in text:
+        return SizesRefused(
+            method=traced.method.name,
+            place=place,
+            reason="the code does not hold for all declared sizes",
+            advice=reason,
+        )
     return CaptureError(method=traced.method.name, place=place, reason=reason)

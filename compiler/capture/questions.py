@@ -23,7 +23,7 @@ from torch.export import ExportedProgram
 
 from kvc.compiler.capture.examples import tensor_paths
 from kvc.compiler.spec import Dim, Method
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import SizesRefused
 
 _ALL = 2048  # ranges up to this length are tried in full, by questions about one Dim
 _TORCH = str(Path(torch.__file__).parent)
@@ -261,11 +261,16 @@ def samples(dims: Sequence[Dim]) -> Iterator[tuple[int, ...]]:
 
 def _refused(
     method: Method, question: Question, sizes: Mapping[Dim, int]
-) -> CaptureError:
+) -> SizesRefused:
     where = ", ".join(f"{dim.name} = {n}" for dim, n in sizes.items())
     reason = (
         f"the code asks about a size and takes another way for {where} than for other "
-        "declared sizes; compile that case as a method of its own, narrow the Dim, or "
-        "compute without asking"
+        "declared sizes"
     )
-    return CaptureError(method=method.name, place=question.place, reason=reason)
+    advice = (
+        "compile that case as a method of its own, narrow the Dim, or compute without "
+        "asking"
+    )
+    return SizesRefused(
+        method=method.name, place=question.place, reason=reason, advice=advice
+    )

@@ -19,6 +19,14 @@ if not TRANSFORMERS.has(installed):
     raise WrongTransformers(found=installed, expected=str(TRANSFORMERS))
 
 from kvc.compiler.hugging_face.export import export_hf
+from kvc.compiler.hugging_face.left_out import PartLeftOut
+from kvc.compiler.hugging_face.rotary import FrequenciesFixed
 from kvc.compiler.hugging_face.settings import PREFILL_CHUNK, CacheConfig
 
-__all__ = ["PREFILL_CHUNK", "CacheConfig", "export_hf"]
+__all__ = [
+    "PREFILL_CHUNK",
+    "CacheConfig",
+    "FrequenciesFixed",
+    "PartLeftOut",
+    "export_hf",
+]

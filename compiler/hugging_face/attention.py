@@ -20,9 +20,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from kvc.compiler.hugging_face.calls import Call, Kept, any_call, current_call
 from kvc.compiler.hugging_face.latents import absorbed, is_latent, unabsorbed
 from kvc.compiler.hugging_face.picture_sights import find_around_picture
+from kvc.compiler.hugging_face.sights import Sight
 from kvc.compiler.hugging_face.windows import (
     ALL,
-    Sight,
     find_both_ways,
     find_sight,
     sees_all,
@@ -181,7 +181,7 @@ def _attend_to_all(
         query, key, value, call.heard, scale=scale, causal=False, softcap=softcap,
         mask=bias, sinks=sinks,
     )  # fmt: skip
-    return attended.transpose(1, 2)
+    return attended.transpose(1, 2).contiguous()
 
 
 def attend_among(
@@ -213,7 +213,7 @@ def attend_among(
         window_right=seen.ahead if seen.ahead else None, softcap=softcap, mask=bias,
         sinks=sinks, row_lengths=call.row_lengths,
     )  # fmt: skip
-    return attended.transpose(1, 2)
+    return attended.transpose(1, 2).contiguous()
 
 
 def attend_causally(
@@ -280,7 +280,7 @@ def attend_causally(
     )
     if is_latent(module):
         attended = unabsorbed(module, attended)
-    return attended.transpose(1, 2)
+    return attended.transpose(1, 2).contiguous()
 
 
 def _begins(call: Call, chunk: int, seq: int, slots: int) -> Tensor:
@@ -373,7 +373,8 @@ def _check_others(module: nn.Module, others: dict[str, object], whole: bool) -> 
         known = name in ("position_bias", "head_mask") and found is not None
         if known or (isinstance(found, Tensor) and name not in _SAYING_NOTHING):
             raise UnsupportedModel(
-                model=type(module).__name__, reason=f"its attention has a {name}"
+                model=type(module).__name__,
+                reason=f"its attention is given {name}, which kvc's does not know",
             )
     if not whole and others.get("is_causal") is False:
         raise UnsupportedModel(

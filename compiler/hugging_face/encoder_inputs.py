@@ -15,10 +15,11 @@ from transformers import PreTrainedModel
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.encoding_methods import call_of, run_pictures
 from kvc.compiler.hugging_face.inputs import has_encoder
+from kvc.compiler.hugging_face.model_code import model_code
 from kvc.compiler.hugging_face.observing import observed
 from kvc.compiler.hugging_face.picture_settings import configured_size
 from kvc.compiler.spec import Dim
-from kvc.schema.errors import KvcError, UnsupportedModel
+from kvc.schema.errors import UnsupportedModel
 
 _TOKENS: Final = "input_ids"
 _FEATURES: Final = "input_features"
@@ -87,8 +88,8 @@ def encoder_input(
     if name == _FEATURES and bins and positions:
         features = torch.zeros(1, bins, positions * _frames_of_one(model))
         return EncoderInput(name, "features", features, None, positions)
-    what = "tokens, a spectrum or a picture"
-    raise _unsupported(model, f"its encoder takes {name}, and kvc gives it {what}")
+    what = "tokens, a picture, or a spectrum of one length (max_source_positions)"
+    raise _unsupported(model, f"its encoder takes {name}; kvc gives one {what}")
 
 
 def encodes_pictures(model: PreTrainedModel) -> bool:
@@ -121,17 +122,11 @@ def _positions(model: PreTrainedModel, pixels: Tensor) -> int:
             makes something else than a row of positions.
     """
     encoder, call = model.get_encoder(), call_of(None)
-    try:
-        with stand_ins(model), observed(model):
-            made: object = getattr(
-                run_pictures(encoder, call, pixels), "last_hidden_state", None
-            )
-    except KvcError:
-        raise
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        reason = f"its encoder cannot be run on a picture: {what}"
-        raise _unsupported(model, reason) from error
+    how = f"its encoder is run on a picture of {pixels.shape[2]} x {pixels.shape[3]}"
+    with model_code(model, how), stand_ins(model), observed(model):
+        made: object = getattr(
+            run_pictures(encoder, call, pixels), "last_hidden_state", None
+        )
     if not call.among:
         raise _unsupported(model, "its encoder attends by code of its own")
     if not isinstance(made, Tensor) or made.dim() != 3:

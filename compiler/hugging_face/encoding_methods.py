@@ -6,7 +6,7 @@ their own: padding on the right, with any tokens, neither sees nor is seen, and 
 part in an embedding. No mask of all pairs of tokens is made.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -17,12 +17,13 @@ from transformers import PreTrainedModel
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.compiler.hugging_face.inputs import has_encoder
+from kvc.compiler.hugging_face.model_code import model_code, without_interface
 from kvc.compiler.hugging_face.observing import observed
 from kvc.compiler.hugging_face.picture_settings import configured_size
 from kvc.compiler.hugging_face.pooling import Pooling
 from kvc.compiler.hugging_face.tasks import Task
 from kvc.compiler.spec import Dim, Method
-from kvc.schema.errors import KvcError, UnsupportedModel
+from kvc.schema.errors import UnsupportedModel
 
 # A token of its own before the patches of a picture, whose state is of all of it.
 _CLASS_TOKENS: Final = ("embeddings.cls_token", "embeddings.class_embedding")
@@ -158,20 +159,32 @@ def _run_texts(
 def run_pictures(model: PreTrainedModel, call: Call, pixels: Tensor) -> object:
     """Run a model on pixels float32 [batch, channels, height, width]."""
     with attending(call):
-        run: object = getattr(model, PICTURE_FEATURES, model)
-        assert callable(run)
-        return run(pixel_values=pixels)
+        return (getattr(model, PICTURE_FEATURES, None) or model)(pixel_values=pixels)
+
+
+def features_of(model: PreTrainedModel) -> Callable[..., object] | None:
+    """Return what makes embeddings of pictures, None where nothing does.
+
+    Some models that make text leave it to the model below their head (DeepSeek-VL).
+    """
+    inner: object = model.base_model
+    found: object = getattr(model, PICTURE_FEATURES, None)
+    found = found or getattr(inner, PICTURE_FEATURES, None)
+    return found if callable(found) else None
 
 
 def picture_features(model: PreTrainedModel, call: Call, pixels: Tensor) -> Tensor:
     """Return what a model that makes text sees in pictures, float32 [tokens, hidden].
 
     Args:
-        model: whose `get_image_features` returns the embeddings of each.
+        model: of which `features_of` returns the embeddings of each.
         call: without a cache.
         pixels: float32 [1, channels, height, width].
     """
-    made: object = getattr(run_pictures(model, call, pixels), _FEATURES)
+    run = features_of(model)
+    assert run is not None, "it was found"
+    with attending(call):
+        made: object = getattr(run(pixel_values=pixels), _FEATURES)
     parts = [made] if isinstance(made, Tensor) else list(cast(Iterable[Tensor], made))
     flat = [part.reshape(-1, part.shape[-1]) for part in parts]
     return (flat[0] if len(flat) == 1 else torch.cat(flat)).float()
@@ -279,22 +292,19 @@ def _probe(model: PreTrainedModel, reading: Reading) -> int:
             embedding of a picture.
     """
     tokens, pixels = torch.full((1, _READ), reading.padding + 1), reading.pixels()
-    try:
-        with stand_ins(model), observed(model) as meetings:
-            lengths = None if reading.fixed else torch.full((1,), _READ)
-            call = call_of(lengths if reading.texts else None)
-            if reading.texts:
-                made = _run_texts(model, call, tokens, reading.padding)
-            else:
-                made = run_pictures(model, call, pixels)
-    except KvcError:
-        raise
-    except Exception as error:
-        reason = f"it cannot be run: {type(error).__name__}: {error}"
-        raise UnsupportedModel(model=type(model).__name__, reason=reason) from error
+    how = f"{_READ} tokens" if reading.texts else f"pictures {[*pixels.shape]}"
+    with (
+        model_code(model, f"it is run on {how}"), stand_ins(model),
+        observed(model) as meetings,
+    ):  # fmt: skip
+        lengths = None if reading.fixed else torch.full((1,), _READ)
+        call = call_of(lengths if reading.texts else None)
+        if reading.texts:
+            made = _run_texts(model, call, tokens, reading.padding)
+        else:
+            made = run_pictures(model, call, pixels)
     if not call.among:
-        reason = "it attends by code of its own, not by transformers' interface for it"
-        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+        raise without_interface(model)
     if reading.pooled and not isinstance(getattr(made, _FEATURES, None), Tensor):
         reason = (
             "it has no class token before the patches of a picture, and pools none of "

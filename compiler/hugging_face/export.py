@@ -47,6 +47,14 @@ from kvc.compiler.hugging_face.encoder_inputs import EncoderInput, encoder_input
 from kvc.compiler.hugging_face.export_encoders import check_unused, export_encoders
 from kvc.compiler.hugging_face.inputs import has_encoder
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.left_out import (
+    PICTURES,
+    PIXELS,
+    VIDEOS,
+    media_in,
+    warn_of_left_out,
+)
+from kvc.compiler.hugging_face.model_code import traced_code
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import check_keys
 from kvc.compiler.hugging_face.patches import as_products
@@ -60,7 +68,11 @@ from kvc.compiler.hugging_face.picture_settings import most_groups, patches_of, 
 from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.replacing import using_kvc
-from kvc.compiler.hugging_face.rotary import held_still
+from kvc.compiler.hugging_face.rotary import (
+    held_still,
+    longest_short,
+    warn_of_frequencies,
+)
 from kvc.compiler.hugging_face.rows_apart import check_apart, rows_apart
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
@@ -140,6 +152,10 @@ def export_hf(
         max_copy_bytes: as of `compile_program`.
         calibrate: as of `compile_program`.
 
+    Warns:
+        PartLeftOut: the model reads pictures, videos or sounds, too, and the bundle
+            does not take them.
+
     Raises:
         UnsupportedModel: the model does what kvc cannot express.
         UnknownTask: nothing says what the model is to do.
@@ -183,11 +199,15 @@ def export_hf(
             together.enter_context(rows_apart(decoder))
             check_apart(decoder, given)
         seen = _seen(opened, layers.own, first) if pictures else None
+        meant = set() if pictures else {PICTURES, VIDEOS}
+        taken = (given.name if given else None, PIXELS if seen else None)
+        warn_of_left_out(decoder, media_in(taken), meant)
         picture = seen.positions if seen is not None and seen.joined else 0
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first,
-            picture,
+            picture, longest_short(decoder),
         )  # fmt: skip
+        warn_of_frequencies(decoder, sizes.length, asked.max_length)
         check_keys(decoder, sizes.length)
         sizes = replace(sizes, heard=heard)
         embeds = _example_embeds(decoder) if inputs_embeds or seen else None
@@ -209,7 +229,7 @@ def export_hf(
             methods = (encode_method(given, sizes), *methods)
             states = states_of(layers.own, sizes, "decoder")
             states += cross_states(layers.cross, given, sizes)
-        with held_still(decoder, sizes.length):
+        with held_still(decoder, sizes.length), traced_code(decoder):
             return compile_program(
                 whole,
                 methods,

@@ -17,11 +17,17 @@ from kvc.compiler.hugging_face.encoding_methods import (
     methods_of,
     read_model,
 )
+from kvc.compiler.hugging_face.left_out import PICTURES, warn_of_left_out
+from kvc.compiler.hugging_face.model_code import traced_code
 from kvc.compiler.hugging_face.opened import Opened
 from kvc.compiler.hugging_face.patches import as_products
 from kvc.compiler.hugging_face.picture_settings import size_of
 from kvc.compiler.hugging_face.replacing import using_kvc
-from kvc.compiler.hugging_face.rotary import held_still
+from kvc.compiler.hugging_face.rotary import (
+    held_still,
+    longest_short,
+    warn_of_frequencies,
+)
 from kvc.compiler.hugging_face.settings import PREFILL_CHUNK, CacheConfig, text_length
 from kvc.compiler.hugging_face.tasks import Task
 from kvc.compiler.pipeline import compile_program
@@ -50,10 +56,12 @@ def export_encoders(
     with Unchanged(model), using_kvc(model), as_products(model):
         with held_still(model, 1):
             reading = read_model(model, opened.task, size_of(opened.pictures))
+        warn_of_left_out(model, {PICTURES} if reading.pictures else set())
         if reading.texts:
-            length = text_length(asked, reading.length, opened.pooling.longest)
-            reading = reading.of_length(length)
-        with held_still(model, reading.length):
+            usual = _least(opened.pooling.longest, longest_short(model))
+            reading = reading.of_length(text_length(asked, reading.length, usual))
+            warn_of_frequencies(model, reading.length, asked.max_length)
+        with held_still(model, reading.length), traced_code(model):
             return compile_program(
                 Encoders(model, reading, opened.pooling),
                 methods_of(reading, asked.batch or _ROWS),
@@ -63,6 +71,11 @@ def export_encoders(
                 files=opened.files,
                 calibrate=calibrate,
             )
+
+
+def _least(*numbers: int | None) -> int | None:
+    """Return the least of what is known, None where nothing is."""
+    return min((one for one in numbers if one is not None), default=None)
 
 
 def check_unused(

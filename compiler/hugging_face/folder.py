@@ -23,6 +23,8 @@ from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.hugging_face.encoder_inputs import encodes_pictures
 from kvc.compiler.hugging_face.headless import POOLER, has_pooler, unused
 from kvc.compiler.hugging_face.json_files import read_json
+from kvc.compiler.hugging_face.model_code import words_of
+from kvc.compiler.hugging_face.model_lines import line_of
 from kvc.compiler.hugging_face.picture_places import PicturePlaces, read_places
 from kvc.compiler.hugging_face.picture_settings import (
     OTHERWISE,
@@ -34,6 +36,7 @@ from kvc.compiler.hugging_face.spectrum_settings import spectrum_in
 from kvc.compiler.hugging_face.tasks import (
     Task,
     class_of,
+    config_of,
     find_task,
     has_head,
     maker_of,
@@ -214,7 +217,7 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
-        reason = f"{CONFIG}: {type(error).__name__}: {error}"
+        reason = f"{CONFIG}: {words_of(error)}"
         raise _bad(folder, reason) from error
     check_supported(config, str(folder))
     return config
@@ -269,10 +272,10 @@ def _build(config: PreTrainedConfig, folder: Path, task: Task) -> PreTrainedMode
     try:
         with empty_parameters():
             model: PreTrainedModel = kind._from_config(  # type: ignore[no-untyped-call]
-                config, dtype=torch.float32, **without
+                config_of(kind, config), dtype=torch.float32, **without
             )
     except Exception as error:
-        reason = f"{CONFIG} makes no model: {type(error).__name__}: {error}"
+        reason = f"{CONFIG} makes no model: {line_of(error)} fails ({words_of(error)})"
         raise _bad(folder, reason) from error
     model.train(False)
     return model
@@ -347,7 +350,7 @@ def _check_template(folder: Path, name: str, text: str) -> None:
     except ImportError:  # without the package jinja2 nobody can say
         return
     except Exception as error:  # whatever parsing may raise, too deep a nesting too
-        reason = f"the chat template in {name}: {type(error).__name__}: {error}"
+        reason = f"the chat template in {name}: {words_of(error)}"
         raise _bad(folder, reason) from error
 
 

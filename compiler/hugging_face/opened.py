@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.hugging_face.folder import check_supported, open_folder
 from kvc.compiler.hugging_face.picture_places import PicturePlaces
@@ -85,7 +85,10 @@ def open_model(
         raise CompileError(message=f"export_hf: expected {expected}, found {kind}")
     check_supported(model.config, type(model).__name__)
     task = task_of(model, asked)
-    given = {} if task != "generate" else model.generation_config.to_diff_dict()
+    generation: object = getattr(model, "generation_config", None)
+    given = dict[str, object]()
+    if task == "generate" and isinstance(generation, GenerationConfig):
+        given = generation.to_diff_dict()
     return Opened(model, _settings(model.config, given), given, task=task)
 
 

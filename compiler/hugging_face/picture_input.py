@@ -8,7 +8,7 @@ in a call of their own. A model that reads pictures in another way is refused.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,12 +18,13 @@ from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.encoding_methods import (
-    PICTURE_FEATURES,
     call_of,
+    features_of,
     picture_features,
 )
 from kvc.compiler.hugging_face.inputs import has_encoder
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.model_code import asked_for, model_code
 from kvc.compiler.hugging_face.observing import observed
 from kvc.compiler.hugging_face.picture_reading import (
     check_axes,
@@ -31,10 +32,13 @@ from kvc.compiler.hugging_face.picture_reading import (
     refused,
     widest,
 )
-from kvc.compiler.hugging_face.picture_settings import configured_size, takes_pictures
-from kvc.compiler.hugging_face.probe import asked_for
+from kvc.compiler.hugging_face.picture_settings import (
+    OTHERWISE,
+    configured_size,
+    takes_pictures,
+)
 from kvc.compiler.hugging_face.sized_pictures import Tower, tower_of
-from kvc.schema.errors import KvcError
+from kvc.schema.errors import UnsupportedModel
 
 _TOKENS: Final = ("image_token_id", "image_token_index")
 
@@ -82,9 +86,10 @@ def picture_input(
     Raises:
         UnsupportedModel: it reads pictures in a way that kvc does not.
     """
-    if not hasattr(model, PICTURE_FEATURES) or not takes_pictures(model):
+    features = features_of(model)
+    if features is None or not takes_pictures(model):
         return None
-    asked = _asked_beside(model)
+    asked = _asked_beside(features)
     if asked:
         raise refused(model, f"of a picture it asks for {', '.join(asked)}, too")
     found = (getattr(model.config, name, None) for name in _TOKENS)
@@ -113,10 +118,8 @@ def picture_input(
     return replace(given, joined=read_joined(model, given, first, widest(layers)))
 
 
-def _asked_beside(model: PreTrainedModel) -> list[str]:
+def _asked_beside(features: Callable[..., object]) -> list[str]:
     """Return what a model has to be given of a picture beside its pixels."""
-    features: object = getattr(model, PICTURE_FEATURES)
-    assert callable(features), "it was found"
     without = inspect.Parameter.empty
     return [
         name
@@ -134,15 +137,15 @@ def _positions(model: PreTrainedModel, given: PictureInput) -> int:
         UnsupportedModel: it cannot be run on pixels, or attends by code of its own.
     """
     call = call_of(None)
+    how = "it is run on a picture of {} x {}".format(*given.size)
     try:
-        with stand_ins(model), observed(model):
+        with model_code(model, how, OTHERWISE), stand_ins(model), observed(model):
             made = picture_features(model, call, given.pixels())
-    except KvcError:
-        raise
-    except Exception as error:
-        what = f"it cannot be run on a picture: {type(error).__name__}: {error}"
-        reason = _of_parts(model, given) or asked_for(error) or what
-        raise refused(model, reason) from error
+    except UnsupportedModel as error:
+        parts = _of_parts(model, given)
+        if not parts:
+            raise
+        raise refused(model, parts) from error
     if not call.among:
         raise refused(model, "it attends within pictures by code of its own")
     return made.shape[0]
@@ -154,8 +157,6 @@ def _of_parts(model: PreTrainedModel, given: PictureInput) -> str:
     try:
         with stand_ins(model), observed(model):
             picture_features(model, call_of(None), parts)
-    except KvcError:
-        return ""
     except Exception as error:
         if not asked_for(error):
             return ""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvc.compiler.hugging_face.json_files import read_json
+from kvc.compiler.hugging_face.model_code import words_of
 from kvc.compiler.hugging_face.picture_settings import PATCHES, check_pillow
 from kvc.schema.errors import BadModelFolder, UnsupportedModel
 
@@ -92,7 +93,7 @@ def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
             for expansion in _expanded(processor, placeholder, one)
         }
     except Exception as error:
-        reason = f"its processor: {type(error).__name__}: {error}"
+        reason = f"its processor: {words_of(error)}"
         raise BadModelFolder(path=str(folder), reason=reason) from error
     expansions = dict(sorted(found, key=lambda one: one[0]))
     if len(found) != len(expansions):

@@ -23,12 +23,12 @@ from kvc.compiler.hugging_face.calls import Call, attending
 from kvc.compiler.hugging_face.encoding_methods import PICTURE_FEATURES, call_of
 from kvc.compiler.hugging_face.inputs import cache_name, inputs_of
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.model_code import model_code
 from kvc.compiler.hugging_face.observing import Meeting, observed
 from kvc.compiler.hugging_face.picture_settings import OTHERWISE
 from kvc.compiler.hugging_face.positions import plain_token, same_meeting, seen
-from kvc.compiler.hugging_face.probe import asked_for
 from kvc.compiler.hugging_face.sized_pictures import Tower
-from kvc.schema.errors import KvcError, UnsupportedModel
+from kvc.schema.errors import UnsupportedModel
 
 if TYPE_CHECKING:
     from kvc.compiler.hugging_face.picture_input import PictureInput
@@ -138,15 +138,11 @@ def _compare(
         UnsupportedModel: they do not.
     """
     try:
-        (whole, joined), (fed, _) = read(), feed()
+        with model_code(model, "it is run on a text with a picture", OTHERWISE):
+            (whole, joined), (fed, _) = read(), feed()
     except UnsupportedModel as error:
-        what, *_ = error.reason.partition(" (")  # without an error of Python's
-        raise refused(model, f"in a text with a picture, {what}") from error
-    except KvcError:
-        raise
-    except Exception as error:
-        what = f"a text with a picture cannot be run: {type(error).__name__}: {error}"
-        raise refused(model, asked_for(error) or what) from error
+        told = error.reason.removesuffix(OTHERWISE)
+        raise refused(model, f"in a text with a picture, {told}") from error
     rest = whole[len(whole) - len(fed) :]
     alike = len(rest) == len(fed) and all(map(same_meeting, rest, fed))
     if not alike:

@@ -11,6 +11,7 @@ from typing import Final, cast
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from kvc.compiler.hugging_face.model_code import words_of
 from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
 from kvc.schema.pictures import MOST_LONGEST, MOST_PATCH, MOST_PIXELS
 
@@ -73,7 +74,7 @@ def read_pictures(folder: Path) -> dict[str, object] | None:
             folder, local_files_only=True, trust_remote_code=False, backend="pil"
         )
     except Exception as error:
-        reason = f"{_FILES[0]}: {type(error).__name__}: {error}"
+        reason = f"{_FILES[0]}: {words_of(error)}"
         raise BadModelFolder(path=str(folder), reason=reason) from error
     kind, found = type(processor), processor.to_dict()
     if kind.__name__ in _SPLITTING:

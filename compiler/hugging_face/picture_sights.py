@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from kvc.compiler.hugging_face.windows import MaskFunction, Sight
+from kvc.compiler.hugging_face.sights import Sight
+from kvc.compiler.hugging_face.windows import MaskFunction
 from kvc.schema.errors import UnsupportedModel
 
 

@@ -21,9 +21,10 @@ from kvc.compiler.hugging_face.cache import NotingCache
 from kvc.compiler.hugging_face.calls import Call
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.inputs import is_masked, of_decoder, takes_positions
+from kvc.compiler.hugging_face.model_code import model_code
 from kvc.compiler.hugging_face.observing import Meeting, observed
 from kvc.compiler.hugging_face.running import run_model
-from kvc.schema.errors import KvcError, UnsupportedModel
+from kvc.schema.errors import UnsupportedModel
 
 # Numbers that sizes of tiny models do not have, so that axes of tokens are known.
 _WHOLE: Final = 11
@@ -92,15 +93,14 @@ def _read(
     cross = NotingCache(call, cross=True)
     tokens = torch.full((1, seq), plain_token(decoder.config.get_text_config()))
     encoder = None if encoded is None else {encoded.name: encoded.of_length(_HEARD)}
-    try:
-        with stand_ins(decoder), observed(decoder) as meetings:
-            run_model(decoder, tokens, call, cache, cross, encoder, first is None)
-    except KvcError:
-        raise
-    except Exception as error:
-        alone = "by itself" if first is None else "with what kvc gives it"
-        reason = f"it cannot be run {alone}: {type(error).__name__}: {error}"
-        raise _unsupported(decoder, reason) from error
+    how = (
+        f"{seq} tokens alone" if first is None else f"{seq} tokens after {held} others"
+    )
+    with (
+        model_code(decoder, f"it is run on {how}"), stand_ins(decoder),
+        observed(decoder) as meetings,
+    ):  # fmt: skip
+        run_model(decoder, tokens, call, cache, cross, encoder, first is None)
     return [*meetings, *map(seen, call.windows)]
 
 

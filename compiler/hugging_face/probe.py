@@ -5,16 +5,11 @@ how far back it sees, and the shapes of what it makes of an encoder's result. Wh
 cache cannot hold is refused here, before tracing.
 """
 
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
 from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
@@ -23,13 +18,12 @@ from kvc.compiler.hugging_face.calls import Call
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.latents import latent_layers
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.model_code import model_code
 from kvc.compiler.hugging_face.observing import observed
-from kvc.compiler.hugging_face.running import run_model
-from kvc.compiler.hugging_face.windows import Sight
-from kvc.schema.errors import KvcError, UnsupportedModel
+from kvc.compiler.hugging_face.running import run_alone, run_model
+from kvc.schema.errors import UnsupportedModel
 
 _TOKENS = 2
-_ASKING = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +58,11 @@ def cached_layers(
         cache, cross = NotingCache(call), NotingCache(call, cross=True)
         tokens = torch.zeros(1, _TOKENS, dtype=torch.int64)
         encoder = None if given is None else {given.name: given.example}
-        try:
+        how, alone = "it is run on two tokens and empty caches", None
+        if given is None:
+            alone = partial(run_alone, decoder, tokens, call)
+        with model_code(decoder, how, alone=alone):
             run_model(decoder, tokens, call, cache, cross, encoder)
-        except KvcError:
-            raise
-        except Exception as error:
-            what = f"it cannot be run: {type(error).__name__}: {error}"
-            raise _unsupported(decoder, asked_for(error) or what) from error
     if not cache.noted and not cache.states:
         raise _unsupported(decoder, "it puts no keys, values or states into its cache")
     if given is not None and not cross.noted:
@@ -95,34 +87,6 @@ def _own_layers(
         layer: CachedLayer(shapes.get(layer), cache.states.get(layer, {}))
         for layer in sorted({*shapes, *cache.states})
     }
-
-
-def asked_for(error: Exception) -> str:
-    """Return where a model asks for what there is not; "" if it does not.
-
-    That is values of tensors, and what is in an attention mask.
-    """
-    if isinstance(error, AttributeError) and isinstance(error.obj, Sight):
-        return (
-            f"{_place(error)} computes with an attention mask, and kvc makes none: the "
-            "model's own code says which tokens see each other, such as all of a "
-            "prompt (prefix)"
-        )
-    if not isinstance(
-        error, DataDependentOutputException | DynamicOutputShapeException
-    ):
-        return ""
-    return (
-        f"{_place(error)} asks for values of tensors ({error.func}), which decide what "
-        "it computes, and there are none before it is run"
-    )
-
-
-def _place(error: Exception) -> str:
-    """Return the line of a model's code at which it failed."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/transformers/models/" in frame.filename]
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "its code"
 
 
 def _window(layer: int, call: Call) -> int | None:

@@ -7,7 +7,6 @@ start from nothing instead of the state before, or know of padding only as facto
 their input. Here a prompt is a `scan`, and padding leaves a row's state as it is.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from torch.nn.functional import silu, softplus
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
+from kvc.compiler.hugging_face.architectures import code_of
 from kvc.compiler.hugging_face.calls import current_call
 from kvc.compiler.hugging_face.chunk_products import (
     block_pairs,
@@ -38,13 +38,13 @@ _TELLING: Final = frozenset({"scale", "z", "initial_state", "initial_states"})
 @contextmanager
 def own_recurrences(model: PreTrainedModel) -> Iterator[None]:
     """Let the mixers of a model call these functions in place of their module's."""
-    module = sys.modules[type(model).__module__]
     with ExitStack() as stack:
-        for name, adapt in _OWN.items():
-            original = getattr(module, name, None)
-            if original is not None:
-                setattr(module, name, adapt(original))
-                stack.callback(setattr, module, name, original)
+        for module in code_of(model):
+            for name, adapt in _OWN.items():
+                original = getattr(module, name, None)
+                if original is not None:
+                    setattr(module, name, adapt(original))
+                    stack.callback(setattr, module, name, original)
         yield
 
 

@@ -7,7 +7,6 @@ are given, compute prompts of any length from any state, and let padding leave a
 state as it is.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -19,7 +18,7 @@ from torch.nn.functional import softplus
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from kvc.compiler.hugging_face.architectures import name_of
+from kvc.compiler.hugging_face.architectures import code_of, name_of
 from kvc.compiler.hugging_face.chunk_products import chunked, joined, state_space_chunk
 from kvc.compiler.hugging_face.recurrences import causal_convolution
 from kvc.compiler.hugging_face.row_states import (
@@ -43,10 +42,11 @@ _DECAY: Final = -8.0  # the constant c of Griffin (De et al., 2024, section 2.4)
 @contextmanager
 def adapted_layers(model: PreTrainedModel) -> Iterator[None]:
     """Let layers with states of their own keep them in the cache that they get."""
-    named = sys.modules[type(model).__module__]
     with ExitStack() as stack:
-        own = getattr(named, _CACHE, None)
-        if own is not None:
+        for named in code_of(model):
+            own = getattr(named, _CACHE, None)
+            if own is None:
+                continue
             setattr(named, _CACHE, Cache)
             stack.callback(setattr, named, _CACHE, own)
         for number, module in _numbered(model):

@@ -14,18 +14,19 @@ from transformers import PreTrainedModel
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.latents import unexpanded
+from kvc.compiler.hugging_face.model_code import without_interface
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.picture_parts import parts_given
 from kvc.compiler.hugging_face.recurrences import own_recurrences
 from kvc.compiler.hugging_face.recurrent_layers import adapted_layers
 from kvc.compiler.hugging_face.rwkv_layers import adapted_rwkv, is_rwkv
+from kvc.compiler.hugging_face.shared_caches import last_alone
 from kvc.compiler.hugging_face.windows import unpadded_chunks
-from kvc.schema.errors import UnsupportedModel
 
 # What a model calls in place of transformers' own while it is traced.
 _REPLACED = (
     adapted, adapted_layers, adapted_rwkv, unexpanded, own_experts, own_recurrences,
-    unpadded_chunks, parts_given,
+    unpadded_chunks, parts_given, last_alone,
 )  # fmt: skip
 
 _ONE_AT_A_TIME = threading.RLock()
@@ -40,8 +41,7 @@ def using_kvc(model: PreTrainedModel) -> Iterator[None]:
     """
     register()
     if not _is_adapted(model) and not model._can_set_attn_implementation():
-        reason = "it attends by code of its own, not by transformers' interface for it"
-        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+        raise without_interface(model)
     with _ONE_AT_A_TIME, _attending_here(model), ExitStack() as stack:
         for replaced in _REPLACED:
             stack.enter_context(replaced(model))

@@ -21,10 +21,11 @@ from kvc.compiler.hugging_face.attention import NAME
 from kvc.compiler.hugging_face.cache import NotingCache
 from kvc.compiler.hugging_face.calls import Call, current_call
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
+from kvc.compiler.hugging_face.model_code import model_code
 from kvc.compiler.hugging_face.observing import Meeting, observed
 from kvc.compiler.hugging_face.positions import HoldingCache, plain_token
 from kvc.compiler.hugging_face.running import run_model
-from kvc.schema.errors import KvcError, UnsupportedModel
+from kvc.schema.errors import UnsupportedModel
 
 _HELD: Final = (4, 6)  # tokens that each row has before those that are read
 _SEQ: Final = 7
@@ -173,15 +174,9 @@ def _read(
     encoder = {given.name: encoded.expand(rows, *encoded.shape[1:])}
     cross = NotingCache(call, cross=True)
     tokens = torch.full((rows, _SEQ), token)
-    try:
-        with stand_ins(model), observed(model) as meetings:
-            run_model(model, tokens, call, HoldingCache(call), cross, encoder)
-    except KvcError:
-        raise
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        reason = f"it cannot be run with rows at positions of their own: {what}"
-        raise UnsupportedModel(model=type(model).__name__, reason=reason) from error
+    how = "it is run on rows at positions of their own"
+    with model_code(model, how), stand_ins(model), observed(model) as meetings:
+        run_model(model, tokens, call, HoldingCache(call), cross, encoder)
     return meetings
 
 

@@ -5,6 +5,7 @@ have noted what happened. The encoder of a model that has one runs too.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -19,6 +20,19 @@ from kvc.compiler.hugging_face.inputs import (
     inputs_of,
     of_decoder,
 )
+
+_EAGER: Final = "eager"  # transformers' own attention
+
+
+def run_alone(model: PreTrainedModel, tokens: Tensor, call: Call) -> None:
+    """Run a model on tokens alone, without a cache, in transformers' own attention."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(_EAGER)
+    try:
+        with attending(call):
+            model(input_ids=tokens, use_cache=False)
+    finally:
+        model.set_attn_implementation(before)
 
 
 def run_model(

@@ -100,6 +100,7 @@ def find_sizes(
     prefill_sizes: Sequence[int] = (),
     first: int = 0,
     together: int = 0,
+    usual: int | None = None,
 ) -> Sizes:
     """Return the sizes to compile for.
 
@@ -111,12 +112,16 @@ def find_sizes(
         prefill_sizes: lengths that are to have a method of their own.
         first: the number of the first position; those below it hold no token.
         together: positions of a picture that one call takes, 0 for none.
+        usual: the most positions where the caller asks for none; None: as many as the
+            settings say.
 
     Raises:
         BadModelSetting: one is no sensible number, or more than the model can.
     """
-    limit = _limit(config.get_text_config(), first)
+    limit = most_positions(config, first)
     length, place = _length(cache, generation, limit)
+    if cache.max_length is None and usual is not None:
+        length = min(length, usual)
     _check(place, "max_length", length, LEAST_LENGTH, MAX_DIM)
     if limit is not None and length > limit:
         expected = (
@@ -155,7 +160,10 @@ def encoder_length(
             found = cache.encoder_length
             raise _bad("CacheConfig", "encoder_length", expected, found)
         return only
-    limit = _limit(config, 0, _ENCODER_LIMITS)
+    encoder = getattr(config, "encoder", config)  # of a model that is made of two
+    limit = _limit(
+        encoder if isinstance(encoder, PreTrainedConfig) else config, 0, _ENCODER_LIMITS
+    )
     heard = cache.encoder_length or limit or _NO_LIMIT
     if limit is not None and heard > limit:
         expected = f"at most {limit}, the limit of the model's encoder"
@@ -211,6 +219,11 @@ def _length(
         found = _number(place, "max_length", longest)
         return (found if limit is None else min(found, limit)), place
     return limit or _NO_LIMIT, "the model's configuration"
+
+
+def most_positions(config: PreTrainedConfig, first: int = 0) -> int | None:
+    """Return how many positions a model has, None where nothing says it."""
+    return _limit(config.get_text_config(), first)
 
 
 def _limit(

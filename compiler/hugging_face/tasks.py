@@ -126,13 +126,20 @@ def task_of(model: PreTrainedModel, asked: Task | None) -> Task:
 
 
 def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
-    """Return what makes a model for a task; None where transformers has none."""
+    """Return what makes a model for a task; None where transformers has none.
+
+    Of several it is the one that makes the class which the configuration names: a model
+    that reads pictures may be made without them, too (Llama 4).
+    """
     makers = MAKERS[task]
     if task == "generate":
         alone, pictures, *beside_encoder = makers
         beside = (*beside_encoder, pictures)
         makers = beside if config.is_encoder_decoder else (alone, pictures)
-    return next((one for one in makers if type(config) in _classes(one)), None)
+    listed = [one for one in makers if type(config) in _classes(one)]
+    named = {*(config.architectures or ())}
+    by_name = (one for one in listed if named.intersection(_names(one, config)))
+    return next(by_name, listed[0] if listed else None)
 
 
 def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -142,6 +149,18 @@ def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
     named = [kind for kind in kinds if kind.__name__ in (config.architectures or ())]
     kind: type[PreTrainedModel] = (*named, *kinds)[0]
     return kind
+
+
+def config_of(
+    kind: type[PreTrainedModel], config: PreTrainedConfig
+) -> PreTrainedConfig:
+    """Return the configuration that a class takes: of the text where it is of that.
+
+    So does transformers, of a model that is a text model and more (Llama 4).
+    """
+    text: object = type(config).sub_configs.get("text_config")
+    of_text = text is not None and getattr(kind, "config_class", None) is text
+    return config.get_text_config() if of_text else config
 
 
 def _classes(maker: Maker) -> _LazyAutoMapping:

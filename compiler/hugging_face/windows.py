@@ -9,13 +9,15 @@ function that asks for more than positions.
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, masking_utils
 
+from kvc.compiler.hugging_face.model_code import words_of
+from kvc.compiler.hugging_face.model_lines import line_of
+from kvc.compiler.hugging_face.sights import Sight
 from kvc.schema.errors import UnsupportedModel
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -24,38 +26,6 @@ _FAR: Final = 1 << 22  # a window that reaches so far back is none
 # Of texts without padding, for masks of chunks; made before any trace begins.
 _NO_PADDING: Final = torch.zeros(1, dtype=torch.int64)
 _NEAR: Final = (0, 1, 2, 3, 7, 100, 1001)
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What stands in the place of a mask: which keys a query sees.
-
-    Attributes:
-        window: how many keys, its own among them; None: all up to its own.
-        chunk: the length of parts of the text, of which it sees none before its own
-            (Llama 4); None: there are no parts.
-        whole: whether it sees all keys, later ones too, or as many after its own as a
-            window has before it.
-        joined: whether the places of a picture see each other, later ones too.
-    """
-
-    window: int | None
-    chunk: int | None = None
-    whole: bool = False
-    joined: bool = False
-
-    @property
-    def ahead(self) -> int | None:
-        """How many keys it sees after its own, None: all."""
-        if not self.whole:
-            return 0
-        return None if self.window is None else self.window - 1
-
-    def first(self, query: int) -> int:
-        """Return the first position that the query at a position sees."""
-        if self.chunk is not None:
-            return query // self.chunk * self.chunk
-        return 0 if self.window is None else max(0, query - self.window + 1)
 
 
 @contextmanager
@@ -118,7 +88,7 @@ def _find_both(mask: MaskFunction, model: str) -> Sight:
         if reach is not None and _is_both_sided(mask, reach):
             return Sight(reach, whole=True)
     except Exception as error:
-        reason = f"asks for more than positions ({type(error).__name__}: {error})"
+        reason = f"asks for more than positions: {line_of(error)} ({words_of(error)})"
         raise _unsupported(model, reason) from error
     return _find(mask, model)
 
@@ -164,7 +134,7 @@ def _find(mask: MaskFunction, model: str) -> Sight:
     except UnsupportedModel:
         raise
     except Exception as error:
-        reason = f"asks for more than positions ({type(error).__name__}: {error})"
+        reason = f"asks for more than positions: {line_of(error)} ({words_of(error)})"
         raise _unsupported(model, reason) from error
 
 

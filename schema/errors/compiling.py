@@ -108,6 +108,13 @@ class CaptureError(CompileError):
     template = "cannot capture method {method}{place}: {reason}"
 
 
+class SizesRefused(CaptureError):
+    """Code does one thing for some of the declared sizes, and another for others."""
+
+    advice: str
+    template = "cannot capture method {method}{place}: {reason}; {advice}"
+
+
 class CapacityFixed(CaptureError):
     """A buffer's size is to be chosen when a session is opened, but the code fixes it."""
 

@@ -108,6 +108,28 @@ _LONG = {
     "long_factor": [4.0 + i for i in range(8)],
 }
 
+# As in Phi-4-mini: three quarters of a head turn, and nothing says a factor.
+_PHI4: dict[str, object] = {
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "partial_rotary_factor": 0.75,
+        "short_factor": [1.0 + i / 4 for i in range(6)],
+        "long_factor": [4.0 + i for i in range(6)],
+    },
+    "partial_rotary_factor": 0.75,
+}
+
+
+def _phimoe(original: int) -> Tiny:
+    """Return a Phi-3.5-MoE, whose cosines and sines have another scale in long texts."""
+    scales = {"short_mscale": 1.1, "long_mscale": 1.2}
+    rope = _rope(
+        "longrope", original_max_position_embeddings=original, **scales, **_LONG
+    )
+    return _like_llama("phimoe", **_EXPERTS, **rope)
+
+
 # What every release must run, each with the ways in which its checkpoints differ.
 NAMED: dict[str, Tiny] = {
     "llama": _like_llama(
@@ -168,6 +190,19 @@ VARIANTS: dict[str, Tiny] = {
         "qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
     ),
     "mistral, full": _like_llama("mistral", sliding_window=None),
+    "phi3, longrope, long texts": _like_llama(
+        "phi3",
+        original_max_position_embeddings=32,
+        **_rope("longrope", original_max_position_embeddings=32, **_LONG),
+    ),
+    "phi3, longrope, part of each head": _like_llama(
+        "phi3", **_PHI4 | {"original_max_position_embeddings": 64}
+    ),
+    "phi3, longrope, part of each head, long texts": _like_llama(
+        "phi3", **_PHI4 | {"original_max_position_embeddings": 32}
+    ),
+    "phimoe, longrope": _phimoe(64),
+    "phimoe, longrope, long texts": _phimoe(32),
     "phi3, sliding": _like_llama("phi3", sliding_window=WINDOW),
     "falcon, one key head": Tiny(
         "falcon",
@@ -220,7 +255,26 @@ OTHERS: dict[str, Tiny] = {
     "ernie4_5": _like_llama("ernie4_5"),
     "exaone4": _like_llama("exaone4", **_MIXED),
     "flex_olmo": _like_llama("flex_olmo", **_EXPERTS),
+    "afmoe": _like_llama(
+        "afmoe",
+        **_EXPERTS,
+        num_dense_layers=1,
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=WINDOW,
+    ),
     "gemma3n_text": _gemma3n([0.0] * 4),
+    "gemma4_text, shared caches": _like_llama(
+        "gemma4_text",
+        num_hidden_layers=4,
+        num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        sliding_window=WINDOW,
+        global_head_dim=32,
+        hidden_size_per_layer_input=16,
+        vocab_size_per_layer_input=VOCAB,
+        use_double_wide_mlp=True,
+        final_logit_softcapping=20.0,
+    ),
     "gemma3n_text, sparse": _gemma3n([0.95, 0.95, 0.0, 0.0]),
     "glm": _like_llama("glm", partial_rotary_factor=0.5),
     "glm4": _like_llama("glm4", partial_rotary_factor=0.5),
@@ -455,22 +509,6 @@ REFUSED: dict[str, Tiny] = {
     "doge, experts": _like_llama("doge", is_moe=True, **_EXPERTS | {"num_experts": 16}),
     "doge, long texts": _like_llama("doge", keep_window_size=32),
     "openai-gpt": Tiny("openai-gpt", _GPT2),
-    "phi3, longrope, long texts": _like_llama(
-        "phi3",
-        original_max_position_embeddings=32,
-        **_rope("longrope", original_max_position_embeddings=32, **_LONG),
-    ),
-    "phimoe, longrope": _like_llama(
-        "phimoe",
-        **_EXPERTS,
-        **_rope(
-            "longrope",
-            original_max_position_embeddings=64,
-            short_mscale=1.1,
-            long_mscale=1.2,
-            **_LONG,
-        ),
-    ),
     "xlnet": Tiny(
         "xlnet",
         {"vocab_size": VOCAB, "d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 96},

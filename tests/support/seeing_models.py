@@ -72,6 +72,15 @@ def _kind(text: str, vision: str, **settings: object) -> dict[str, object]:
 _LLAVA = _kind("llama", "clip_vision_model")
 _SIGLIP = _kind("qwen2", "siglip_vision_model", vision_feature_select_strategy="full")
 _COHERE = _kind("cohere2", "siglip_vision_model", vision_feature_layer=-1)
+_DEEPSEEK = _kind("llama", "siglip_vision_model")
+_JANUS = _DEEPSEEK | {
+    "vision_config": _VISION | {"mlp_ratio": 1.5, "projection_dim": 64, "depth": 2},
+    "vq_config": {
+        "embed_dim": 4, "num_embeddings": 8, "latent_channels": 8, "base_channels": 32,
+        "channel_multiplier": [1], "num_res_blocks": 1, "projection_dim": 8,
+        "image_token_embed_dim": 64,
+    },
+}  # fmt: skip
 _INTERNVL = _kind("qwen2", "internvl_vision")
 _INTERNVL["vision_config"] = _VISION | {
     "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH],
@@ -111,6 +120,8 @@ MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "llava": ("llava", _LLAVA),
     "llava, SigLIP and Qwen2": ("llava", _SIGLIP),
     "vipllava": ("vipllava", _LLAVA | {"vision_feature_layers": [-1, -2]}),
+    "deepseek_vl": ("deepseek_vl", _DEEPSEEK),
+    "janus": ("janus", _JANUS),
     "internvl": ("internvl", _INTERNVL),
     "aya_vision": ("aya_vision", _COHERE),
     "cohere2_vision": ("cohere2_vision", _COHERE),

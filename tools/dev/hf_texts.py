@@ -119,7 +119,8 @@ REMARKS: Final = """\
 - Llama 4's layers that see chunks of the text keep all positions, and attend with a
   mask [batch, 1, seq, capacity] that hides those before the chunk. A batch of rows of
   different lengths is refused: other layers scale queries by one position for all rows.
-- Gemma 3n's last layers attend over caches of earlier ones, which are stored once.
+- The last layers of Gemma 3n and Gemma 4 attend over caches of earlier ones, which are
+  stored once.
 - RoBERTa and its relatives also run as decoders, with `is_decoder=True`. Their first
   position is their padding token's number + 1, so a text has that many fewer positions;
   a padding token in a text counts as any other. Each architecture is compared with
@@ -131,8 +132,10 @@ REMARKS: Final = """\
   2, 4 or 8.
 - Falcon's keys are stored once for each key head, not once for each query head.
 - Rotary scaling `default`, `linear`, `llama3` and `yarn` run at any length.
-  `dynamic` and `longrope` run up to the length at which their frequencies change
-  (`CacheConfig(max_length=...)`), since the keys in a cache keep the old ones.
+  `dynamic` and `longrope` have other frequencies for longer texts, and keys in a cache
+  keep those that they had: a bundle of `longrope` has those of short texts, or with a
+  longer `CacheConfig(max_length=)` those of long texts throughout; `dynamic` runs up to
+  the length at which they change.
 """
 QUALITY: Final = """\
 # What recipes cost

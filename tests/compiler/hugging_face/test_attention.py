@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from kvc.compiler.hugging_face.attention import Sight, attend
+from kvc.compiler.hugging_face.attention import attend
 from kvc.compiler.hugging_face.calls import Call, Kept, attending
+from kvc.compiler.hugging_face.sights import Sight
 from kvc.schema.errors import UnsupportedModel
 
 Q = torch.ones(1, 2, 1, 4)
@@ -22,7 +23,7 @@ def attended(**others):
     "name", ["position_bias", "head_mask", "indices", "block_indices", "sinks"]
 )
 def test_a_tensor_that_may_choose_among_keys_is_refused(name):
-    with pytest.raises(UnsupportedModel, match=f"its attention has a {name}"):
+    with pytest.raises(UnsupportedModel, match=f"its attention is given {name}"):
         attended(**{name: torch.zeros(1, 1, 1, dtype=torch.int64)})
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kvc.compiler.hugging_face.picture_sights import find_around_picture
-from kvc.compiler.hugging_face.windows import Sight
+from kvc.compiler.hugging_face.sights import Sight
 from kvc.schema.errors import UnsupportedModel
 
 PICTURE, COUNT = range(3, 9), 20

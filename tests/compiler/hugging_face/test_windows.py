@@ -10,9 +10,9 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
+from kvc.compiler.hugging_face.sights import Sight
 from kvc.compiler.hugging_face.windows import (
     ALL,
-    Sight,
     find_both_ways,
     find_sight,
     sees_all,
