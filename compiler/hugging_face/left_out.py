@@ -6,11 +6,12 @@ names of its arguments and of its parts' configurations; there is no list of mod
 """
 
 import inspect
-import warnings
 from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
 from transformers import PreTrainedConfig, PreTrainedModel
+
+from kvc.compiler.warned import warn_caller
 
 PICTURES: Final = "pictures"
 PIXELS: Final = "pixel_values"
@@ -105,4 +106,4 @@ def warn_of_left_out(
     )
     if not taken and known is not None and PICTURES in left:
         text += "; --no-pictures (pictures=False) says that this is meant"
-    warnings.warn(text, PartLeftOut, stacklevel=4)
+    warn_caller(PartLeftOut(text))

@@ -8,7 +8,6 @@ they change; or, for a cache that is longer, of `longrope` those of long texts, 
 positions.
 """
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -21,6 +20,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from kvc.compiler.hugging_face.architectures import name_of
 from kvc.compiler.hugging_face.settings import most_positions
+from kvc.compiler.warned import warn_caller
 from kvc.schema.errors import UnsupportedModel
 
 _HELD: Final = "held"  # any name that transformers does not look for
@@ -69,7 +69,7 @@ def warn_of_frequencies(model: PreTrainedModel, length: int, asked: int | None) 
             f"those of shorter texts, up to {length} tokens; --max-length N "
             f"(CacheConfig(max_length=N)) above {change} gives it those of longer ones"
         )
-    warnings.warn(begins + which, FrequenciesFixed, stacklevel=4)
+    warn_caller(FrequenciesFixed(begins + which))
 
 
 @contextmanager
