@@ -127,8 +127,8 @@ class Drafting(Decoding):
             self._unsettled.clear()
 
     def end(self) -> None:
-        """Settle for the last time."""
-        self._over = True
+        """Settle for the last time; this generation is at work no more."""
+        self._at_work, self._over = False, True
         self.settle()
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:

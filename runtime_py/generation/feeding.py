@@ -258,7 +258,7 @@ class Feeder:
         if not self._is_alone and not self._calling:
             return False
         (row,) = self.rows
-        start = row.start or 0
+        start, self._calling = row.start or 0, True  # broken off until it is noted
         held = int(self.session.position.item()) - start
         if held > fed:
             ends = (*range(fed, least - 1, -1), *range(fed + 1, most + 1))

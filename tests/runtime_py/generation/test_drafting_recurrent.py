@@ -9,6 +9,7 @@ from drafting_models import CountingChecks, Summing, Table, write_table
 from interrupted_calls import interrupted
 
 from kvc.runtime import BadSetting, NotRewindable, generate, load
+from kvc.runtime.sessions.going_back import GoingBack
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]  # more than a chunk
 ROWS = {"target": 0.0, "similar": 0.6, "other": 9.0}  # noise
@@ -128,6 +129,31 @@ def test_an_interrupted_call_leaves_both_at_their_text(
     held = text[: len(text) - len(run.pending)]
     assert_at(target, held)
     assert_at(similar, [*PROMPT, *run.tokens][: similar.position.item()])
+    assert similar.position <= target.position
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_an_interrupt_just_after_going_back_leaves_both_at_their_text(
+    target, similar, monkeypatch, at
+):
+    calls, go_back = [], GoingBack.to_one_of
+
+    def interrupted_late(self, ends):
+        found = go_back(self, ends)
+        calls.append(found)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(GoingBack, "to_one_of", interrupted_late)
+    run = generate(target, PROMPT, draft=similar, max_tokens=50)
+    with pytest.raises(KeyboardInterrupt):
+        list(run)
+    text = [*PROMPT, *run.tokens]
+    held = text[: target.position.item()]
+    assert_at(target, held)
+    assert text[len(held) :] == list(run.pending)
+    assert_at(similar, text[: similar.position.item()])
     assert similar.position <= target.position
 
 
