@@ -5,8 +5,10 @@ operators and their methods, and what to do about it. A recipe without a backend
 meant to run on PyTorch, and says nothing.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from kvc.compiler.variants import Emitted
@@ -18,6 +20,7 @@ from kvc.schema.model import Program
 from kvc.schema.torch_package import INSTALL
 
 _NAMED: Final = 6  # operators of a method
+_COMPILER: Final = str(Path(__file__).parent)
 
 Left = Mapping[str, Mapping[str, int]]  # method -> op -> instructions
 
@@ -41,21 +44,20 @@ def left_in(program: Program) -> dict[str, dict[str, int]]:
     return {name: left for name, left in found.items() if left}
 
 
-def warn_of_left(program: Program, recipe: Recipe, stacklevel: int) -> None:
+def warn_of_left(program: Program, recipe: Recipe) -> None:
     """Warn of what a recipe with a backend leaves to PyTorch (`LeftToPyTorch`).
 
     Args:
         program: compiled by this recipe.
         recipe: the recipe.
-        stacklevel: as of `warnings.warn`, of the caller.
     """
     if recipe.backend and left_in(program):
         so = "which their methods then need to run"
         why = "; `kvc dump BUNDLE --delegates` says why"
-        _warn(program, recipe, so, why, stacklevel + 1)
+        _warn(program, recipe, so, why)
 
 
-def _warn(program: Program, recipe: Recipe, so: str, why: str, stacklevel: int) -> None:
+def _warn(program: Program, recipe: Recipe, so: str, why: str) -> None:
     left = left_in(program)
     count = sum(sum(ops.values()) for ops in left.values())
     noun = "instruction" if count == 1 else "instructions"
@@ -64,7 +66,16 @@ def _warn(program: Program, recipe: Recipe, so: str, why: str, stacklevel: int) 
         f"{left_text(left)}. Install PyTorch where the bundle is to run (`{INSTALL}`)"
         f"{_advice(program, recipe)}{why}"
     )
-    warnings.warn(LeftToPyTorch(recipe.name, left, text), stacklevel=stacklevel + 1)
+    warning = LeftToPyTorch(recipe.name, left, text)
+    warnings.warn(warning, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """Return the stack level, seen from who asks, of the code that compiles."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(_COMPILER):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def without_pytorch(
@@ -86,7 +97,7 @@ def without_pytorch(
         return made
     name = recipe.otherwise.name
     so = f"so the bundle, for which no recipe was named, is compiled by {name}"
-    _warn(made.program, recipe.first, so, "", stacklevel=4)
+    _warn(made.program, recipe.first, so, "")
     return make(recipe.otherwise)
 
 

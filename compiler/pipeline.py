@@ -175,7 +175,7 @@ def _made_by_all(
         return [without_pytorch(recipes, make)]
     made = [make(one) for one in recipes]
     for one, each in zip(recipes, made, strict=True):
-        warn_of_left(each.program, one, stacklevel=3)
+        warn_of_left(each.program, one)
     return made
 
 
