@@ -17,6 +17,7 @@ from kvc.schema.errors import (
     KvcError,
     LoadError,
     MissingDelegate,
+    MissingPackage,
     listing,
 )
 from kvc.schema.model import Delegate as Partition
@@ -135,6 +136,8 @@ def how_ready(backend: str) -> Ready:
             software = all(each.software for each in usable)
             return Ready.BY_SOFTWARE if software else Ready.YES
         factory.check_library()
+    except MissingPackage:  # PyTorch, by which alone it computes
+        return Ready.NOT_INSTALLED
     except (LoadError, ExecutionError):  # missing, or a driver that refuses
         return Ready.BY_REFERENCE
     return Ready.YES
@@ -149,7 +152,7 @@ def what_it_lacks(backend: str) -> tuple[Ready, str]:
     if isinstance(factory, str):
         return Ready.NOT_INSTALLED, factory
     ready = how_ready(backend)
-    if ready is not Ready.BY_REFERENCE:
+    if ready in (Ready.YES, Ready.BY_SOFTWARE):
         return ready, ""
     try:
         factory.check_library()

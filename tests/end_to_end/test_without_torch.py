@@ -3,6 +3,7 @@
 Programs run in processes of their own, in which what only compiling needs is missing.
 """
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -42,7 +43,8 @@ path = sys.argv[1]
 def run(code: str, *arguments: Path) -> str:
     """Return what a program prints that cannot import torch."""
     command = [sys.executable, "-c", PREPARE + textwrap.dedent(code), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    # The environment as Python knows it: readline, in pytest, adds COLUMNS to it.
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -206,7 +206,7 @@ def test_repeats_that_add_up_to_another_size_are_an_error_of_the_call(
 
     fitting = torch.tensor([1, 1, output_size - 2])
     method = Method("forward", (X, fitting))
-    compile_program(Repeated(), (method,)).save(tmp_path / "repeated.kvc")
+    compile_program(Repeated(), (method,), "fp32").save(tmp_path / "repeated.kvc")
     with load(tmp_path / "repeated.kvc") as program:
         expected = X.repeat_interleave(fitting, dim=0)
         assert torch.equal(program.forward(X, fitting), expected)
@@ -221,7 +221,9 @@ def test_a_source_of_nothing_is_refused_where_the_mask_is_true(tmp_path):
             return x.masked_scatter(mask, source)
 
     given = (X, X > 9, X[:0])
-    compile_program(Scattered(), (Method("forward", given),)).save(tmp_path / "a.kvc")
+    compile_program(Scattered(), (Method("forward", given),), "fp32").save(
+        tmp_path / "a.kvc"
+    )
     with load(tmp_path / "a.kvc") as program:
         assert torch.equal(program.forward(*given), X)
         with pytest.raises(KernelFailed, match="index 1 is out of bounds"):

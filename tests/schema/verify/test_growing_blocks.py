@@ -22,7 +22,7 @@ PAST = affine(0, {"past": 1})
 def merged(tmp_path_factory) -> Program:
     """A state that grows along axis 2 in a branch, by [2, 1, seq, 4]."""
     path = tmp_path_factory.mktemp("merged") / "model.kvc"
-    compile_program(Merged().eval(), [merged_method()]).save(path)
+    compile_program(Merged().eval(), [merged_method()], "fp32").save(path)
     with BundleFile.open(path) as bundle:
         return bundle.program
 

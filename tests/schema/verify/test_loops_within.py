@@ -78,7 +78,7 @@ class Writer(nn.Module):
 
 
 def compiled(name: str) -> Program:
-    program = compile_program(Writer(), [Method(name, (ROW, COUNT))]).program
+    program = compile_program(Writer(), [Method(name, (ROW, COUNT))], "fp32").program
     assert program.methods[0].advances == (Advance(0, None),)
     assert all(state.cursor == 0 for state in program.states)
     verify_program(program, "x", thorough=True)

@@ -84,7 +84,7 @@ class Wheel(nn.Module):
 
 def compiled(name: str) -> Program:
     example = torch.ones(1, 1, 1, 4), torch.tensor(2)
-    program = compile_program(Wheel(), [Method(name, example)]).program
+    program = compile_program(Wheel(), [Method(name, example)], "fp32").program
     assert {state.window for state in program.states} == {None, Window(3)}
     verify_program(program, "x", thorough=True)
     return program
@@ -205,7 +205,7 @@ def test_a_write_is_no_longer_than_a_call_may_be(turns: Program) -> None:
 
 def test_a_write_goes_on_where_the_ring_is_filled_up_to() -> None:
     example = torch.ones(1, 1, 1, 4), torch.tensor(2)
-    program = compile_program(Wheel(), [Method("skips", example)]).program
+    program = compile_program(Wheel(), [Method("skips", example)], "fp32").program
     assert [(state.cursor, state.window) for state in program.states] == [(0, None)] * 2
     text = "a write of 1 positions, 1 after the start of a ring that takes 6 in order"
     states = tuple(

@@ -48,7 +48,7 @@ class Turns(nn.Module):
 @pytest.fixture(scope="module")
 def whole() -> Program:
     method = Method("forward", (XS,), dynamic={"xs": {0: Dim("turns", 2, 6)}})
-    program = compile_program(Turns(), [method]).program
+    program = compile_program(Turns(), [method], "fp32").program
     states = {state.name: state for state in program.states}
     assert states["cache"].kind is StateKind.LINEAR
     assert states["cache"].cursor == 0

@@ -52,7 +52,7 @@ class Writer(nn.Module):
 @pytest.fixture(scope="module")
 def whole() -> Program:
     method = Method("forward", (torch.ones(1, 1, 1, 4), torch.tensor(2)))
-    program = compile_program(Writer(), [method]).program
+    program = compile_program(Writer(), [method], "fp32").program
     states = {state.name: state for state in program.states}
     assert (states["cache"].kind, states["cache"].cursor) == (StateKind.LINEAR, 0)
     assert program.methods[0].advances == (Advance(0, None),)
@@ -191,7 +191,7 @@ class Within(Writer):
 
 def test_a_loop_within_a_turn_goes_no_further_than_the_turn() -> None:
     method = Method("forward", (torch.ones(3, 1, 1, 1, 4), torch.tensor(2)))
-    program = compile_program(Within(), [method]).program
+    program = compile_program(Within(), [method], "fp32").program
     assert [state.cursor for state in program.states] == [0, 0]
     (method,) = program.methods
     test, body, *inner = method.blocks
@@ -255,7 +255,7 @@ class Pair(nn.Module):
 
 def test_a_counter_is_left_where_its_own_loops_end() -> None:
     method = Method("forward", (torch.ones(1, 1, 1, 4), torch.tensor(2)))
-    program = compile_program(Pair(), [method]).program
+    program = compile_program(Pair(), [method], "fp32").program
     assert [advance.tokens for advance in program.methods[0].advances] == [None, None]
     graph = program.methods[0].graph
     first = next(step for step in graph.instructions if step.op == "aten::copy")

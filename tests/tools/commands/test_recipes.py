@@ -70,6 +70,13 @@ def test_no_reference_is_promised_where_torch_is_not_installed_either(
     assert one.state == "is not here, nor is PyTorch, which would run its reference"
 
 
+def test_core_ml_does_not_run_here_without_torch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("kvc.runtime.delegates.coreml.backend.has_torch", lambda: False)
+    (one,) = (each for each in describe_recipes() if each.backend == "coreml")
+    assert (one.here, one.state) == (False, "is not here")
+    assert "needs the package torch" in one.missing
+
+
 def test_recipes_without_a_backend_need_torch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(recipe_groups, "has_torch", lambda: False)
     ready, missing = recipe_groups._torch()
