@@ -45,13 +45,24 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sight)
 
 
-def sight(*, mask_function: MaskFunction, config: object = None, **_: object) -> Sight:
+def sight(
+    *,
+    mask_function: MaskFunction,
+    config: object = None,
+    attention_mask: object = None,
+    **_: object,
+) -> Sight:
     """Return what a mask lets queries see, in the place of the mask.
+
+    A mask that a model has made already, and hands on to one within it, stays what
+    it is, as with transformers' own.
 
     Raises:
         UnsupportedModel: it is neither causal, nor a causal window, nor chunks, nor of
             an encoder that sees all.
     """
+    if isinstance(attention_mask, Sight):
+        return attention_mask
     call = any_call()
     if call is not None and call.uncached:
         return find_both_ways(mask_function, "the model")

@@ -86,14 +86,16 @@ def warn_of_left_out(
 ) -> None:
     """Warn of what a model reads and its bundle does not take.
 
-    The tower of pictures reads videos, too, so no part is left out with those.
+    A tower of pictures reads videos, too, so no part is left out with those, unless
+    they have one of their own (Video-LLaVA).
 
     Args:
         model: that is compiled.
         taken: what the bundle takes, of `MEDIA`.
         known: what the caller has said is to be left out; None: cannot say it.
     """
-    with_videos = {VIDEOS} if PICTURES in taken else set()
+    shared = PICTURES in taken and not _reads_videos_apart(model)
+    with_videos = {VIDEOS} if shared else set()
     left = media_of(type(model), model.config) - taken - (known or set()) - with_videos
     if not left:
         return
@@ -107,3 +109,9 @@ def warn_of_left_out(
     if not taken and known is not None and PICTURES in left:
         text += "; --no-pictures (pictures=False) says that this is meant"
     warn_caller(PartLeftOut(text))
+
+
+def _reads_videos_apart(model: PreTrainedModel) -> bool:
+    """Tell whether a model has a part for videos alone."""
+    names = (path.rpartition(".")[2] for path, _ in model.named_modules())
+    return any(medium_of(name) == VIDEOS for name in names)

@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "paligemma": (
         "paligemma",
         _kind("gemma", "siglip_vision_model", projection_dim=64),
-        "computes with an attention mask",
+        "something else than it computes of the text by itself",
     ),
     "llava_next": ("llava_next", _LLAVA, "asks for image_sizes, too"),
     "idefics2": (

@@ -150,6 +150,8 @@ def _compiled(
         with load(path) as program:
             if task != "generate" or "encode" in program.methods:
                 return "runs", "; ".join([", ".join(program.methods), *told])
+            if "embed_image" in program.methods:
+                told.append("with pictures")
             with program.session(capacity=CAPACITY) as session:
                 distance = _distance(model, session)
     kind = "equal" if distance < TOLERANCE else "WRONG"

@@ -42,7 +42,6 @@ _SMALL: Final[Mapping[str, int]] = {
     "sliding_window": 8, "attention_window_size": 8, "lru_width": 64, "state_size": 8,
     "mamba_d_state": 8, "rank": 8, "laurel_rank": 8,
 }  # fmt: skip
-_SUFFIX: Final = "_config"
 
 
 def shrunken(name: str, **others: int) -> PreTrainedConfig:
@@ -59,7 +58,7 @@ def _all_changes(
     changed = _changes(vars(config))
     changed |= {key: number for key, number in others.items() if key in changed}
     for key, part in vars(config).items():
-        if key.endswith(_SUFFIX) and isinstance(part, PreTrainedConfig):
+        if isinstance(part, PreTrainedConfig):
             changed[key] = {"model_type": part.model_type, **_all_changes(part, others)}
     return changed
 

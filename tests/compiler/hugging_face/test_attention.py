@@ -3,8 +3,12 @@
 import pytest
 import torch
 from torch import nn
+from transformers.masking_utils import (
+    causal_mask_function,
+    sliding_window_causal_mask_function,
+)
 
-from kvc.compiler.hugging_face.attention import attend
+from kvc.compiler.hugging_face.attention import attend, sight
 from kvc.compiler.hugging_face.calls import Call, Kept, attending
 from kvc.compiler.hugging_face.sights import Sight
 from kvc.schema.errors import UnsupportedModel
@@ -31,3 +35,10 @@ def test_what_says_nothing_about_the_result_is_let_through():
     plain, _ = attended()
     others = {"indices": None, "use_cache": True, "position_ids": torch.zeros(1, 1)}
     assert torch.equal(attended(**others)[0], plain)
+
+
+def test_a_mask_that_a_model_hands_on_stays_what_it_is():
+    made = sight(mask_function=sliding_window_causal_mask_function(8))
+    assert made == Sight(8)
+    within = sight(mask_function=causal_mask_function, attention_mask=made)
+    assert within == Sight(8)

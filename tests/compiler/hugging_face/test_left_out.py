@@ -4,6 +4,7 @@ import inspect
 import warnings
 
 import pytest
+from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -86,7 +87,7 @@ def model_of(name: str) -> PreTrainedModel:
     maker = maker_of("generate", config)
     assert maker is not None
     model = object.__new__(class_of(maker, config))
-    vars(model)["config"] = config
+    vars(model).update(config=config, _modules={})
     return model
 
 
@@ -109,3 +110,13 @@ def test_all_that_is_left_out_is_listed_and_videos_go_with_pictures():
     with pytest.warns(PartLeftOut, match="reads pictures, videos and sounds, .* alone"):
         warn_of_left_out(model_of("gemma4"), set())
     assert set(MEDIA) == media_of(type(model_of("gemma4")), model_of("gemma4").config)
+
+
+def test_a_tower_for_videos_alone_is_told_of_where_pictures_are_taken():
+    model = model_of("video_llava")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_left_out(model, {PICTURES}, set())
+    vars(model)["_modules"] = {"video_tower": nn.Identity()}
+    with pytest.warns(PartLeftOut, match="also reads videos, which"):
+        warn_of_left_out(model, {PICTURES}, set())
