@@ -77,7 +77,7 @@ def sight(
     try:
         return find_sight(mask_function, "the model")
     except UnsupportedModel as error:
-        if getattr(config, "is_decoder", None) is not False:
+        if encoded or getattr(config, "is_decoder", None) is not False:
             raise
         reason = (
             f"{error.reason}; an encoder is causal with is_decoder=True in its config"

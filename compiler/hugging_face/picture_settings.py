@@ -28,8 +28,11 @@ _STEPS: Final = (
 _PANNING: Final = frozenset({"Gemma3ImageProcessorPil"})
 # Processors that make patches of a picture of any size, which the runtime does, too.
 _OF_PATCHES: Final = frozenset({"Qwen2VLImageProcessorPil"})
+# Processors that put a picture into a square, which the runtime does as they do.
+_SQUARING: Final = frozenset({"DeepseekVLImageProcessorPil", "JanusImageProcessorPil"})
 # Processors that make parts of a picture, which the runtime does as they do.
 _SPLITTING: Final = frozenset({"Idefics3ImageProcessorPil", "SmolVLMImageProcessorPil"})
+SQUARE: Final = "square"  # of settings, where a picture lies in the middle of one
 PATCHES: Final = "patches"  # of settings, where a picture has a size of its own
 _MOST_SIDE: Final = 1 << 14
 _MOST_NUMBER: Final = 1e30
@@ -81,6 +84,8 @@ def read_pictures(folder: Path) -> dict[str, object] | None:
         return _in_parts(folder, found)
     if kind.__name__ in _OF_PATCHES:
         return _in_patches(folder, found)
+    if kind.__name__ in _SQUARING:
+        return _in_square(folder, found)
     if kind.__name__ in _PANNING:
         return _without_panning(folder, found)
     own = [s for s in _STEPS if getattr(kind, s, None) is not getattr(PilBackend, s)]
@@ -125,6 +130,36 @@ def _check_settings(folder: Path, settings: Mapping[str, object]) -> None:
         told = ", ".join(f"{name} {settings[name]!r:.40}" for name in wrong)
         reason = f"{_FILES[0]}: no pictures can be made with {told}"
         raise BadModelFolder(path=str(folder), reason=reason)
+
+
+def _in_square(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
+    """Return settings of a processor that puts a picture into a square.
+
+    Raises:
+        BadModelFolder: no pictures can be made with them.
+        UnsupportedModel: it leaves out one of both steps.
+    """
+    if not found.get("do_resize") or not found.get("do_pad"):
+        reason = "its pictures are not resized and padded to a square"
+        raise UnsupportedModel(model=str(folder), reason=reason)
+    size, least = _sides(found.get("size")), found.get("min_size")
+    side = size.get("height")
+    fits = _is_side(side) and _is_side(least) and cast(int, least) <= cast(int, side)
+    if side != size.get("width") or not fits:
+        reason = f"{_FILES[0]}: no square can be made with {size}, {least!r:.40}"
+        raise BadModelFolder(path=str(folder), reason=reason)
+    settings = _settings(folder, {**found, "do_resize": False, "do_center_crop": False})
+    _check_settings(folder, settings)
+    colour = _colour(found.get("image_mean"))
+    return {**settings, SQUARE: {"side": side, "least": least, "colour": colour}}
+
+
+def _colour(mean: object) -> list[int]:
+    """Return the colour beside a picture, which is the mean of all; grey without."""
+    means = mean if isinstance(mean, list | tuple) else None
+    if means is None or len(means) != 3 or not all(0 <= one <= 1 for one in means):
+        return [127] * 3
+    return [int(one * 255) for one in means]
 
 
 def _in_parts(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
@@ -259,7 +294,7 @@ def _sides(found: object) -> Mapping[str, object]:
 
 def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
     """Return height and width of all prepared pictures, None where they differ."""
-    for name in ("crop", "size", "parts"):
+    for name in ("crop", "size", "parts", SQUARE):
         match (settings or {}).get(name):
             case [int(height), int(width)]:
                 return height, width

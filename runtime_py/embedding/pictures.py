@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from kvc.runtime.embedding.rows import Floats, vectors_of
 from kvc.runtime.embedding.settings import PICTURES, method_of, settings_in
+from kvc.runtime.embedding.squares import SQUARE, Square, square_of
 from kvc.runtime.program import Program
 from kvc.schema.errors import (
     BadPicture,
@@ -52,6 +53,7 @@ class Preparation:
         crop: height and width of the middle part that is kept; None: all.
         factor: that numbers from 0 to 255 are multiplied by.
         mean, deviation: of each channel, taken away and divided by; None: neither.
+        square: that it is resized to lie in; None: there is none.
     """
 
     size: tuple[int, int] | None
@@ -61,6 +63,7 @@ class Preparation:
     factor: float
     mean: tuple[float, ...] | None
     deviation: tuple[float, ...] | None
+    square: Square | None = None
 
     def pixels(self, picture: "Image", name: str) -> Floats:
         """Return pixels float32 [3, height, width] of a picture.
@@ -71,7 +74,8 @@ class Preparation:
         width, height = picture.size
         resized = self._resized(height, width)
         if resized is not None:
-            check_pixels(resized[1], resized[0], name, "once it is resized, ")
+            height, width = resized if self.square is None else [max(resized)] * 2
+            check_pixels(width, height, name, "once it is resized, ")
             way = cast("Resampling", self.resampling)
             picture = picture.resize((resized[1], resized[0]), resample=way)
         return self.scaled(picture)
@@ -79,6 +83,8 @@ class Preparation:
     def scaled(self, picture: "Image") -> Floats:
         """Return pixels of a picture that has its size already, or is cropped to it."""
         values = np.asarray(picture, np.uint8)
+        if self.square is not None:
+            values = self.square.around(values)
         if self.crop is not None:
             values = cropped(values, *self.crop)
         scaled = (values.astype(np.float64) * self.factor).astype(np.float32)
@@ -91,6 +97,8 @@ class Preparation:
 
     def _resized(self, height: int, width: int) -> tuple[int, int] | None:
         """Return the height and width that a picture is made."""
+        if self.square is not None:
+            return self.square.resized(height, width)
         if self.size is not None:
             return self.size
         if self.shortest is None:
@@ -250,7 +258,9 @@ def check_prepared(preparation: Preparation, size: tuple[int, int]) -> None:
     Raises:
         BadSetting: the method takes another.
     """
-    always = preparation.crop or preparation.size
+    square = preparation.square
+    whole = None if square is None else (square.side, square.side)
+    always = preparation.crop or preparation.size or whole
     if always is not None:
         check_size(always, size, "every picture")
 
@@ -316,6 +326,7 @@ def preparation_of(found: Mapping[str, object]) -> Preparation:
             factor=_number(found["factor"]),
             mean=_channels(found["mean"]),
             deviation=_divisors(found["deviation"]),
+            square=square_of(found.get(SQUARE)),
         )
     except (KeyError, ValueError, OverflowError) as error:
         raise BadSetting(

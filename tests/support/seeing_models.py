@@ -24,6 +24,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.deepseek_vl import DeepseekVLProcessor
+from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import (
+    DeepseekVLImageProcessorPil,
+)
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import Session, generate, load
@@ -292,6 +296,16 @@ def processor() -> LlavaProcessor:
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
     )
+
+
+def squaring_processor() -> DeepseekVLProcessor:
+    """Return what prepares texts and pictures for `deepseek_vl`."""
+    named = {"image_token": "<image>", "pad_token": "<pad>", "eos_token": "</s>"}
+    made = tokenizer().backend_tokenizer
+    words = PreTrainedTokenizerFast(tokenizer_object=made, extra_special_tokens=named)
+    sides = {"height": SIDE, "width": SIDE}
+    pictures = DeepseekVLImageProcessorPil(size=sides, min_size=4)
+    return DeepseekVLProcessor(pictures, words, num_image_tokens=POSITIONS)
 
 
 def save_folder(path: Path, model: PreTrainedModel) -> Path:

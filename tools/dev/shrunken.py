@@ -13,6 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 LAYERS: Final = 2
 VOCAB: Final = 97
+_KEPT: Final = ("is_decoder", "add_cross_attention")  # of a part, as the whole says
 _COUNTS: Final = (
     "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers",
     "decoder_layers", "num_encoder_layers", "num_decoder_layers", "depth", "layers",
@@ -59,7 +60,9 @@ def _all_changes(
     changed |= {key: number for key, number in others.items() if key in changed}
     for key, part in vars(config).items():
         if isinstance(part, PreTrainedConfig):
-            changed[key] = {"model_type": part.model_type, **_all_changes(part, others)}
+            kept = {name: getattr(part, name, None) for name in _KEPT}
+            smaller = {**_all_changes(part, others), "model_type": part.model_type}
+            changed[key] = {name: one for name, one in kept.items() if one} | smaller
     return changed
 
 

@@ -9,7 +9,13 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.convnext.image_processing_pil_convnext import (
     ConvNextImageProcessorPil,
 )
+from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import (
+    DeepseekVLImageProcessorPil,
+)
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
+from transformers.models.janus.image_processing_pil_janus import (
+    JanusImageProcessorPil,
+)
 from transformers.models.siglip.image_processing_pil_siglip import (
     SiglipImageProcessorPil,
 )
@@ -17,6 +23,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from kvc.compiler.hugging_face.picture_settings import read_pictures, size_of
 from kvc.runtime.embedding import preparation_of
+from kvc.runtime.embedding.pictures import check_prepared
 from kvc.schema.errors import BadModelFolder, BadSetting, UnsupportedModel
 
 PROCESSORS = [
@@ -28,6 +35,9 @@ PROCESSORS = [
     BitImageProcessorPil(do_normalize=False),
     SiglipImageProcessorPil(do_rescale=False, resample=0),
     ViTImageProcessorPil(do_resize=False),
+    DeepseekVLImageProcessorPil(size={"height": 60, "width": 60}),
+    JanusImageProcessorPil(size={"height": 33, "width": 33}, min_size=20),
+    JanusImageProcessorPil(image_mean=[0.5, 0.25, 1.0]),
 ]
 
 
@@ -55,6 +65,19 @@ def test_a_folder_without_a_processor_says_nothing(tmp_path):
 def test_a_processor_with_steps_of_its_own_is_refused(tmp_path):
     ConvNextImageProcessorPil().save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match="steps of its own"):
+        read_pictures(tmp_path)
+
+
+@pytest.mark.parametrize("left_out", ["do_resize", "do_pad"])
+def test_a_square_that_is_not_made_whole_is_refused(tmp_path, left_out):
+    DeepseekVLImageProcessorPil(**{left_out: False}).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match="resized and padded to a square"):
+        read_pictures(tmp_path)
+
+
+def test_a_square_without_sides_is_refused(tmp_path):
+    JanusImageProcessorPil(min_size=0).save_pretrained(tmp_path)
+    with pytest.raises(BadModelFolder, match="no square can be made"):
         read_pictures(tmp_path)
 
 
@@ -113,3 +136,34 @@ def test_a_bundle_that_says_something_impossible_is_refused(tmp_path, wrong):
         preparation_of(settings | wrong)
     with pytest.raises(BadSetting, match="pictures"):
         preparation_of({name: settings[name] for name in settings if name not in wrong})
+
+
+@pytest.mark.parametrize(
+    "square",
+    [
+        {"side": 0, "least": 1, "colour": [1, 2, 3]},
+        {"side": 1 << 20, "least": 1, "colour": [1, 2, 3]},
+        {"side": 9, "least": 10, "colour": [1, 2, 3]},
+        {"side": 9, "least": 1, "colour": [1, 2, 256]},
+        {"side": 9, "least": 1, "colour": [1, 2]},
+        {"side": 9, "least": 1},
+        3,
+    ],
+)
+def test_a_bundle_that_says_an_impossible_square_is_refused(tmp_path, square):
+    CLIPImageProcessorPil().save_pretrained(tmp_path)
+    settings = read_pictures(tmp_path)
+    assert settings is not None
+    with pytest.raises(BadSetting, match="pictures"):
+        preparation_of(settings | {"square": square})
+
+
+def test_a_square_of_another_size_than_the_methods_is_refused():
+    settings = {
+        "size": None, "shortest": None, "resampling": 3, "crop": None, "factor": 1.0,
+        "mean": None, "deviation": None,
+        "square": {"side": 9, "least": 1, "colour": [1, 2, 3]},
+    }  # fmt: skip
+    check_prepared(preparation_of(settings), (9, 9))
+    with pytest.raises(BadSetting, match="9 x 9 of every picture"):
+        check_prepared(preparation_of(settings), (8, 8))

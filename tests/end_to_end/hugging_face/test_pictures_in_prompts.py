@@ -25,6 +25,7 @@ from seeing_models import (
     picture,
     processor,
     save_folder,
+    squaring_processor,
 )
 
 from kvc.compiler import CacheConfig, export_hf
@@ -133,6 +134,24 @@ def test_answers_are_those_of_transformers(model, bundle, prompt):
         wanted = model.generate(**given, **limit)[0, given["input_ids"].shape[1] :]
     with load(bundle) as program, program.session() as session:
         run = generate(session, prompt, images=images, max_tokens=STEPS, stop_tokens=95)
+        assert list(run) == [token for token in wanted.tolist() if token != 95]
+
+
+def test_pictures_in_the_middle_of_a_square_are_answered_as_by_transformers(tmp_path):
+    model, processes = build(*MODELS["deepseek_vl"]), squaring_processor()
+    model.save_pretrained(tmp_path)
+    processes.save_pretrained(tmp_path)
+    path, cache = tmp_path / "model.kvc", CacheConfig(CAPACITY)
+    export_hf(tmp_path, recipe="cpu_fp32", cache=cache).save(path)
+    prompt, image = "5 <image> 6 7", picture(0)
+    given = processes(images=[image], text=prompt, return_tensors="pt")
+    limit = {"max_new_tokens": STEPS, "do_sample": False, "eos_token_id": [95]}
+    with torch.no_grad():
+        wanted = model.generate(**given, **limit)[0, given["input_ids"].shape[1] :]
+    with load(path) as program, program.session() as session:
+        run = generate(
+            session, prompt, images=[image], max_tokens=STEPS, stop_tokens=95
+        )
         assert list(run) == [token for token in wanted.tolist() if token != 95]
 
 
