@@ -142,7 +142,8 @@ def test_padding_leaves_a_state_as_it_is(inputs):
 
 def test_only_functions_that_a_module_has_are_replaced_and_come_back():
     original = mamba2.mamba2_chunk_scan
-    model = type("Model", (), {"__module__": mamba2.__name__})()
+    part = type("Part", (torch.nn.Module,), {"__module__": mamba2.__name__})()
+    model = torch.nn.ModuleList([part])  # the whole is of another architecture
     with recurrences.own_recurrences(model):
         assert mamba2.mamba2_chunk_scan is recurrences.chunk_scan
         assert not hasattr(mamba2, "torch_chunk_gated_delta_rule")
