@@ -2,7 +2,7 @@
 
 In: a program whose states are declared. Out: a warning for states that prefill and
 decode write token by token, in a way that does not tell where: a session then has no
-limit and no way back, and a generation ends in an error when such a cache is full.
+limit by them and no way back, and a generation ends in an error when one is full.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 _SCATTERS: Final = frozenset(
     {"aten::index_copy", "aten::index_put", "aten::scatter.src", CACHE_UPDATE}
 )
-_ONE_LINE: Final = frozenset({"aten::copy", "aten::clone"})
+_WHOLE: Final = frozenset({"aten::copy", "aten::clone"})
 
 
 class PlainCache(UserWarning):
@@ -29,9 +29,8 @@ def warn_of_plain_caches(program: Program) -> None:
     plain = {
         state.name
         for state in program.states
-        if state.cursor is None
-        and len(state.type.dims) > 2
-        and state.kind in (StateKind.PLAIN, StateKind.LINEAR, StateKind.RING)
+        if len(state.type.dims) > 2
+        and (state.kind is StateKind.PLAIN or not program.cursors)
     }
     places = {
         name: node.source
@@ -58,18 +57,24 @@ def _text(places: Mapping[str, str]) -> str:
 
 
 def _writes(method: Method, names: set[str]) -> Iterator[tuple[str, Node]]:
-    """Yield what writes tokens into states, by the names of these."""
+    """Yield what writes tokens into states that nothing else changes, by their names.
+
+    What a window slides over is moved as well, and never full.
+    """
     held = {value.id: name for value, name in method.state_in if name in names}
     makers = method.makers()
+    found = []
     for node in method.nodes:
         name = held.get(node.inputs[0].id) if node.inputs else None
         if name is None:
             continue
         is_view = OPS[node.op].aliasing is Aliasing.VIEW
-        if is_view or node.op in _SCATTERS or node.op in _ONE_LINE:
+        if is_view or node.op in _SCATTERS or node.op in _WHOLE:
             held.update((value.id, name) for value in node.outputs)
         if node.op in _SCATTERS and not _is_constant(node, makers):
-            yield name, node
+            found.append((name, node))
+    kept = {name for value, name in method.state_out if held.get(value.id) == name}
+    yield from ((name, node) for name, node in found if name in kept)
 
 
 def _is_constant(node: Node, makers: Mapping[int, Node]) -> bool:

@@ -17,9 +17,10 @@ from typing import Final, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 Handler = Callable[[int, FrameType | None], object]
+Holding = Callable[[FrameType], bool]  # tells whether to, of where an interrupt came
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_HELD: Final[dict[CodeType, bool]] = {}  # whether only the first interrupt is held
+_HELD: Final[dict[CodeType, "Holding | None"]] = {}
 
 
 class _Keeper:
@@ -129,23 +130,26 @@ def check_interrupts() -> None:
         raise _keeper.raised
 
 
-def hold_interrupts(code: CodeType, *, first_only: bool = False) -> None:
+def hold_interrupts(code: CodeType, where: Holding | None = None) -> None:
     """Let no handler raise while a function runs, nor in what it calls.
 
     Such an interrupt waits for the next `check_interrupts`.
 
     Args:
         code: of the function.
-        first_only: whether an interrupt that comes while one waits is raised at once.
+        where: tells of the frame in which an interrupt came whether it waits; one that
+            comes while another waits is then raised at once. None: all wait.
     """
-    _HELD[code] = first_only
+    _HELD[code] = where
 
 
 def _is_held(frame: FrameType | None, again: bool) -> bool:
+    here = frame
     while frame is not None:
-        first_only = _HELD.get(frame.f_code)
-        if first_only is False or (first_only and not again):
-            return True
+        if frame.f_code in _HELD:
+            where = _HELD[frame.f_code]
+            if where is None or (here and not again and where(here)):
+                return True
         frame = frame.f_back
     return False
 

@@ -27,7 +27,7 @@ from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
 from kvc.compiler.capture.guard import unseen
 from kvc.compiler.capture.handed_back import refuse_handed_back
 from kvc.compiler.capture.idle_dropouts import hand_on
-from kvc.compiler.capture.interruptible import interruptible
+from kvc.compiler.capture.interruptible import below_torch, interruptible
 from kvc.compiler.capture.kept_layouts import keep_layouts
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
@@ -268,7 +268,7 @@ def _trace(
         return functional, bounds
 
 
-hold_interrupts(_trace.__code__, first_only=True)
+hold_interrupts(_trace.__code__, below_torch)
 
 
 def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:

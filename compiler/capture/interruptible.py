@@ -2,19 +2,28 @@
 
 While torch traces, native code calls back into Python. An exception that a signal's
 handler raises there may end the process, where native code cannot pass it on (once in
-400 interrupts of a tiny decoder, measured 2026-11). So an interrupt waits for the next
-operator, where torch expects exceptions; a second one does not wait, for models whose
-Python code never comes to one.
+400 interrupts of a tiny decoder, measured 2026-11). So an interrupt that comes in
+torch's code waits for the next operator, where torch expects exceptions. One that comes
+in the model's own code does not wait, nor does a second one.
 """
 
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
+from types import FrameType
+from typing import Final
 from unittest.mock import patch
 
+import torch
 import torch.fx.experimental.proxy_tensor as proxies
 
 from kvc.schema.interrupts import check_interrupts
+
+_TRACERS: Final = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_PYTHON: Final = sysconfig.get_path("stdlib")
+_PACKAGES: Final = "site-packages"
 
 
 @contextmanager
@@ -22,6 +31,18 @@ def interruptible() -> Iterator[None]:
     """Raise interrupts where an operator is traced, the first time or again."""
     with patch.object(proxies, "proxy_call", _checked(proxies.proxy_call)):
         yield
+
+
+def below_torch(frame: FrameType | None) -> bool:
+    """Tell whether what runs is torch's code or kvc's, or Python's that they call."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_TRACERS):
+            return True
+        if not file.startswith((_PYTHON, "<")) or _PACKAGES in file:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def _checked(call: Callable[..., object]) -> Callable[..., object]:

@@ -219,6 +219,6 @@ def test_an_emulator_is_told_of_once(
     use_numpy_device(monkeypatch)
     monkeypatch.setattr(backend, "_told", [])
     with load(paths[0]) as program:
-        with pytest.warns(SoftwareDevice, match="or --device qnn:v75 asks"):
+        with pytest.warns(SoftwareDevice, match="or --device qnn:v75, and this"):
             session = program.session()
         session.close()

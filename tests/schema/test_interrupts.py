@@ -114,6 +114,20 @@ def test_no_interrupt_comes_within_a_function_that_holds_them():
     assert steps == ["held"]
 
 
+def test_whether_an_interrupt_is_held_may_depend_on_where_it_comes():
+    steps = []
+
+    def held():
+        steps.append("begun")
+        interrupt()
+        steps.append("ended")
+
+    hold_interrupts(held.__code__, lambda frame: frame.f_code is held.__code__)
+    with pytest.raises(KeyboardInterrupt), KeptInterrupts():
+        held()
+    assert steps == ["begun"]
+
+
 def test_a_second_interrupt_need_not_be_held():
     steps = []
 
@@ -123,7 +137,7 @@ def test_a_second_interrupt_need_not_be_held():
         interrupt()
         steps.append("second")
 
-    hold_interrupts(held.__code__, first_only=True)
+    hold_interrupts(held.__code__, lambda _: True)
     with pytest.raises(KeyboardInterrupt), KeptInterrupts():
         held()
     assert steps == ["first"]

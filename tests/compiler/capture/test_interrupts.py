@@ -1,4 +1,5 @@
 import signal
+import types
 from contextlib import suppress
 
 import pytest
@@ -37,10 +38,14 @@ class Swallowing(nn.Module):
 class Endless(nn.Module):
     """Never comes to another operator."""
 
+    def __init__(self, hook):
+        super().__init__()
+        self.hook = hook
+
     def forward(self, x):
         x = x + 1
         while True:
-            signal.raise_signal(signal.SIGINT)
+            self.hook()
 
 
 METHOD = Method("forward", (torch.ones(3),))
@@ -60,9 +65,24 @@ def test_an_interrupt_that_a_model_swallows_ends_at_its_next_operator():
     assert not went_on
 
 
-def test_a_second_interrupt_ends_a_model_that_comes_to_no_operator():
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_ends_a_model_that_comes_to_no_operator():
     with pytest.raises(KeyboardInterrupt):
-        compile_program(Endless(), [METHOD])
+        compile_program(Endless(interrupt), [METHOD])
+
+
+def test_a_second_interrupt_ends_torch_that_comes_to_no_operator():
+    within = types.FunctionType(_code_of_torch(), globals())
+    with pytest.raises(KeyboardInterrupt):
+        compile_program(Endless(within), [METHOD])
+
+
+def _code_of_torch():
+    """Return the code of `interrupt` as if it was torch's."""
+    return interrupt.__code__.replace(co_filename=torch.__file__)
 
 
 def test_an_interrupt_that_progress_swallows_ends_the_compilation():
