@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from kvc.runtime.generation.prompts import histories_of
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import ChatTemplate, Message
+from kvc.runtime.tokenizers.chat_template import told_of
 from kvc.schema.errors import BadSetting, NoPosition
 
 
@@ -50,7 +51,7 @@ def system_of(
     """Return what a conversation begins with, after a reset too.
 
     Raises:
-        BadSetting: it is said twice, or messages mean nothing.
+        BadSetting: it is said twice, or messages mean nothing or are no mappings.
     """
     if not messages:
         return system
@@ -62,4 +63,5 @@ def system_of(
             else "nothing beside messages=, which begin with it"
         )
         raise BadSetting(name=name, expected=expected, found=f"{len(messages)} of them")
-    return messages[0] if messages[0].get("role") == "system" else None
+    first = told_of(messages)[0]
+    return first if first.get("role") == "system" else None

@@ -10,7 +10,7 @@ is kept, and raised again at the next `check_interrupts`, at the latest at the e
 import signal
 import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from types import CodeType, FrameType, TracebackType
 from typing import Final, ParamSpec, TypeVar
 
@@ -34,32 +34,35 @@ class _Keeper:
     def __init__(self) -> None:
         self.depth = 0
         self.raised: BaseException | None = None
-        self._before: dict[int, Handler] = {}
+        # A handler for each signal, of its own for each that it stands before: one
+        # that came later may call it, and may be what the next stands before.
+        self._own: dict[int, partial[None]] = {}
 
     def install(self) -> None:
         """Stand before the handlers that there are."""
         for number in _SIGNALS:
             handler = signal.getsignal(number)
-            if callable(handler) and handler != self._handle:
-                self._before[number] = handler
-                signal.signal(number, self._handle)
+            if callable(handler) and handler is not self._own.get(number):
+                self._own[number] = partial(self._handle, handler)
+                signal.signal(number, self._own[number])
 
     def remove(self) -> None:
         """Put back the handlers that were there, unless others came meanwhile."""
-        for number, handler in self._before.items():
-            if signal.getsignal(number) == self._handle:
-                signal.signal(number, handler)
+        for number, own in self._own.items():
+            (before,) = own.args
+            if signal.getsignal(number) is own:
+                signal.signal(number, before)
 
     def take(self) -> BaseException | None:
         """Return what a handler raised, and forget it."""
         raised, self.raised = self.raised, None
         return raised
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, before: Handler, number: int, frame: FrameType | None) -> None:
         """Do what the handler that was there does, and keep what it raises."""
         again = self.raised is not None
         try:
-            self._before[number](number, frame)
+            before(number, frame)
         except BaseException as error:
             self.raised = error
             if not _is_held(frame, again):
@@ -82,11 +85,11 @@ class KeptInterrupts:
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._entered = True
             if not _keeper.depth:
                 _keeper.raised = None
+            _keeper.install()  # first: until then a handler may raise here
+            self._entered = True
             _keeper.depth += 1
-            _keeper.install()
 
     def __exit__(
         self,

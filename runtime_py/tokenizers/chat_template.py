@@ -92,13 +92,7 @@ class ChatTemplate:
             BadChatTemplate: the template refuses the conversation, or fails.
             TemplateLimit: it takes more than a limit.
         """
-        try:
-            told = [dict(message) for message in messages]
-        except (TypeError, ValueError) as error:
-            expected = 'mappings with the texts "role" and "content"'
-            raise BadSetting(
-                name="messages", expected=expected, found=repr(messages)[:80]
-            ) from error
+        told = told_of(messages)
         variables: dict[str, object] = {
             **self.special_tokens,
             "messages": told,
@@ -113,6 +107,20 @@ class ChatTemplate:
         text = self.special_tokens.get("eos_token", "")
         tokens = tokenizer.encode(text, special=False)
         return tuple(tokens) if len(tokens) == 1 else ()
+
+
+def told_of(messages: Sequence[Message]) -> list[dict[str, object]]:
+    """Return copies of messages.
+
+    Raises:
+        BadSetting: they are no mappings.
+    """
+    try:
+        return [dict(message) for message in messages]
+    except (TypeError, ValueError) as error:
+        expected = 'mappings with the texts "role" and "content"'
+        found = repr(messages)[:80]
+        raise BadSetting(name="messages", expected=expected, found=found) from error
 
 
 def _read_json(source: TextSource, name: str) -> Mapping[str, object]:

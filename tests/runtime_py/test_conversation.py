@@ -391,3 +391,9 @@ def test_what_a_session_does_not_hold_is_no_history(talk, programs):
         with pytest.raises(BadSetting, match="messages: expected none, as there"):
             Conversation(session, tokenizer, None, None, said, [3])
         assert session.position == 1
+
+
+@pytest.mark.parametrize("messages", ["hi", ["a"], [None], 7])
+def test_what_was_said_is_made_of_mappings(talk, messages):
+    with pytest.raises(BadSetting, match="messages: expected mappings"):
+        talk("adding", messages=messages)

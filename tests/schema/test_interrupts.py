@@ -2,11 +2,13 @@ import os
 import signal
 import threading
 from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
 
 from kvc.schema.interrupts import (
     KeptInterrupts,
+    _keeper,
     check_interrupts,
     hold_interrupts,
     keeping_interrupts,
@@ -182,6 +184,35 @@ def test_a_handler_that_was_installed_meanwhile_stays():
         before = signal.signal(signal.SIGINT, other)
     assert signal.signal(signal.SIGINT, signal.default_int_handler) is other
     assert before is not other
+
+
+def test_a_handler_that_calls_the_one_before_it_may_outlive_a_context():
+    first = signal.getsignal(signal.SIGINT)
+    with KeptInterrupts():
+        before = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, lambda *args: before(*args))
+    try:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            KeptInterrupts(),
+            suppress(KeyboardInterrupt),
+        ):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, first)
+
+
+def test_an_interrupt_before_its_handler_is_there_leaves_no_context_entered():
+    with (
+        patch.object(_keeper, "install", side_effect=KeyboardInterrupt),
+        suppress(KeyboardInterrupt),
+        KeptInterrupts(),
+    ):
+        pytest.fail("was entered")
+    with pytest.raises(KeyboardInterrupt), KeptInterrupts():
+        swallow()
+    with KeptInterrupts():
+        check_interrupts()
 
 
 def test_another_thread_is_left_alone():
