@@ -28,7 +28,10 @@ from hand_built import affine_program, write_bundle
 from killed_runs import apart
 
 KVC = (sys.executable, "-m", "kvc.tools")
-INTERRUPTED = 130
+# What a shell calls 130 may be the signal: so Python ends where an interrupt has come
+# through code that was made of text, whoever caught it later.
+INTERRUPTED = (130, -signal.SIGINT)
+BEFORE = "Fatal Python error: init_import_site"  # Python itself was not ready
 SAY = 50
 LATE_SHARE, LATE_SECONDS = 0.2, 0.5  # what may be left to do when nobody hears it
 IGNORED = "Exception ignored in"  # how Python tells of a finalizer's exception
@@ -82,12 +85,15 @@ class Interrupter:
 
     def _found(self, code: int | None, seconds: float, said: str) -> list[str]:
         """Return what is wrong with how a run ended after its interrupt."""
-        self.counts["interrupted" if code == INTERRUPTED else "ended"] += 1
+        if said.startswith(BEFORE):
+            self.counts["before Python had begun"] += 1
+            return []
+        self.counts["interrupted" if code in INTERRUPTED else "ended"] += 1
         self.counts["with an exception that was ignored"] += IGNORED in said
         found = []
         if code is None:
             return ["it did not end"]
-        if code not in (0, INTERRUPTED):
+        if code not in (0, *INTERRUPTED):
             found.append(f"it ended with {code}: {said[-2000:]}")
         elif "Traceback" in said and IGNORED not in said:
             found.append(f"it says {said[-2000:]}")
