@@ -1,13 +1,14 @@
 """`Sight`: what stands in the place of a mask, which keys a query sees.
 
 In: what `windows.py` finds of a mask function. Out: a value that a model hands on to
-attention as it would a mask: it may be cut to the last queries, or to the keys that
-there are, expanded over rows and heads, and converted. A model that computes with its
-numbers is refused, with the line that does: kvc makes none.
+attention as it would a mask: it may be cut to the keys that there are, expanded over
+rows and heads, and made another kind of float. A model that computes with its numbers,
+or takes some queries of it, is refused, with the line that does: kvc makes none.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NoReturn
 
 import torch
@@ -18,12 +19,12 @@ from kvc.schema.errors import UnsupportedModel
 # What makes the same mask of a mask, as to which keys a query sees.
 _KEEPING: Final = frozenset(
     {
-        "to", "type", "type_as", "float", "half", "bfloat16", "bool", "contiguous",
-        "clone", "detach", "expand", "expand_as", "cpu",
+        "to", "type", "type_as", "float", "half", "bfloat16", "contiguous", "clone",
+        "detach", "expand", "expand_as", "cpu",
     }
 )  # fmt: skip
 _DIMS: Final = 4  # [batch, heads, queries, keys]
-_QUERIES: Final = 2
+_KEYS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,10 +83,7 @@ class Sight:
         return hash(self._seen())
 
     def __getitem__(self, index: object) -> "Sight":
-        """Return the mask of the last queries, of all rows, heads and keys.
-
-        Attention takes the queries that it is given for the last ones.
-        """
+        """Return the mask of all rows, heads and queries, and of the keys there are."""
         asked = list(index) if isinstance(index, tuple) else [index]
         if any(part is Ellipsis for part in asked):
             place = next(i for i, part in enumerate(asked) if part is Ellipsis)
@@ -98,7 +96,7 @@ class Sight:
     def __getattr__(self, name: str) -> Callable[..., "Sight"]:
         """Return a method of tensors that keeps what is seen; refuse any other name."""
         if name in _KEEPING:
-            return self._itself
+            return partial(self._itself, name)
         if name.startswith("__"):
             raise AttributeError(name)
         raise _refused(f".{name}")
@@ -121,20 +119,26 @@ class Sight:
     def _seen(self) -> tuple[object, ...]:
         return self.window, self.chunk, self.whole, self.joined
 
-    def _itself(self, *_: object, **__: object) -> "Sight":
+    def _itself(self, name: str, *given: object, **named: object) -> "Sight":
+        """Refuse true and false, and whole numbers: in a mask of floats 0 is seen."""
+        for one in (*given, *named.values()):
+            kind = one if isinstance(one, torch.dtype) else getattr(one, "dtype", None)
+            if isinstance(kind, torch.dtype) and not kind.is_floating_point:
+                raise _refused(f".{name}({kind})")
         return self
 
 
 def _keeps(part: object, dim: int) -> bool:
-    """Tell whether an index leaves all of a dimension, or of queries the last ones."""
+    """Tell whether an index leaves all of a dimension, or of keys those that there are.
+
+    One key alone would stand for all of them.
+    """
     if not isinstance(part, slice) or part.step not in (None, 1):
         return False
-    if part == slice(None):
-        return True
-    if dim == _QUERIES:
-        start = part.start
-        return part.stop is None and isinstance(start, int) and start <= 0
-    return dim > _QUERIES and part.start in (None, 0)  # up to the keys that there are
+    if part.start not in (None, 0):
+        return False
+    stop: object = part.stop
+    return stop is None or (dim == _KEYS and not (isinstance(stop, int) and stop <= 1))
 
 
 def _refused(what: str) -> UnsupportedModel:
