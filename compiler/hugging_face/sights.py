@@ -161,6 +161,7 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
 for _name in (
     "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "and", "rand",
     "or", "ror", "xor", "rxor", "invert", "neg", "lt", "le", "gt", "ge", "len", "iter",
-    "setitem", "matmul", "rmatmul", "float", "int",
+    "setitem", "matmul", "rmatmul", "float", "int", "abs", "pow", "rpow", "floordiv",
+    "rfloordiv", "mod", "rmod", "array",
 ):  # fmt: skip
     setattr(Sight, f"__{_name}__", _refusing(_name))

@@ -99,7 +99,8 @@ def build(name: str, task: Task) -> PreTrainedModel:
     if type(config) in wide:  # the whole, where there is a model of its text, too
         config.architectures = [str(getattr(wide[type(config)], "__name__", ""))]
     maker = maker_of(task, config)
-    assert maker is not None, "it was found by its defaults"
+    if maker is None:  # a type that was asked for by name
+        raise ValueError(f"transformers has no model of it for the task {task}")
     kind = class_of(maker, config)
     model: PreTrainedModel = kind._from_config(  # type: ignore[no-untyped-call]
         config_of(kind, config), dtype=torch.float32, attn_implementation="eager"

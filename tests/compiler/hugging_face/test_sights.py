@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -44,6 +45,9 @@ def test_masks_are_equal_where_they_show_the_same():
         (lambda mask: mask == 0, "=="),
         (lambda mask: mask & mask, "and"),
         (lambda mask: ~mask, "invert"),
+        (abs, "abs"),
+        (lambda mask: 2**mask, "rpow"),
+        (np.asarray, "array"),
         (lambda mask: torch.where(mask, 1.0, 0.0), "where()"),
         (lambda mask: torch.nn.functional.pad(mask, (0, 1)), "pad()"),
         (lambda mask: mask.shape[-1], ".shape"),
