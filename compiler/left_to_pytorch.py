@@ -49,7 +49,7 @@ def warn_of_left(program: Program, recipe: Recipe) -> None:
         recipe: the recipe.
     """
     if recipe.backend and left_in(program):
-        so = "which their methods then need to run"
+        so = "without which these do not run"
         why = "; `kvc dump BUNDLE --delegates` says why"
         _warn(program, recipe, so, why)
 
@@ -79,14 +79,27 @@ def without_pytorch(
     """
     try:
         made = make(recipe.first)
-    except CopyBudgetExceeded:  # kernels of PyTorch may copy less
-        return make(recipe.otherwise)
+    except CopyBudgetExceeded as error:  # kernels of PyTorch may copy less
+        made = make(recipe.otherwise)
+        _warn_of_copies(recipe, error)
+        return made
     if not left_in(made.program):
         return made
     name = recipe.otherwise.name
     so = f"so the bundle, for which no recipe was named, is compiled by {name}"
     _warn(made.program, recipe.first, so, "")
     return make(recipe.otherwise)
+
+
+def _warn_of_copies(recipe: DefaultRecipe, error: CopyBudgetExceeded) -> None:
+    first, other = recipe.first.name, recipe.otherwise.name
+    text = (
+        f"the recipe {first} copies {error.nbytes:,} bytes in a call of "
+        f"{error.method}, of which {error.allowed:,} are allowed, so the bundle, for "
+        f"which no recipe was named, is compiled by {other}. Install PyTorch where the "
+        f"bundle is to run (`{INSTALL}`)"
+    )
+    warn_caller(LeftToPyTorch(first, {}, text))
 
 
 def left_text(left: Left) -> str:
@@ -108,7 +121,14 @@ def _advice(program: Program, recipe: Recipe) -> str:
     left = {op for method in program.methods for op in left_of(method)}
     others = others_taking(program.methods, (recipe.backend, recipe.rest))
     return "".join(
-        f", or compile by a recipe of the backend {backend}, which runs "
+        f", or {_how(recipe, backend)}, which runs "
         + ("all of it" if ops == left else ", ".join(sorted(ops)))
         for backend, ops in others
     )
+
+
+def _how(recipe: Recipe, backend: str) -> str:
+    """Say how a backend gets what those of a recipe leave."""
+    if backend == "cpu" and not recipe.rest:  # recipes that come with kvc have one
+        return 'write `rest = "cpu"` below `[backend]` in the recipe'
+    return f"compile by a recipe of the backend {backend}"

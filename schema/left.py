@@ -53,7 +53,8 @@ def why_torch(graph: Graph, blocks: Sequence[Graph], *, reference: bool = False)
     """
     steps = [step for _, step in left_within(graph, blocks)]
     place = f" at {steps[0].source}" if steps[0].source else ""
-    more = f" nor {len(steps) - 1:,} more instructions" * (len(steps) > 1)
+    count = len(steps) - 1
+    more = f" nor {count:,} more instruction{'s' * (count > 1)}" * (count > 0)
     if reference:
         return f"the reference of a backend computes {steps[0].op}{place} with it"
     return f"no backend runs {steps[0].op}{place}{more}"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from kvc.compiler import Bundle, LeftToPyTorch, Method, compile_program
-from kvc.compiler.left_to_pytorch import left_text
+from kvc.compiler.left_to_pytorch import left_text, without_pytorch
 from kvc.recipes import default_recipe, load_recipe
 from kvc.schema.errors import CopyBudgetExceeded
 
@@ -102,7 +102,10 @@ def test_a_backend_that_runs_what_is_left_is_named():
             return (x @ x.T) > 0
 
     _, (told,) = compiled(alone, [Method("forward", (X,))], Marking())
-    assert "a recipe of the backend cpu, which runs all of it" in str(told)
+    remedy = 'or write `rest = "cpu"` below `[backend]` in the recipe, which runs all'
+    assert remedy in str(told)
+    mended = replace(alone, rest="cpu")
+    assert compiled(mended, [Method("forward", (X,))], Marking())[1] == []
 
 
 def test_no_backend_is_named_where_none_runs_it():
@@ -162,6 +165,20 @@ class Keeping(nn.Module):
     def forward(self, x):
         self.kept.copy_(torch.cat([self.kept[1:], x[:1]]))
         return self.kept * 2
+
+
+def test_a_recipe_that_is_taken_since_it_copies_less_is_told():
+    recipe = default_recipe()
+    other = compile_program(Sorting(), BOTH, "fp32")
+
+    def make(one):
+        if one is recipe.first:
+            raise CopyBudgetExceeded(method="plain", nbytes=8, allowed=4, listing="")
+        return other
+
+    with pytest.warns(LeftToPyTorch, match="named, is compiled by fp32") as caught:
+        assert without_pytorch(recipe, make) is other
+    assert "cpu_fp32 copies 8 bytes in a call of plain, of" in str(caught[0].message)
 
 
 def test_a_budget_that_both_recipes_exceed_is_still_refused():

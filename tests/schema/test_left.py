@@ -22,6 +22,12 @@ def test_the_first_is_named_with_its_line_and_the_others_are_counted():
     assert said == "no backend runs aten::mul.Tensor at model:1 nor 2 more instructions"
 
 
+def test_one_other_is_told_as_one():
+    (method,) = affine_program()[0].methods
+    graph = replace(method.graph, instructions=method.graph.instructions[:2])
+    assert why_torch(graph, ()).endswith(" nor 1 more instruction")
+
+
 def test_one_alone_without_a_line_is_named_alone():
     (method,) = affine_program()[0].methods
     step = replace(method.graph.instructions[0], source="")

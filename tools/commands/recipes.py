@@ -5,6 +5,7 @@ from dataclasses import asdict
 import click
 
 from kvc.tools.json_text import report_text
+from kvc.tools.terminal import show
 
 
 @click.command()
@@ -30,4 +31,4 @@ def recipes(as_json: bool) -> None:
         devices = [asdict(group) for group in groups]
         click.echo(report_text("recipes", {"recipes": known, "devices": devices}))
     else:
-        click.echo("\n".join(recipe_lines(groups)))
+        show(recipe_lines(groups))
