@@ -5,7 +5,7 @@ operators and their methods, and what to do about it. A recipe without a backend
 meant to run on PyTorch, and says nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from kvc.compiler.variants import Emitted
@@ -41,27 +41,28 @@ def left_in(program: Program) -> dict[str, dict[str, int]]:
     return {name: left for name, left in found.items() if left}
 
 
-def warn_of_left(program: Program, recipe: Recipe) -> None:
+def warn_of_left(program: Program, recipe: Recipe, offered: Collection[str]) -> None:
     """Warn of what a recipe with a backend leaves to PyTorch (`LeftToPyTorch`).
 
     Args:
         program: compiled by this recipe.
         recipe: the recipe.
+        offered: backends of all recipes of the bundle.
     """
     if recipe.backend and left_in(program):
         so = "without which these do not run"
         why = "; `kvc dump BUNDLE --delegates` says why"
-        _warn(program, recipe, so, why)
+        _warn(program, recipe, so, _advice(program, recipe, offered) + why)
 
 
-def _warn(program: Program, recipe: Recipe, so: str, why: str) -> None:
+def _warn(program: Program, recipe: Recipe, so: str, advice: str) -> None:
     left = left_in(program)
     count = sum(sum(ops.values()) for ops in left.values())
     noun = "instruction" if count == 1 else "instructions"
     text = (
         f"the recipe {recipe.name} leaves {count:,} {noun} to PyTorch, {so}: "
         f"{left_text(left)}. Install PyTorch where the bundle is to run (`{INSTALL}`)"
-        f"{_advice(program, recipe)}{why}"
+        f"{advice}"
     )
     warn_caller(LeftToPyTorch(recipe.name, left, text))
 
@@ -87,7 +88,8 @@ def without_pytorch(
         return made
     name = recipe.otherwise.name
     so = f"so the bundle, for which no recipe was named, is compiled by {name}"
-    _warn(made.program, recipe.first, so, "")
+    offered = backends_of(recipe.first)
+    _warn(made.program, recipe.first, so, _advice(made.program, recipe.first, offered))
     return make(recipe.otherwise)
 
 
@@ -116,10 +118,15 @@ def _counted(ops: Mapping[str, int]) -> str:
     return ", ".join([*counts[:_NAMED], *more])
 
 
-def _advice(program: Program, recipe: Recipe) -> str:
+def backends_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the names of a recipe's backends, that of the rest too."""
+    return tuple(filter(None, (recipe.backend, recipe.rest)))
+
+
+def _advice(program: Program, recipe: Recipe, offered: Collection[str]) -> str:
     """Name the backends for processors that run some of what is left."""
     left = {op for method in program.methods for op in left_of(method)}
-    others = others_taking(program.methods, (recipe.backend, recipe.rest))
+    others = others_taking(program.methods, offered)
     return "".join(
         f", or {_how(recipe, backend)}, which runs "
         + ("all of it" if ops == left else ", ".join(sorted(ops)))

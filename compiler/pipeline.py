@@ -47,7 +47,7 @@ from kvc.compiler.ir import Method as IrMethod
 from kvc.compiler.ir import Node, Program
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, control_of, entries
 from kvc.compiler.ir.text import program_text
-from kvc.compiler.left_to_pytorch import warn_of_left, without_pytorch
+from kvc.compiler.left_to_pytorch import backends_of, warn_of_left, without_pytorch
 from kvc.compiler.passes import run_passes
 from kvc.compiler.passes.base import check
 from kvc.compiler.passes.choosing import passes_for
@@ -178,8 +178,9 @@ def _made_by_all(
     if isinstance(recipes, DefaultRecipe):
         return [without_pytorch(recipes, make)]
     made = [make(one) for one in recipes]
+    offered = {name for one in recipes for name in backends_of(one)}
     for one, each in zip(recipes, made, strict=True):
-        warn_of_left(each.program, one)
+        warn_of_left(each.program, one, offered)
     return made
 
 

@@ -6,9 +6,11 @@ the path; or the path of a Hugging Face folder. Out: its bundle.
 
 import importlib
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from kvc.compiler import Bundle, Calibrator, ModelSpec, compile_program
 from kvc.compiler.hub_names import why_not_fetched
@@ -17,6 +19,9 @@ from kvc.recipes import DefaultRecipe, Wanted
 from kvc.schema.container import Progress
 from kvc.schema.errors import FactoryFailed, KvcError, ModelNotFound, listing, meant
 from kvc.tools.folder_options import FolderOptions
+
+_PYTHON: Final = sysconfig.get_path("stdlib")
+_PACKAGES: Final = "site-packages"  # where others' code is installed
 
 
 def is_folder(name: str) -> bool:
@@ -101,9 +106,11 @@ def load_model(name: str) -> ModelSpec:
         spec = factory()
     except KvcError:
         raise
+    except KeyboardInterrupt:
+        raise
     except SystemExit as error:
         raise _failed(name, f"its factory ended with {_told(error)}") from error
-    except Exception as error:
+    except BaseException as error:
         raise _failed(name, f"its factory failed with {_told(error)}") from error
     if not isinstance(spec, ModelSpec):
         kind = type(spec).__name__
@@ -117,9 +124,9 @@ def _imported(name: str) -> Callable[[], object]:
         raise _not_found(name, _why_no_folder(name))
     if module_name.endswith(".py") or "/" in module_name:
         dotted = ".".join(Path(module_name).with_suffix("").parts)
-        raise _not_found(name, f"a module is named as imports do: {dotted}:{attribute}")
+        raise _failed(name, f"a module is named as imports do: {dotted}:{attribute}")
     if not module_name or not attribute:
-        raise _not_found(name, "a name is needed before and after the colon")
+        raise _failed(name, "a name is needed before and after the colon")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -134,7 +141,7 @@ def _imported(name: str) -> Callable[[], object]:
     for part in attribute.split("."):
         factory = getattr(factory, part, None)
     if not callable(factory):
-        raise _not_found(name, f"module {module_name} has no function {attribute!r}")
+        raise _failed(name, f"module {module_name} has no function {attribute!r}")
     return factory
 
 
@@ -156,13 +163,17 @@ def _told(error: BaseException) -> str:
     place = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     if isinstance(error, SystemExit):
         return f"exit({'' if error.code is None else repr(error.code)}){place}"
-    return f"{type(error).__name__}: {error}{place}"
+    try:
+        text = str(error)
+    except Exception:  # the user's code, too
+        text = ""
+    return f"{type(error).__name__}{': ' * bool(text)}{text}{place}"
 
 
 def _is_users(filename: str) -> bool:
-    """Tell whether a frame is of the user's code; `exit` has one of its own."""
-    machinery = ("importlib", "_sitebuiltins")
-    return filename != __file__ and not any(name in filename for name in machinery)
+    """Tell whether a frame is of the user's code, not of a library that it calls."""
+    library = filename.startswith((_PYTHON, "<frozen")) or _PACKAGES in filename
+    return filename != __file__ and not library
 
 
 def _failed(name: str, reason: str) -> FactoryFailed:

@@ -18,7 +18,7 @@ from kvc.compiler.ir import Method, Node, Program, State, Value
 from kvc.compiler.passes.axis_writes import axis_write
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.rewrite import NodeList, rename_node, rename_results
-from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
+from kvc.schema.ops import CACHE_UPDATE, RESHAPING_VIEWS
 from kvc.schema.stacks import part_name
 from kvc.schema.types import TensorType
 
@@ -277,9 +277,9 @@ class _Splitter:
     def _part_of(self, source: Value, node: Node) -> Value:
         """Return what is written without the axis, which may just have been added."""
         maker = self._rebuilt.makers.get(source.id)
-        if maker is not None and OPS[maker.op].aliasing is Aliasing.VIEW:
+        if maker is not None and maker.op in RESHAPING_VIEWS:
             without = maker.inputs[0]
-            if without.type == self._stack.part and maker.op != "aten::permute":
+            if without.type == self._stack.part:
                 return without
         return self._view(source, self._stack.part, node.source)
 

@@ -139,7 +139,8 @@ class _Code:
         types = [graph.values[value].type for value in step.results]
         reason = why_not(step.op, arguments_of(graph, step), types)
         if reason:
-            raise NotTaken(f"others run {step.op}: {reason}")
+            of = "" if step.op in reason else f"{step.op}: "
+            raise NotTaken(f"others run what Core ML does not: {of}{reason}")
         own = Step(
             self._emitter,
             partial(self._read, graph, values),

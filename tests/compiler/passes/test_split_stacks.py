@@ -10,6 +10,7 @@ from kvc.compiler.ir.text import program_text
 from kvc.compiler.ir.verify import verify
 from kvc.compiler.passes.split_stacks import SplitStacks
 
+AT6 = value(7, 1, dtype=I64)
 LAYERS, PART = 3, (1, 2, 8, 4)
 SHAPE = (LAYERS, *PART)
 STACK, NEW, AT = value(0, *SHAPE), value(1, 1, 2, 1, 4), value(2, 1, dtype=I64)
@@ -78,6 +79,34 @@ def test_parts_hold_what_the_stack_did():
     _, found, _ = interpret(after.methods[0], given, parts)
     for i in range(LAYERS):
         assert torch.equal(found[f"k[{i}]"], expected["k"][i])
+
+
+def test_a_part_whose_elements_were_moved_is_what_was_written():
+    square = (1, 4, 4)
+    stack, whole = value(0, 2, *square), value(5, 2, *square)
+    old, place = value(2, *square), value(3, 1, dtype=I64)
+    changed, row = value(4, *square), value(6, 1, *square)
+    before = program(
+        method(
+            node("aten::select.int", stack, 0, 0, to=old),
+            node("aten::index_copy", old, 1, AT6, value(1, 1, 1, 4), to=changed),
+            node("aten::unfold", changed, 1, 4, 1, to=row),
+            node("aten::arange.start_step", 0, 1, 1, I64, to=place),
+            node("aten::index_copy", stack, 0, place, row, to=whole),
+            inputs=(value(1, 1, 1, 4), AT6),
+            state_in=((stack, "k"),),
+            state_out=((whole, "k"),),
+        ),
+        states=("k",),
+        shape=(2, *square),
+    )
+    verify(before)
+    after = SplitStacks().run(before)
+    given, filled = [torch.rand(1, 1, 4), torch.tensor([2])], torch.rand(2, *square)
+    _, expected, _ = interpret(before.methods[0], given, {"k": filled})
+    parts = {f"k[{i}]": filled[i] for i in range(2)}
+    _, found, _ = interpret(after.methods[0], given, parts)
+    assert torch.equal(found["k[0]"], expected["k"][0])
 
 
 def test_a_method_that_sets_all_of_a_stack_sets_its_parts():
