@@ -6,26 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from left_models import Sorting
 from torch import nn
 
 from kvc.compiler import Bundle, LeftToPyTorch, Method, compile_program
 from kvc.compiler.left_to_pytorch import left_text, without_pytorch
 from kvc.recipes import default_recipe, load_recipe
 from kvc.schema.errors import CopyBudgetExceeded
-
-
-class Sorting(nn.Module):
-    """Has an operator that no backend runs, in one of two methods."""
-
-    def __init__(self):
-        super().__init__()
-        self.project = nn.Linear(4, 4)
-
-    def ordered(self, x):
-        return torch.sort(self.project(x))[0]
-
-    def plain(self, x):
-        return self.project(x)
 
 
 class Branch(nn.Module):

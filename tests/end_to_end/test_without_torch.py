@@ -16,7 +16,7 @@ import tiny_decoder
 import torch
 from hand_built import affine_program, write_bundle
 from hf_folders import word_tokenizer
-from torch import nn
+from left_models import Sorting
 from xnnpack_graphs import library_or_skip
 
 from kvc.compiler import Method, compile_program
@@ -167,18 +167,6 @@ def test_what_needs_torch_says_so_and_how_to_get_it(path: Path, tmp_path: Path):
     assert "the reference of a backend computes " in told[2]
 
 
-class Sorting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.project = nn.Linear(4, 4)
-
-    def ordered(self, x):
-        return torch.sort(self.project(x))[0]
-
-    def plain(self, x):
-        return self.project(x)
-
-
 def test_a_method_with_an_operator_that_no_backend_runs_names_it_and_its_line(
     tmp_path: Path,
 ):
@@ -203,7 +191,7 @@ def test_a_method_with_an_operator_that_no_backend_runs_names_it_and_its_line(
     for line in told[1:]:
         assert line.startswith("method ordered needs the package torch")
         assert "and no backend runs aten::sort at " in line
-        assert "test_without_torch:" in line
+        assert "left_models:" in line
 
 
 def test_compiling_does_too(tmp_path: Path):

@@ -1,5 +1,6 @@
 """MODEL factories for tests of the command line: a tiny decoder, and broken ones."""
 
+import json
 import sys
 
 import torch
@@ -29,6 +30,24 @@ def untold() -> ModelSpec:
 def failing() -> ModelSpec:
     """Fails as a user's code does."""
     raise RuntimeError("no such checkpoint")
+
+
+def failing_within() -> ModelSpec:
+    """Fails in a library that it calls."""
+    json.loads("no JSON")
+    raise AssertionError
+
+
+class Unsaid(BaseException):
+    """Cannot say what it is, and is no Exception."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def unsaid() -> ModelSpec:
+    """Fails with an error that has no words."""
+    raise Unsaid
 
 
 def leaving() -> ModelSpec:

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -160,6 +161,21 @@ def test_an_output_that_cannot_be_written_is_refused_at_once(kvc, tmp_path):
     assert result.exit_code == 1
     assert "give the name of a file" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        ("failing", r"failed with RuntimeError: no such checkpoint \(\S+"),
+        ("failing_within", r"failed with JSONDecodeError: Expecting value: .* \(\S+"),
+        ("unsaid", r"failed with Unsaid \(\S+"),
+    ],
+)
+def test_a_factory_that_fails_is_told_with_the_users_line(kvc, tmp_path, factory, says):
+    result = kvc("compile", f"tiny_decoder:{factory}", "-o", tmp_path / "a.kvc")
+    assert result.exit_code == 1
+    assert re.search(rf"its factory {says}tiny_decoder\.py:\d+\)", result.stderr)
+    assert "folder" not in result.stderr
 
 
 def test_a_factory_that_ends_the_process_says_so(kvc, tmp_path):
