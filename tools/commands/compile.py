@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import click
-from click.core import ParameterSource
 
 from kvc.schema.interrupts import keeping_interrupts
 from kvc.tools.amounts import nbytes_of, sizes_of, whole_number
 from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
+from kvc.tools.what_if_option import print_what_if
 
 if TYPE_CHECKING:
     from kvc.compiler.bundle import Bundle, Placement, SaveReport
@@ -158,7 +158,7 @@ def compile_command(
     if not model:
         raise click.UsageError("MODEL is empty; give a folder, a factory or a name")
     if what_if is not None:
-        _print_what_if(model, what_if, at)
+        print_what_if(model, what_if, at)
         return
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in copies)
@@ -242,51 +242,6 @@ def _samples(wanted: str) -> "Samples":
     from kvc.runtime.calibration import Samples
 
     return Samples.generated() if wanted == "generated" else Samples(wanted)
-
-
-def _print_what_if(bundle: str, settings: str, at: str | None) -> None:
-    """Say what a bundle would take with other settings.
-
-    Raises:
-        KvcError: there is no such recipe or size, or the bundle cannot be read.
-    """
-    from kvc.schema.container import BundleFile
-    from kvc.tools.reports.files import describe_file
-    from kvc.tools.reports.footprint import describe_footprint
-    from kvc.tools.reports.what_if import describe_what_if, what_if_lines
-    from kvc.tools.terminal import show
-
-    _refuse_others()
-    recipe, cache = _wish(settings)
-    with BundleFile.open(bundle) as file:
-        disk = describe_file(file, (), by_method=False).cost.disk
-        found = describe_footprint(file.program, sizes_of(at))
-        show(what_if_lines(describe_what_if(file.program, disk, found, recipe, cache)))
-
-
-def _refuse_others() -> None:
-    """Refuse options that nothing comes of beside --what-if."""
-    context = click.get_current_context()
-    for param in context.command.params:
-        name = param.name or ""
-        source = context.get_parameter_source(name)
-        given = source not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-        if given and name not in ("model", "what_if", "at"):
-            raise click.UsageError(
-                f"--what-if writes nothing: leave {param.opts[-1]} out"
-            )
-
-
-def _wish(text: str) -> tuple[str, str]:
-    """Return the recipe and the dtype of caches of `recipe=NAME,cache=DTYPE`."""
-    parts = [part.strip().partition("=") for part in text.split(",")]
-    found = {name: value for name, _, value in parts if value}
-    if len(found) < len(parts) or not found.keys() <= {"recipe", "cache"}:
-        raise click.BadParameter(
-            f"expected recipe=NAME, cache=DTYPE or both, found {text!r}",
-            param_hint="--what-if",
-        )
-    return found.get("recipe", ""), found.get("cache", "")
 
 
 def _with_results(bundle: "Bundle", stages: "Stages") -> "Bundle":
