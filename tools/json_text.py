@@ -18,7 +18,7 @@ VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
         "eval": 1,
         "bench": 1,
         "profile": 1,
-        "verify": 1,
+        "verify": 2,
         "check": 1,
         "gc": 1,
         "recipes": 1,

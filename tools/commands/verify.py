@@ -13,6 +13,7 @@ from kvc.tools.json_text import report_text
 
 if TYPE_CHECKING:
     from kvc.schema.container import Verified
+    from kvc.schema.errors import KvcError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,13 @@ class VerifiedFile:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found whole.
+    """What was found of a file. Of one that is not whole, only what is wrong.
 
     Attributes:
-        ok: true; what is not whole ends with an error.
+        ok: whether it and its data files are whole; null where there is no answer:
+            one cannot be read or is not there, or another version of kvc wrote it.
+        problem: what is wrong, as text; null where nothing is.
+        code: of the problem, for scripts.
         nbytes: of all files.
         digest: of the program, or of the data file's index.
         files: the one that was given first.
@@ -36,17 +40,19 @@ class VerifyReport:
     """
 
     path: str
-    ok: bool
-    nbytes: int
-    digest: str
+    ok: bool | None
+    problem: str | None
+    code: str | None
+    nbytes: int | None
+    digest: str | None
     files: tuple[VerifiedFile, ...]
-    seconds: float
+    seconds: float | None
 
 
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @data_folders_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for one FILE.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(
     files: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool
 ) -> None:
@@ -56,43 +62,52 @@ def verify(
     file (.kvd).
 
     Ends with exit code 0 if all are whole, 1 if one is not, with a message that says
-    what is wrong and where, 2 if none is wrong but one cannot be read.
+    what is wrong and where, 2 if none is wrong but there is no answer for one: it or a
+    data file of it is not there or cannot be read, or another version of kvc wrote it.
 
     Example: kvc verify model.kvc
     """
-    if as_json and len(files) > 1:
-        raise click.UsageError("--json describes one file; give each to a call")
-    ends = [_end(file, data_folders, as_json) for file in files]
-    if any(ends):
-        raise click.exceptions.Exit(min(filter(None, ends)))
+    reports = [_checked(file, data_folders, as_json) for file in files]
+    if as_json:
+        found = [asdict(report) for report in reports]
+        click.echo(report_text("verify", {"files": found}))
+    if any(report.ok is False for report in reports):
+        raise click.exceptions.Exit(BAD)
+    if any(report.ok is None for report in reports):
+        raise click.exceptions.Exit(TROUBLE)
 
 
-def _end(file: str, data_folders: tuple[str, ...], as_json: bool) -> int:
-    """Check a file, say what is found, and return the exit code for it."""
+def _checked(file: str, data_folders: tuple[str, ...], as_json: bool) -> VerifyReport:
+    """Check a file; say what is wrong, and, where JSON does not, that nothing is."""
     from kvc.schema.container import verify_file
-    from kvc.schema.errors import FileProblem, KvcError
+    from kvc.schema.errors import KvcError
 
     start = time.perf_counter()
     try:
         verified = verify_file(file, data_folders)
-    except FileProblem as error:
-        tell(error)
-        return TROUBLE
     except KvcError as error:
         tell(error)
-        return BAD
+        ok = None if _says_nothing(error) else False
+        return VerifyReport(file, ok, str(error), error.code, None, None, (), None)
     seconds = time.perf_counter() - start
-    if as_json:
-        click.echo(report_text("verify", asdict(_report(file, verified, seconds))))
-    else:
+    if not as_json:
         click.echo(_line(file, verified, seconds))
-    return 0
+    files = tuple(VerifiedFile(*each) for each in verified.files)
+    nbytes = sum(each.nbytes for each in files)
+    return VerifyReport(file, True, None, None, nbytes, verified.digest, files, seconds)
 
 
-def _report(path: str, verified: "Verified", seconds: float) -> VerifyReport:
-    files = tuple(VerifiedFile(*file) for file in verified.files)
-    nbytes = sum(file.nbytes for file in files)
-    return VerifyReport(path, True, nbytes, verified.digest, files, seconds)
+def _says_nothing(error: "KvcError") -> bool:
+    """Tell whether an error leaves open whether a file is whole."""
+    from kvc.schema.errors import (
+        DataFileMissing,
+        FileChanged,
+        FileProblem,
+        UnsupportedVersion,
+    )
+
+    kinds = (DataFileMissing, FileChanged, FileProblem, UnsupportedVersion)
+    return isinstance(error, kinds)
 
 
 def _line(path: str, verified: "Verified", seconds: float) -> str:

@@ -57,7 +57,7 @@ PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
     ),
     ("kvc bench BUNDLE... --json", "bundles", "a list of ", BenchReport),
     ("kvc profile BUNDLE --json", "tests", "a list of ", ProfileReport),
-    ("kvc verify FILE --json", "", "", VerifyReport),
+    ("kvc verify FILE... --json", "files", "a list of ", VerifyReport),
     (
         "kvc check BUNDLE --json",
         "",

@@ -3,6 +3,7 @@ import os
 
 import pytest
 from named_bytes import SMALL, save_data
+from sealing import reseal_header
 
 from kvc.tools.text import size
 
@@ -18,8 +19,9 @@ def test_a_whole_bundle_passes(kvc, sample):
     result = kvc("verify", sample)
     assert result.exit_code == 0
     assert ": whole (2 methods, 2 states, 3 blobs, " in result.stdout
-    facts = json.loads(kvc("verify", sample, "--json").stdout)
-    assert facts["ok"]
+    (facts,) = json.loads(kvc("verify", sample, "--json").stdout)["files"]
+    assert facts["ok"] is True
+    assert facts["problem"] is None
     assert facts["nbytes"] == sample.stat().st_size
 
 
@@ -38,7 +40,7 @@ def test_data_files_are_checked_with_the_bundle(kvc, pair):
     nbytes = path.stat().st_size + data.stat().st_size
     assert line.startswith(f"{path} and {data.name}: whole (0 methods, 0 states, ")
     assert f"4 blobs, {size(nbytes)}; " in line
-    facts = json.loads(kvc("verify", path, "--json").stdout)
+    (facts,) = json.loads(kvc("verify", path, "--json").stdout)["files"]
     assert facts["nbytes"] == nbytes
     assert [file["path"] for file in facts["files"]] == [str(path), str(data)]
 
@@ -80,7 +82,7 @@ def test_data_files_are_looked_for_in_other_folders(kvc, pair, tmp_path):
     (tmp_path / "store").mkdir()
     data.rename(tmp_path / "store" / data.name)
     result = kvc("verify", path)
-    assert result.exit_code == 1
+    assert result.exit_code == 2  # it may be whole
     assert f"its data file {data.name}" in result.stderr
     folders = ["--data-folder", tmp_path, "--data-folder", tmp_path / "store"]
     assert kvc("verify", path, *folders).exit_code == 0
@@ -113,7 +115,32 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(kvc, tmp_path):
     assert "cannot read" in result.stderr
 
 
-def test_json_describes_one_file(kvc, pair):
-    result = kvc("verify", *pair, "--json")
+def test_a_data_file_of_another_build_is_the_bad_answer(kvc, pair, tmp_path):
+    path, data = pair
+    other = save_data(tmp_path / "o.kvc", {"a": bytes(70)}, external=True)
+    (tmp_path / other.program.files[1].name).replace(data)
+    result = kvc("verify", path)
+    assert result.exit_code == 1
+    assert "it belongs to another build" in result.stderr
+
+
+def test_another_version_of_the_format_is_not_called_damaged(kvc, sample):
+    raw = sample.read_bytes()
+    sample.write_bytes(reseal_header(raw[:8] + b"\7\0\0\0" + raw[12:]))
+    result = kvc("verify", sample)
     assert result.exit_code == 2
-    assert "--json describes one file" in result.stderr
+    assert "format version 7" in result.stderr
+
+
+def test_json_tells_of_several_files(kvc, pair, tmp_path):
+    (tmp_path / "x").write_bytes(b"hello")
+    result = kvc("verify", tmp_path / "none", tmp_path / "x", *pair, "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert told["version"] == 2
+    assert [one["ok"] for one in told["files"]] == [None, False, True, True]
+    codes = [one["code"] for one in told["files"]]
+    assert codes == ["FileProblem", "BadMagic", None, None]
+    assert "not a kvc file" in told["files"][1]["problem"]
+    assert "not a kvc file" in result.stderr
+    assert told["files"][3]["files"][0]["path"] == str(pair[1])

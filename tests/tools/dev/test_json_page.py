@@ -3,8 +3,6 @@
 import dataclasses
 import json
 
-import pytest
-
 from kvc.tools.cli import main
 from kvc.tools.commands.verify import VerifyReport
 from kvc.tools.dev.json_page import PAGE, PRINTED, page
@@ -35,13 +33,17 @@ def test_every_command_that_prints_json_is_there_with_a_version():
     assert commands == {command.split()[1] for command, *_ in PRINTED}
 
 
-@pytest.mark.parametrize(
-    ("command", "kind"), [("dump", DumpReport), ("verify", VerifyReport)]
-)
-def test_what_is_printed_has_the_fields_of_the_page(kvc, tiny, command, kind):
-    told = json.loads(kvc(command, tiny, "--json").stdout)
-    assert told.pop("version") == VERSIONS[command]
-    assert list(told) == [field.name for field in dataclasses.fields(kind)]
+def test_what_dump_prints_has_the_fields_of_the_page(kvc, tiny):
+    told = json.loads(kvc("dump", tiny, "--json").stdout)
+    assert told.pop("version") == VERSIONS["dump"]
+    assert list(told) == [field.name for field in dataclasses.fields(DumpReport)]
+
+
+def test_what_verify_prints_has_the_fields_of_the_page(kvc, tiny):
+    told = json.loads(kvc("verify", tiny, "--json").stdout)
+    assert told.pop("version") == VERSIONS["verify"]
+    (told,) = told.pop("files")
+    assert list(told) == [field.name for field in dataclasses.fields(VerifyReport)]
 
 
 def test_what_diff_prints_has_the_fields_of_the_page(kvc, tiny):
