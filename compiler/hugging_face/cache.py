@@ -28,6 +28,7 @@ from kvc.compiler.hugging_face.layer_shapes import (
     StateShape,
 )
 from kvc.compiler.hugging_face.settings import Sizes
+from kvc.compiler.hugging_face.unread import NoLayers, Unread
 from kvc.schema.errors import UnsupportedModel
 
 AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
@@ -82,6 +83,7 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         super().__init__()  # type: ignore[no-untyped-call]
         self._layer, self._buffers, self._call = layer, buffers, call
         self.is_initialized = True
+        self.keys = self.values = Unread()  # type: ignore[assignment]  # not None
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Do nothing: the buffers are there."""
@@ -289,6 +291,7 @@ class NotingCache(OneLength):
         self.noted: dict[int, LayerShape] = {}
         self.states: dict[int, dict[str, StateShape]] = {}
         self._call = call
+        self.layers = NoLayers()  # type: ignore[assignment]  # lists are of one type
 
     def update(
         self,

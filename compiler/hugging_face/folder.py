@@ -23,8 +23,8 @@ from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.hugging_face.encoder_inputs import encodes_pictures
 from kvc.compiler.hugging_face.headless import POOLER, has_pooler, unused
 from kvc.compiler.hugging_face.json_files import read_json
-from kvc.compiler.hugging_face.model_code import words_of
 from kvc.compiler.hugging_face.model_lines import line_of
+from kvc.compiler.hugging_face.model_words import words_of
 from kvc.compiler.hugging_face.picture_places import PicturePlaces, read_places
 from kvc.compiler.hugging_face.picture_settings import (
     OTHERWISE,

@@ -32,7 +32,10 @@ def inputs_of(
         keep: how many of the last positions need logits; 0: all.
     """
     known = _arguments(decoder)
-    given: dict[str, object] = {cache_name(decoder): cache, "use_cache": True}
+    given: dict[str, object] = {cache_name(decoder): cache}
+    # An encoder is given what its model does not name, and has no cache (Switch).
+    if "use_cache" in known or not has_encoder(decoder):
+        given["use_cache"] = True
     if is_masked(decoder):
         name = of_decoder(decoder, "attention_mask")
         given[name] = torch.ones(call.start.shape[0], seq)

@@ -17,18 +17,17 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvc.compiler.hugging_face.model_lines import NOWHERE, line_of
+from kvc.compiler.hugging_face.model_words import shortened, words_of
+from kvc.compiler.hugging_face.unread import ONLY
 from kvc.schema.errors import CaptureError, KvcError, SizesRefused, UnsupportedModel
 
 UNNAMED: Final = "the model"  # what raises knows no better
-_LONGEST: Final = 160  # characters of a text that is not kvc's
 _MISSING: Final = "required positional argument"
 # What torch proposes where code holds up to a size: "heard = Dim('heard', max=512)".
 _MOST: Final = re.compile(r"(\w+) = Dim\('\w+', max=(\d+)\)")
-# What a module prints of itself, and whatever follows: "Stack( (layer): Linear(...".
-_PARTS: Final = re.compile(r"(\w+)\( \(\w+\): .*")
 _LINKS: Final = 20  # of a chain of errors
 _CONSTANT: Final = re.compile(r"specialized it to be a constant \((\d+)\)")
 _RAISED: Final = "it raises "  # what a trace says of code that is not torch's
@@ -160,11 +159,10 @@ def _not_given(error: Exception) -> str:
         return (
             f"its code needs {names.replace(chr(39), '')}, which kvc does not give it"
         )
-    if isinstance(error, AttributeError) and isinstance(error.obj, Cache):
-        return (
-            f"{line_of(error)} asks its cache for {error.name}, and kvc's caches hold "
-            "keys, values and states of layers, by transformers' interface for these"
-        )
+    if isinstance(error, AttributeError) and isinstance(
+        error.obj, Cache | CacheLayerMixin
+    ):
+        return f"{line_of(error)} asks its cache for {error.name}, and {ONLY}"
     return ""
 
 
@@ -174,34 +172,38 @@ def _failed(error: Exception, given: str) -> str:
     return f"{place} fails when {given} ({words_of(error)})"
 
 
-def words_of(error: Exception) -> str:
-    """Return what an error says, in one line of bounded length, with its kind."""
-    text = _shortened(str(error))
-    return f"{type(error).__name__}: {text}".removesuffix(": ")
-
-
-def _shortened(text: str) -> str:
-    """Return a text in one line of bounded length, without the parts of modules."""
-    line = _PARTS.sub(r"\1", " ".join(text.split()))
-    return line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + "..."
-
-
 def _caused_by(error: BaseException) -> UnsupportedModel | None:
     """Return what kvc itself raised within a trace, None if it did not."""
+    own = (link for link in _chain(error) if isinstance(link, UnsupportedModel))
+    return next(own, None)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that it came of."""
     link: BaseException | None = error
     for _ in range(_LINKS):
-        if link is None or isinstance(link, UnsupportedModel):
-            return link
+        if link is None:
+            return
+        yield link
         link = link.__cause__ or link.__context__
-    return None
 
 
 def _of_trace(error: CaptureError) -> str:
     """Return why a model cannot be traced, where it raised something itself."""
-    place, said = error.place.removeprefix(" at ") or NOWHERE, error.reason
+    place = error.place.removeprefix(" at ") or NOWHERE
+    said = error.reason.removeprefix(_RAISED)
+    kind = said.partition(":")[0]
+    words = shortened(said)
+    for link in _chain(error):
+        if isinstance(link, Exception) and type(link).__name__ == kind:
+            known = _not_given(link)
+            if known:
+                return known
+            words = words_of(link)
+            break
     return (
         f"{place} fails when {error.method} is traced for texts of any length "
-        f"({_shortened(said.removeprefix(_RAISED))}){_INSTEAD}"
+        f"({words}){_INSTEAD}"
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvc.compiler.hugging_face.json_files import read_json
-from kvc.compiler.hugging_face.model_code import words_of
+from kvc.compiler.hugging_face.model_words import words_of
 from kvc.compiler.hugging_face.picture_settings import PATCHES, check_pillow
 from kvc.schema.errors import BadModelFolder, UnsupportedModel
 

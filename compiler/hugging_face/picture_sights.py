@@ -31,8 +31,8 @@ def find_around_picture(
         found = other.submit(_find, mask, picture, count).result()
     if found is None:
         reason = (
-            "its attention mask, in a text with a picture, is neither a causal window "
-            "nor one in which the places of the picture see each other"
+            "its attention mask is neither a causal window nor one in which the places "
+            "of the picture see each other"
         )
         raise UnsupportedModel(model=model, reason=reason)
     return found

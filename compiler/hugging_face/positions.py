@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
+from kvc.compiler.hugging_face.architectures import name_of
 from kvc.compiler.hugging_face.cache import NotingCache
 from kvc.compiler.hugging_face.calls import Call
 from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
@@ -32,6 +33,14 @@ _HELD: Final = 4
 _HEARD: Final = 5  # of an encoder's input, which is no axis of the decoder's tokens
 _REST: Final = _WHOLE - _HELD
 _TOLERANCE: Final = 1e-5  # of sines, in vectors of other lengths
+_SHOWN: Final = 2  # values, in errors
+# Without what their processors say of each token, which makes a prompt see all of
+# itself, their masks are causal: not what they were trained on, and no error says so.
+_PREFIXED: Final = frozenset({"paligemma.PaliGemmaForConditionalGeneration"})
+_SEEING_ITSELF: Final = (
+    "a prompt sees all of itself, later tokens too (its processor says so, by "
+    "token_type_ids), with a picture or without, and kvc's methods are causal"
+)
 READ: Final = _WHOLE  # the most positions of a text that is read here
 
 
@@ -65,14 +74,30 @@ def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) 
         UnsupportedModel: no numbers make of a text's end what the model makes of it.
         ParametersEmpty: the model has no weights.
     """
+    if name_of(decoder) in _PREFIXED:
+        raise _unsupported(decoder, _SEEING_ITSELF)
     whole = _read(decoder, None, given)
     difference = _difference(whole, _read(decoder, 0, given))
     if difference is None:
         return 0
     shift = difference.shift()
-    if shift is not None and _difference(whole, _read(decoder, shift, given)) is None:
-        return shift
+    shifts = _usual(decoder) if shift is None else [shift]
+    for shift in shifts:
+        if _difference(whole, _read(decoder, shift, given)) is None:
+            return shift
     raise _refused(decoder, difference)
+
+
+def _usual(decoder: PreTrainedModel) -> list[int]:
+    """Return numbers that models give a first token, where one is not to be seen.
+
+    It is not where a model makes sines of it: 1, or what follows the number of padding
+    (Kosmos 2.5).
+    """
+    if not takes_positions(decoder):
+        return []
+    padding = getattr(decoder.config.get_text_config(), "pad_token_id", None)
+    return sorted({1, padding + 1 if isinstance(padding, int) else 1})
 
 
 def _read(
@@ -197,13 +222,15 @@ def _place(difference: _Difference) -> str:
         ops = [m.op if m else "nothing" for m in (expected, found)]
         return f"it runs {ops[1]}, not {ops[0]}"
     last = _last(expected.value, found.value)
+    if last.shape != found.value.shape:
+        return f"{found.op} has {list(found.value.shape)}, not {list(last.shape)}"
     return f"{found.op} has {_short(found.value)}, not {_short(last)}"
 
 
 def _short(values: Tensor) -> str:
-    """Return the first values, with their shape."""
-    first = ", ".join(f"{value:g}" for value in values.flatten()[:_REST].tolist())
-    return f"[{first}] of {list(values.shape)}"
+    """Return the first values."""
+    first = [f"{value:.3g}" for value in values.flatten()[:_SHOWN].tolist()]
+    return f"[{', '.join(first)}{', ...' if values.numel() > _SHOWN else ''}]"
 
 
 def _unsupported(decoder: PreTrainedModel, reason: str) -> UnsupportedModel:

@@ -16,6 +16,7 @@ from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.latents import unexpanded
 from kvc.compiler.hugging_face.model_code import without_interface
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
+from kvc.compiler.hugging_face.picture_blocks import without_blocks
 from kvc.compiler.hugging_face.picture_parts import parts_given
 from kvc.compiler.hugging_face.recurrences import own_recurrences
 from kvc.compiler.hugging_face.recurrent_layers import adapted_layers
@@ -26,7 +27,7 @@ from kvc.compiler.hugging_face.windows import unpadded_chunks
 # What a model calls in place of transformers' own while it is traced.
 _REPLACED = (
     adapted, adapted_layers, adapted_rwkv, unexpanded, own_experts, own_recurrences,
-    unpadded_chunks, parts_given, last_alone,
+    unpadded_chunks, parts_given, last_alone, without_blocks,
 )  # fmt: skip
 
 _ONE_AT_A_TIME = threading.RLock()

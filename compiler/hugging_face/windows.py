@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, masking_utils
 
-from kvc.compiler.hugging_face.model_code import words_of
-from kvc.compiler.hugging_face.model_lines import line_of
+from kvc.compiler.hugging_face.model_lines import running_line
 from kvc.compiler.hugging_face.sights import Sight
 from kvc.schema.errors import UnsupportedModel
 
@@ -55,7 +54,7 @@ def find_sight(mask: MaskFunction, model: str) -> Sight:
     Raises:
         UnsupportedModel: the mask is neither causal nor a causal window, nor chunks.
     """
-    with ThreadPoolExecutor(1) as other:
+    with ThreadPoolExecutor(1) as other, _of_positions(model):
         return other.submit(_find, mask, model).result()
 
 
@@ -76,20 +75,34 @@ def find_both_ways(mask: MaskFunction, model: str) -> Sight:
     Raises:
         UnsupportedModel: the mask is neither.
     """
-    with ThreadPoolExecutor(1) as other:
+    with ThreadPoolExecutor(1) as other, _of_positions(model):
         return other.submit(_find_both, mask, model).result()
 
 
-def _find_both(mask: MaskFunction, model: str) -> Sight:
+@contextmanager
+def _of_positions(model: str) -> Iterator[None]:
+    """Say that a mask function asks for more than positions, where that fails."""
+    line = running_line()
     try:
-        if _all_seen(mask):
-            return ALL
-        reach = _reach(mask)
-        if reach is not None and _is_both_sided(mask, reach):
-            return Sight(reach, whole=True)
+        yield
+    except UnsupportedModel:
+        raise
     except Exception as error:
-        reason = f"asks for more than positions: {line_of(error)} ({words_of(error)})"
+        reason = (
+            f"asks for more than positions: {line} makes it of more than where a query "
+            "and a key are, such as which tokens are of one picture or document, and "
+            "kvc asks about positions alone, in texts of any length; causal masks, "
+            "windows and chunks of a text compile"
+        )
         raise _unsupported(model, reason) from error
+
+
+def _find_both(mask: MaskFunction, model: str) -> Sight:
+    if _all_seen(mask):
+        return ALL
+    reach = _reach(mask)
+    if reach is not None and _is_both_sided(mask, reach):
+        return Sight(reach, whole=True)
     return _find(mask, model)
 
 
@@ -116,26 +129,18 @@ def _all_seen(mask: MaskFunction) -> bool:
 
 
 def _find(mask: MaskFunction, model: str) -> Sight:
-    try:
-        reach = _reach(mask)
-        first, *others = (
-            [Sight(None)]
-            if reach is None
-            else [Sight(reach), Sight(reach, chunk=reach)]
-        )
-        wrong = _differs(mask, first, reach)
-        if wrong is None:
-            return first
-        for other in others:
-            if _differs(mask, other, reach) is None:
-                return other
-        reason = f"is no causal window at position {wrong}, and no chunks"
-        raise _unsupported(model, reason)
-    except UnsupportedModel:
-        raise
-    except Exception as error:
-        reason = f"asks for more than positions: {line_of(error)} ({words_of(error)})"
-        raise _unsupported(model, reason) from error
+    reach = _reach(mask)
+    first, *others = (
+        [Sight(None)] if reach is None else [Sight(reach), Sight(reach, chunk=reach)]
+    )
+    wrong = _differs(mask, first, reach)
+    if wrong is None:
+        return first
+    for other in others:
+        if _differs(mask, other, reach) is None:
+            return other
+    reason = f"is no causal window at position {wrong}, and no chunks"
+    raise _unsupported(model, reason)
 
 
 def _reach(mask: MaskFunction) -> int | None:

@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "paligemma": (
         "paligemma",
         _kind("gemma", "siglip_vision_model", projection_dim=64),
-        "something else than it computes of the text by itself",
+        "a prompt sees all of itself",
     ),
     "llava_next": ("llava_next", _LLAVA, "asks for image_sizes, too"),
     "idefics2": (

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from hf_models import VOCAB, build
 from seeing_models import MODELS
 from seeing_models import build as build_seeing
@@ -49,6 +50,26 @@ class AskingForValues(LlamaForCausalLM):
         return int(self.lm_head.weight.sum())
 
 
+class LookingIn(LlamaForCausalLM):
+    def forward(self, input_ids=None, past_key_values=None, **given):
+        return past_key_values.layers[0].keys.shape
+
+
+class LookingInLater(LlamaForCausalLM):
+    def forward(self, input_ids=None, past_key_values=None, **given):
+        kept = past_key_values.layers
+        if len(kept) and kept[0].is_initialized:
+            torch.cat([kept[0].keys, kept[0].values])
+        return super().forward(
+            input_ids=input_ids, past_key_values=past_key_values, **given
+        )
+
+
+class AskingNone(LlamaForCausalLM):
+    def forward(self, input_ids=None, attention_mask=None, **given):
+        return attention_mask.shape
+
+
 class NeedingMore(LlamaForCausalLM):
     def forward(self, pixel_values, input_ids=None, past_key_values=None, **given):
         return None
@@ -91,18 +112,21 @@ def refusal(kind: type[LlamaForCausalLM]) -> str:
     [
         (
             Indexing,
-            LINE + r"fails when it is run on two tokens .*\(IndexError: list in",
+            LINE + r"fails when it is run on two tokens .*\(it asks for an element",
         ),
         (Indexing, "it does so without anything of kvc's, too: its configuration does"),
         (
             Caching,
-            "KeyError: 'a cache'.; kvc gives it caches, attention and masks of its",
+            "asks for 'a cache', which is not there.; kvc gives it caches, attention",
         ),
         (AskingItsCache, LINE + "asks its cache for rnn_state, and kvc's caches hold"),
+        (LookingIn, LINE + "looks into its cache for what a layer keeps, and kvc's"),
+        (LookingInLater, LINE + "looks into its cache for keys and values of a layer"),
+        (AskingNone, LINE + r"fails .*\(it asks for shape of None, so something that"),
         (AskingForValues, LINE + "asks for values of tensors"),
         (NeedingMore, "its code needs pixel_values, which kvc does not give it"),
         (Speaking, r"\(ValueError: a line and another a line.{1,160}\.\.\.\)"),
-        (Positions, LINE + "fails when it is run on 11 tokens alone .*KeyError"),
+        (Positions, LINE + "fails when it is run on 11 tokens alone .*'eleven tok"),
         (Long, "some lengths of a text .* for fewer, with .*or --max-length 20$"),
     ],
 )
@@ -170,9 +194,9 @@ def test_what_a_trace_raises_is_told_and_kvcs_own_words_are_kept():
     error = CaptureError(
         method="encode", place=" at a:1", reason="it raises KeyError: 3"
     )
-    says = r"a:1 fails when encode is traced .* \(KeyError: 3\); kvc gives it"
+    says = r"a:1 fails when encode is traced .* \(it asks for 3, .*\); kvc gives it"
     with pytest.raises(UnsupportedModel, match=says), traced_code(build("llama")):
-        raise error
+        raise error from KeyError(3)
     ours = CaptureError(method="encode", place=" at a:1", reason="it writes something")
     with pytest.raises(CaptureError) as caught, traced_code(build("llama")):
         raise ours

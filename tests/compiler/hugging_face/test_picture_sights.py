@@ -80,5 +80,5 @@ def sees_nothing(batch, head, query, key):
     ],
 )
 def test_other_masks_are_refused(mask):
-    with pytest.raises(UnsupportedModel, match="in a text with a picture, is neither"):
+    with pytest.raises(UnsupportedModel, match="its attention mask is neither"):
         find_around_picture(mask, PICTURE, COUNT, "it")

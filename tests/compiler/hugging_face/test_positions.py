@@ -92,6 +92,19 @@ def gpt2(kind):
     return kind(GPT2Config(vocab_size=16, n_embd=8, n_layer=1, n_head=2)).eval()
 
 
+class Turned(LlamaForCausalLM):
+    """Counts from 1 where it is given nothing; what is seen of it are rotations."""
+
+    def forward(self, input_ids=None, position_ids=None, **others):
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1])[None] + 1
+        return super().forward(input_ids, position_ids=position_ids, **others)
+
+
+def test_a_number_that_only_its_sines_show_is_found():
+    assert first(Turned(tiny_llama(num_hidden_layers=1).config).eval()) == 1
+
+
 @RARELY
 def test_any_constant_is_found():
     assert first(gpt2(Later)) == 5
@@ -100,9 +113,12 @@ def test_any_constant_is_found():
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (Forgetful, r"given no position_ids.*takes none.*\[0, 1.*\], not \[4, 5"),
-        (Scaled, r"aten::mul has \[1\] of \[1\], not \[2\]"),
-        (Hidden, r"aten::masked_fill has \[0\] of \[1, 1, 1\], not \[1\]"),
+        (
+            Forgetful,
+            r"given no position_ids.*takes none.*\[0, 1, \.\.\.\], not \[4, 5, ",
+        ),
+        (Scaled, r"aten::mul has \[1\], not \[2\]"),
+        (Hidden, r"aten::masked_fill has \[0\], not \[1\]"),
     ],
 )
 def test_a_model_that_computes_something_else_is_refused_with_both_values(kind, reason):
