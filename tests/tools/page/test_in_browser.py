@@ -49,19 +49,36 @@ function shown(selector) {
   told.id = "told";
   told.textContent = JSON.stringify({ problems, seen }).replaceAll("<", "\\\\u003c");
   document.body.append(told);
+  if (parent !== window) parent.postMessage(told.textContent, "*");
 })();
 </script>"""
+# A window is 500 pixels wide at the least; a frame in it has any width.
+FRAME = """<!doctype html>
+<iframe src="page.html" style="border: 0; width: %dpx; height: 844px"></iframe>
+<script>addEventListener("message", (event) => {
+  const told = document.createElement("script");
+  told.type = "application/json";
+  told.id = "told";
+  told.textContent = event.data;
+  document.body.append(told);
+});</script>"""
 
 
 @pytest.fixture
 def ask(tmp_path):
-    """Open a page and run a script in it; return what that returns."""
+    """Open a page and run a script in it; return what that returns.
 
-    def ask_(content, script, *options):
+    With `width` the page is in a frame of so many pixels.
+    """
+
+    def ask_(content, script, *options, width=None):
         page = page_text(content).replace("<body>", "<body>" + LISTEN, 1)
         path = tmp_path / "page.html"
         before, end, after = page.rpartition("</body>")
         path.write_text(before + TELL % script + end + after)
+        if width is not None:
+            path = tmp_path / "frame.html"
+            path.write_text(FRAME % width)
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         usual = ("--headless=new", "--no-sandbox", "--disable-gpu", profile)
         budget = ("--virtual-time-budget=8000", "--window-size=1280,1600")
@@ -376,17 +393,28 @@ def test_on_a_phone_nothing_runs_off_the_page(ask, fast):
         codes.options[0].text = "prefill_of_all_rows, block 12, xnnpack (4.85 MB)";
         const place = document.getElementById("size-chart");
         const chart = echarts.getInstanceByDom(place);
+        const itself = (one) => one.closest(".tabulator, .chart, .end, select");
+        const own = (one) => one.tagName + "#" + one.id + "." + one.className;
         return {
           page: [document.documentElement.scrollWidth, innerWidth],
+          outside: [...document.body.querySelectorAll("*")]
+            .filter((one) => !itself(one.parentElement)
+              && one.getBoundingClientRect().right > innerWidth)
+            .map(own),
+          cut: [...document.querySelectorAll("main *, header *, footer *")]
+            .filter((one) => !itself(one) && one.scrollWidth > one.clientWidth + 1
+              && getComputedStyle(one).display !== "inline").map(own),
           narrow: [...document.querySelectorAll(".tabulator-col")]
             .filter((one) => one.offsetWidth && one.offsetWidth < 60).length,
           labels: chart.getZr().storage.getDisplayList()
             .map((one) => one.style.text).filter((text) => text) }""",
-        "--window-size=390,844",
+        width=390,
     )
     width, window = seen["page"]
-    assert window <= 500
+    assert window == 390
     assert width <= window
+    assert seen["outside"] == []
+    assert seen["cut"] == []
     assert seen["narrow"] == 0
     shown = {text for text in seen["labels"] if text.isdecimal()}
     assert shown == set(map(str, range(24)))
