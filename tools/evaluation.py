@@ -33,6 +33,9 @@ class Evaluation:
         method: which gave the logits.
         tokens_per_second: that counted, in the time that running and scoring them took;
             not loading, which the first bundle of a process pays for the others.
+        divergence, divergence_error: from `against`, in nats of a token, with the
+            standard error; None where there is none.
+        same_tokens: the share of tokens where its likeliest is this one's.
     """
 
     bundle: str
@@ -47,6 +50,9 @@ class Evaluation:
     stride: int
     method: str
     tokens_per_second: float
+    divergence: float | None = None
+    divergence_error: float | None = None
+    same_tokens: float | None = None
 
 
 def evaluate(
@@ -56,8 +62,9 @@ def evaluate(
     window: int | None = None,
     stride: int | None = None,
     progress: "Progress | None" = None,
+    against: "Program | None" = None,
 ) -> Evaluation:
-    """Measure a bundle on a text.
+    """Measure a bundle on a text, beside another if there is one.
 
     Raises:
         KvcError: as `score_tokens` and `tokenizer_of`.
@@ -68,7 +75,8 @@ def evaluate(
     tokenizer = tokenizer_of(program)
     text = _whole_characters(raw)
     tokens, start = tokenizer.encode(text, special=False), _start(tokenizer)
-    score = score_tokens(program, tokens, window, stride, start, progress)
+    score = score_tokens(program, tokens, window, stride, start, progress, against)
+    apart = score.divergence
     nbytes = None
     if "tokenizer" in program.metadata:
         nbytes = len(os.fsencode(text)) - (0 if start else _nbytes(tokenizer, tokens))
@@ -85,6 +93,9 @@ def evaluate(
         stride=score.stride,
         method=score.method,
         tokens_per_second=score.tokens / score.seconds,
+        divergence=apart.nats if apart else None,
+        divergence_error=apart.error if apart else None,
+        same_tokens=apart.same if apart else None,
     )
 
 
@@ -122,7 +133,8 @@ def _weights_nbytes(program: "Program") -> int:
 def table(found: Sequence[Evaluation]) -> list[str]:
     """Lay several out, the first line as titles."""
     titles = ("bundle", "recipe", "weights", "bits per byte", "perplexity", "tokens/s")
-    rows = [titles]
+    compared = ("divergence", "same tokens") if _compared(found) else ()
+    rows = [(*titles, *compared)]
     for one in found:
         bits = "-" if one.bits_per_byte is None else f"{one.bits_per_byte:.4f}"
         rows.append(
@@ -133,6 +145,18 @@ def table(found: Sequence[Evaluation]) -> list[str]:
                 bits,
                 f"{one.perplexity:.3f}",
                 f"{one.tokens_per_second:.0f}",
+                *_comparison(one),
             )
         )
-    return columns(rows, "<<>>>>")
+    return columns(rows, "<<>>>>>>"[: len(rows[0])])
+
+
+def _compared(found: Sequence[Evaluation]) -> bool:
+    return any(one.divergence is not None for one in found)
+
+
+def _comparison(one: Evaluation) -> tuple[str, ...]:
+    if one.divergence is None:
+        return ()
+    apart = f"{one.divergence:.5f} ± {one.divergence_error:.5f}"
+    return apart, f"{one.same_tokens:.1%}"

@@ -1,10 +1,11 @@
 """Measure how well a model predicts a text: tokens in, bits for each of them out.
 
 `scorers.py` cuts a text into windows and runs one with the methods that a program has,
-`score.py` adds up.
+`score.py` adds up, `divergence.py` compares with another program.
 """
 
+from kvc.runtime.scoring.divergence import Divergence
 from kvc.runtime.scoring.score import Score, score_tokens
 from kvc.runtime.scoring.scorers import Window, cut_windows
 
-__all__ = ["Score", "Window", "cut_windows", "score_tokens"]
+__all__ = ["Divergence", "Score", "Window", "cut_windows", "score_tokens"]

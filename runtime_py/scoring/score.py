@@ -3,13 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvc.runtime.program import Program
+from kvc.runtime.scoring.divergence import Beside, Divergence, log_probabilities
 from kvc.runtime.scoring.scorers import Logits, Scorer, cut_windows, find_scorer
 from kvc.schema.errors import BadSetting, UnusableLogits
 from kvc.schema.frozen import frozen
@@ -29,7 +30,8 @@ class Score:
         window, stride: in tokens, as `cut_windows` has them.
         method: which gave the logits.
         seconds: that running and scoring took, once everything had been loaded: the
-            first calls run once before, unmeasured.
+            first calls run once before, unmeasured. Without what `against` takes.
+        divergence: from `against`, None where there is none.
     """
 
     bits: float
@@ -38,6 +40,7 @@ class Score:
     stride: int
     method: str
     seconds: float
+    divergence: Divergence | None = None
 
     @property
     def bits_per_token(self) -> float:
@@ -57,6 +60,7 @@ def score_tokens(
     stride: int | None = None,
     start: Sequence[int] = (),
     progress: Progress | None = None,
+    against: Program | None = None,
 ) -> Score:
     """Return how many bits a model needs for a text.
 
@@ -70,40 +74,66 @@ def score_tokens(
         start: what each window begins with, such as a token for the beginning of a
             text. It is not scored. Without it, the first token of the text is not.
         progress: called with how many tokens are done, and how many there are.
+        against: whose distribution of each scored token is compared, such as the same
+            model in float32; it sees the same windows.
 
     Raises:
-        BadSetting: window or stride are impossible, or there is nothing to score.
-        UnknownName: the program has no such methods.
+        BadSetting: window or stride are impossible, there is nothing to score, or the
+            models know different numbers of tokens.
+        UnknownName: a program has no such methods.
         InputMismatch: the model does not have a token.
         UnusableLogits: they are no numbers.
         KvcError: as `Session.call`.
     """
     report = progress or (lambda done, total: None)
     bits, counted = 0.0, 0
-    with program.session() as session:
-        scorer = find_scorer(program, session)
-        room = None if scorer.most is None else scorer.most - len(start)
-        length = min(_USUAL_WINDOW, room or _USUAL_WINDOW) if window is None else window
-        if room is not None and length > room:
-            raise BadSetting(name="window", expected=f"up to {room}", found=length)
-        step = max(1, length // 2) if stride is None else stride
+    with ExitStack() as opened:
+        scorers = [
+            find_scorer(one, opened.enter_context(one.session()))
+            for one in (program, against)
+            if one is not None
+        ]
+        scorer, beside = scorers[0], [Beside(one) for one in scorers[1:]]
+        length, step = _window(scorers, window, stride, len(start))
         began = 0.0
         for part in cut_windows(len(tokens), length, step, bool(start)):
             report(part.first, len(tokens))
             seen = [*start, *tokens[part.begin : part.end]]
             first = len(start) + part.first - part.begin
             if not counted:
-                _warm_up(scorer, seen, first)
+                for one in scorers:
+                    _warm_up(one, seen, first)
                 began = time.perf_counter()
+            for other in beside:
+                other.begin(seen, first)
             at = first
             for logits in scorer.logits(seen, first):
                 bits += _bits(logits, seen[at : at + len(logits)])
                 at += len(logits)
+                for other in beside:
+                    other.add(logits)
             counted += part.end - part.first
     if not counted:
         raise BadSetting(name="text", expected="2 tokens or more", found=len(tokens))
-    seconds = time.perf_counter() - began
-    return Score(bits, counted, length, step, scorer.method, seconds)
+    seconds = time.perf_counter() - began - sum(other.seconds for other in beside)
+    apart = beside[0].divergence() if beside else None
+    return Score(bits, counted, length, step, scorer.method, seconds, apart)
+
+
+def _window(
+    scorers: Sequence[Scorer], window: int | None, stride: int | None, start: int
+) -> tuple[int, int]:
+    """Return the length of a window and the stride.
+
+    Raises:
+        BadSetting: a window is longer than one of the models takes.
+    """
+    most = [one.most for one in scorers if one.most is not None]
+    room = min(most) - start if most else None
+    length = min(_USUAL_WINDOW, room or _USUAL_WINDOW) if window is None else window
+    if room is not None and length > room:
+        raise BadSetting(name="window", expected=f"up to {room}", found=length)
+    return length, max(1, length // 2) if stride is None else stride
 
 
 def _warm_up(scorer: Scorer, tokens: Sequence[int], first: int) -> None:
@@ -122,10 +152,5 @@ def _bits(logits: Logits, tokens: Sequence[int]) -> float:
         if not 0 <= token < logits.shape[1]:
             reason = f"they are for {logits.shape[1]} tokens, the text has {token}"
             raise UnusableLogits(reason=reason)
-    exact: NDArray[np.float64] = logits.astype(np.float64)
-    shifted = exact - exact.max(-1, keepdims=True)
-    chosen = shifted[np.arange(len(tokens)), np.array(tokens)]
-    nats = np.log(np.exp(shifted).sum(-1)) - chosen
-    if np.isnan(nats).any():
-        raise UnusableLogits(reason="they hold NaN, or infinities alone")
+    nats = -log_probabilities(logits)[np.arange(len(tokens)), np.array(tokens)]
     return float(nats.sum() / math.log(2))

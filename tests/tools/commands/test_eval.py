@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+from counting_model import VOCAB, counting_program
+from hand_built import write_bundle
 from scored_model import CONFIG, scored_model, write_scored
 from small_tokenizers import byte_fallback, byte_level, word_piece
 from torch.nn import functional
@@ -115,7 +117,7 @@ class Tokenized:
         return getattr(self._program, name)
 
 
-def even_score(program, tokens, window, stride, start, progress):
+def even_score(program, tokens, window, stride, start, progress, against):
     """Every token costs one bit."""
     from kvc.runtime.scoring import Score
 
@@ -141,3 +143,26 @@ def test_bytes_are_those_of_the_text_that_counts(
     assert one.scored_nbytes == len("Once upon a time") - first
     assert one.tokens == len(plain.ids) - unscored
     assert one.bits_per_byte == one.tokens / one.scored_nbytes
+
+
+def test_how_far_a_bundle_is_from_another_is_told(kvc, whole, tiny, file):
+    done = kvc("eval", "--against", whole, whole, tiny, file, "--json")
+    own, other = json.loads(done.stdout)["bundles"]
+    assert (own["divergence"], own["divergence_error"], own["same_tokens"]) == (0, 0, 1)
+    with load(tiny) as program, load(whole) as reference:
+        apart = score_tokens(program, list(RAW), against=reference).divergence
+    assert other["divergence"] == apart.nats > 0
+    assert other["divergence_error"] == apart.error
+    shown = kvc("eval", "--against", whole, tiny, file).stdout.splitlines()
+    assert shown[0].split()[-3:] == ["divergence", "same", "tokens"]
+    assert f"{apart.nats:.5f} ± {apart.error:.5f}" in shown[1]
+    assert shown[1].split()[-1] == f"{apart.same:.1%}"
+
+
+def test_a_model_of_other_tokens_is_nothing_to_compare_with(kvc, whole, tmp_path):
+    other, file = tmp_path / "counting.kvc", tmp_path / "ids.txt"
+    write_bundle(other, counting_program())
+    file.write_text("1 2 3 4 5 6")
+    done = kvc("eval", "--against", whole, other, file)
+    assert done.exit_code == 1
+    assert f"against: expected a model of {VOCAB} tokens, got one of 256" in done.stderr

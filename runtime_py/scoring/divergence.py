@@ -1,0 +1,114 @@
+"""How far the tokens that a model expects are from what another one expects.
+
+In: logits of one model, row by row, and a scorer of the other. Out: the mean
+Kullback-Leibler divergence of a token with its standard error, and how often both
+choose the same token. A perplexity of some thousand tokens moves by a percent for no
+reason; the divergence compares whole distributions, and tells recipes apart earlier.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvc.runtime.scoring.scorers import Logits, Scorer
+from kvc.schema.errors import BadSetting, UnusableLogits
+from kvc.schema.frozen import frozen
+
+Exact = NDArray[np.float64]
+
+
+@frozen
+class Divergence:
+    """How far a model is from its reference.
+
+    Attributes:
+        nats: the mean over tokens of sum(p * ln(p / q)), p the reference's
+            probabilities of the next token, q the model's. 0 is the same, infinity a
+            model that rules out what the reference does not.
+        error: the standard error of this mean, as if tokens were independent.
+        same: the share of tokens where the likeliest next token is the same.
+    """
+
+    nats: float
+    error: float
+    same: float
+
+
+class Beside:
+    """The reference, which runs beside the model that is scored.
+
+    Attributes:
+        seconds: that it took, with comparing.
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.seconds = 0.0
+        self._scorer = scorer
+        self._rows: Iterator[Logits] = iter(())
+        self._left: Logits = np.empty((0, 0), np.float32)
+        self._found: list[Exact] = []
+        self._same = 0
+
+    def begin(self, tokens: Sequence[int], first: int) -> None:
+        """Begin a window, as `Scorer.logits` does."""
+        self._rows = self._scorer.logits(tokens, first)
+        self._left = self._left[:0]
+
+    def add(self, logits: Logits) -> None:
+        """Compare the next rows, float32 [n, vocab].
+
+        Raises:
+            BadSetting: the reference knows another number of tokens.
+            UnusableLogits: logits are no numbers.
+            KvcError: as `Session.call`.
+        """
+        began = time.perf_counter()
+        done = 0
+        while done < len(logits):
+            if not len(self._left):
+                self._left = next(self._rows)
+            count = min(len(self._left), len(logits) - done)
+            self._compare(self._left[:count], logits[done : done + count])
+            self._left, done = self._left[count:], done + count
+        self.seconds += time.perf_counter() - began
+
+    def divergence(self) -> Divergence:
+        """Return the means of all rows."""
+        nats = np.concatenate(self._found)
+        mean = float(nats.mean())
+        error = float(nats.std()) / math.sqrt(len(nats)) if mean < math.inf else mean
+        return Divergence(mean, error, self._same / len(nats))
+
+    def _compare(self, reference: Logits, logits: Logits) -> None:
+        if reference.shape != logits.shape:
+            expected = f"a model of {logits.shape[1]} tokens"
+            found = f"one of {reference.shape[1]}"
+            raise BadSetting(name="against", expected=expected, found=found)
+        expected_log, found_log = (
+            log_probabilities(reference),
+            log_probabilities(logits),
+        )
+        likely = np.exp(expected_log)
+        # What the reference rules out adds nothing, however unlikely it is here.
+        apart = np.subtract(
+            expected_log, found_log, out=np.zeros_like(likely), where=likely > 0
+        )
+        self._found.append((likely * apart).sum(-1))
+        self._same += int((reference.argmax(-1) == logits.argmax(-1)).sum())
+
+
+def log_probabilities(logits: Logits) -> Exact:
+    """Return the natural logarithms of probabilities [n, vocab], in float64.
+
+    Raises:
+        UnusableLogits: a row holds NaN, or infinities alone.
+    """
+    exact: Exact = logits.astype(np.float64)
+    exact -= exact.max(-1, keepdims=True)
+    exact -= np.log(np.exp(exact).sum(-1, keepdims=True))
+    if np.isnan(exact).any():
+        raise UnusableLogits(reason="they hold NaN, or infinities alone")
+    return exact

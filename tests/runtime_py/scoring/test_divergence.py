@@ -1,0 +1,112 @@
+"""Divergences against sums by hand, and between whole programs."""
+
+import math
+
+import numpy as np
+import pytest
+from made_once import MadeOnce
+from scored_model import write_scored
+
+from kvc.runtime import load
+from kvc.runtime.scoring import score_tokens
+from kvc.runtime.scoring.divergence import Beside
+from kvc.runtime.scoring.scorers import find_scorer
+from kvc.schema.errors import BadSetting, UnusableLogits
+
+ROLES = ("prefill", "decode")
+KINDS = {
+    "decode": ROLES,
+    "prefill_all": (*ROLES, "prefill_all"),
+    "forward": ("forward",),
+}
+TOKENS = list(b"def score(text):\n    return 'bits', 8 * text # and so on ...")
+
+
+class Pieces:
+    """A scorer of rows in pieces."""
+
+    method, most = "rows", None
+
+    def __init__(self, rows, *sizes):
+        self._pieces = np.split(np.asarray(rows, np.float32), np.cumsum(sizes))
+
+    def logits(self, tokens, first):
+        yield from self._pieces
+
+
+def divergence_of(reference, found, *sizes):
+    beside = Beside(Pieces(reference, *sizes))
+    beside.begin([], 1)
+    beside.add(np.asarray(found, np.float32))
+    return beside.divergence()
+
+
+def test_it_is_the_sum_of_p_times_the_logarithm_of_p_by_q():
+    p, q = [[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]], [[0.25, 0.25, 0.5], [0.1, 0.1, 0.8]]
+    first = 0.5 * math.log(2) + 0.25 * math.log(0.5)
+    found = divergence_of(np.log(p), np.log(q) + 3)  # logits are up to a constant
+    assert found.nats == pytest.approx(first / 2, rel=1e-6)
+    assert found.error == pytest.approx(first / 2 / math.sqrt(2), rel=1e-6)
+    assert found.same == 0.5
+
+
+@pytest.mark.parametrize("sizes", [(), (1,), (2, 1), (1, 1, 1)])
+def test_rows_come_in_pieces_of_any_sizes(sizes):
+    rng = np.random.default_rng(0)
+    p, q = rng.normal(size=(2, 4, 9))
+    assert divergence_of(p, q, *sizes) == divergence_of(p, q)
+
+
+def test_what_the_reference_rules_out_adds_nothing():
+    with np.errstate(divide="ignore"):
+        p, q = np.log([[0.5, 0.5, 0.0]]), np.log([[0.5, 0.25, 0.25]])
+    assert divergence_of(p, q).nats == pytest.approx(0.5 * math.log(2), rel=1e-6)
+    with np.errstate(divide="ignore"):
+        assert divergence_of(q, p).nats == math.inf
+
+
+def test_logits_that_are_no_numbers_are_refused():
+    with pytest.raises(UnusableLogits, match="NaN, or infinities"):
+        divergence_of([[math.nan, 1.0]], [[0.0, 1.0]])
+
+
+def test_models_of_other_tokens_are_not_compared():
+    with pytest.raises(BadSetting, match="against: expected a model of 3 tokens"):
+        divergence_of([[0.0, 1.0]], [[0.0, 1.0, 2.0]])
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compared")
+    opened = MadeOnce(
+        lambda kind: load(write_scored(folder / f"{kind}.kvc", *KINDS[kind]))
+    )
+    yield opened
+    for program in opened.values():
+        program.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_programs_of_one_model_are_together_however_they_give_logits(
+    programs, kind, other
+):
+    score = score_tokens(programs[kind], TOKENS, 20, 9, against=programs[other])
+    alone = score_tokens(programs[kind], TOKENS, 20, 9)
+    assert score.bits == alone.bits
+    assert score.divergence.nats == pytest.approx(0, abs=1e-8)
+    assert score.divergence.same == 1
+    assert alone.divergence is None
+
+
+def test_another_context_is_apart(programs):
+    """The control: what is compared above depends on each row."""
+    shifted = [*TOKENS]
+    shifted[10] += 1
+    with programs["decode"].session() as one, programs["forward"].session() as other:
+        beside = Beside(find_scorer(programs["decode"], one))
+        beside.begin(shifted[:20], 1)
+        own = find_scorer(programs["forward"], other)
+        for logits in own.logits(TOKENS[:20], 1):
+            beside.add(logits)
+    assert beside.divergence().nats > 1e-3
