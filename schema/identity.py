@@ -20,6 +20,7 @@ from kvc.schema.model import (
     Method,
     NamedData,
     Program,
+    Update,
     Variant,
 )
 from kvc.schema.provenance import Provenance
@@ -87,9 +88,21 @@ def _bare_delegates(delegates: Iterable[Delegate], count: int) -> tuple[Delegate
 
 
 def _bare_method(method: Method) -> Method:
-    """Return a method that does not say from which lines it was made."""
-    blocks = (Block(_bare_graph(one.graph), one.updates) for one in method.blocks)
-    return replace(method, graph=_bare_graph(method.graph), blocks=tuple(blocks))
+    """Return a method without the lines it was made of, and why its writes copy."""
+    return replace(
+        method,
+        graph=_bare_graph(method.graph),
+        updates=_bare_updates(method.updates),
+        blocks=tuple(
+            Block(_bare_graph(one.graph), _bare_updates(one.updates))
+            for one in method.blocks
+        ),
+    )
+
+
+def _bare_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
+    """Return verdicts without their sentences; what is copied says as much."""
+    return tuple(replace(one, reason="") for one in updates)
 
 
 def _bare_graph(graph: Graph) -> Graph:

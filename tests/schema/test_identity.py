@@ -72,6 +72,24 @@ def test_lines_of_code_are_no_part_of_it(bundle):
     assert identity(replace(program, methods=(moved, *program.methods[1:]))) == found
 
 
+def test_the_words_for_a_copy_are_no_part_of_it(bundle):
+    program, _, found = read(bundle)
+    method = program.methods[0]
+    told = [replace(one, reason="in other words") for one in method.updates]
+    assert told
+    method = replace(method, updates=tuple(told))
+    assert identity(replace(program, methods=(method, *program.methods[1:]))) == found
+
+
+def copied_update(program):
+    (first, *others) = program.methods
+    (update, *updates) = first.updates
+    update = replace(update, copies=(*update.copies, update.instruction))
+    return replace(
+        program, methods=(replace(first, updates=(update, *updates)), *others)
+    )
+
+
 def changed_weight(program):
     (first, *others) = program.blobs
     return replace(program, blobs=(replace(first, digest=bytes(32)), *others))
@@ -118,6 +136,7 @@ CHANGES = [
     renamed_state,
     fewer_methods,
     other_operator,
+    copied_update,
 ]
 
 

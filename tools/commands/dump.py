@@ -73,7 +73,8 @@ if TYPE_CHECKING:
 @click.option(
     "--what-if",
     is_flag=True,
-    help="What smaller weights and caches would save, at --at.",
+    help="What smaller weights and caches would save, at --at. For settings of your "
+    "choice: kvc compile BUNDLE --what-if.",
 )
 @click.option(
     "--html",
