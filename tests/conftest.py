@@ -60,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell that starts a job in the background makes it ignore SIGINT, and all that
     # it starts: then no test could interrupt anything.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # No test outlives a loss of power; those of what is synchronised replace it.
+    os.fsync = lambda file: None
     exhaustive = config.getoption("markexpr") == "exhaustive"
     settings.load_profile("new" if exhaustive else "same")
 
@@ -68,7 +70,9 @@ def _seed() -> None:
     random.seed(0)
     np.random.seed(0)
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        # `torch.manual_seed` seeds other devices, too: as there are none, it notes the
+        # stack for each, which takes longer than many a test.
+        sys.modules["torch"].default_generator.manual_seed(0)
 
 
 def pytest_collectstart() -> None:

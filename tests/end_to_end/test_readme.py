@@ -81,7 +81,7 @@ def names_of(word):
     return sorted(map(str, Path().glob(word))) if "*" in word else [word]
 
 
-def page(folder, name, number=0):
+def page(folder, name, number=0, run=run):
     """Return what an example of a page prints, the first one or another."""
     text = (ROOT / name / "README.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
@@ -171,7 +171,7 @@ def test_a_small_model_drafts_for_a_large_one(first):
 
 
 def test_the_compilers_page_streams_a_checkpoint(tmp_path):
-    page(tmp_path, "compiler")
+    page(tmp_path, "compiler", run=run_here)
     with load(tmp_path / "linear.kvc") as program:
         assert list(program.methods) == ["forward"]
 
@@ -203,7 +203,7 @@ def test_its_session_is_kept_in_a_file(total):
 
 def test_its_weights_come_from_a_checkpoint(total):
     folder, _ = total
-    run(folder, STREAMED)
+    run_here(folder, STREAMED)
     with (
         load(folder / "total.kvc") as program,
         safe_open(folder / "total.safetensors", "numpy") as weights,

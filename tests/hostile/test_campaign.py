@@ -32,16 +32,16 @@ def test_no_hostile_file_is_accepted_and_computes_two_things(campaign, tmp_path)
     (tmp_path / "seeds").mkdir()
     for name in seeds:  # here, where torch.export is at work already
         write_seed(name, tmp_path / "seeds" / f"{name}.kvc")
-    done, record = campaign("--cases", "40", "--seeds", *seeds)
+    done, record = campaign("--cases", "24", "--seeds", *seeds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert record["findings"] == []
-    assert record["next"] == dict.fromkeys(seeds, 40)
-    assert record["kinds"]["same"] > 2
-    assert record["kinds"]["refused"] > 30
-    assert len(record["checks"]) > 15
-    again, after = campaign("--cases", "41", "--seeds", *seeds)  # it goes on
+    assert record["next"] == dict.fromkeys(seeds, 24)
+    assert record["kinds"]["same"] > 1
+    assert record["kinds"]["refused"] > 18
+    assert len(record["checks"]) > 10
+    again, after = campaign("--cases", "25", "--seeds", *seeds)  # it goes on
     assert again.returncode == 0
-    assert after["next"] == dict.fromkeys(seeds, 41)
+    assert after["next"] == dict.fromkeys(seeds, 25)
     assert "compiling" not in again.stderr
 
 
@@ -56,12 +56,12 @@ def test_no_hostile_text_session_or_data_file_does_what_it_should_not(
         *("tokenizer of bytes", "tokenizer of words", "tokenizer of chances"),
         *("recipes", "session of growing", "data of growing"),
     )
-    for cases, seeds in ((25, others), (3, templates)):
+    for cases, seeds in ((15, others), (2, templates)):
         done, record = campaign("--cases", str(cases), "--seeds", *seeds)
         assert done.returncode == 0, done.stdout + done.stderr
         assert record["findings"] == []
         assert {name: record["next"][name] for name in seeds} == dict.fromkeys(
             seeds, cases
         )
-    assert record["kinds"]["same"] > 20
-    assert record["kinds"]["refused"] > 60
+    assert record["kinds"]["same"] > 12
+    assert record["kinds"]["refused"] > 36

@@ -4,10 +4,11 @@ Tracing takes nine tenths of the time that a small model takes to compile. Tests
 the same models in many recipes, and for each way to run a session; what comes after the
 trace is what these differ in. Models are equal where their pickles are: classes,
 attributes, tensors with their bytes and the memory that they share, functions within
-functions with their code and what they enclose, classes of tests with what they have of
-numbers and methods. What cannot be pickled, such as a class within a function, is
-traced each time, and so is what fails. Globals that a method reads are not looked at: a
-test that replaces one needs a class within a function.
+functions, and of files that are run, with their code and what they enclose, classes of
+tests with what they have of numbers and methods. What cannot be pickled, such as a
+class within a function, is traced each time, and so is what fails. Globals that a
+method reads are not looked at: a test that replaces one needs a class within a
+function.
 """
 
 import hashlib
@@ -90,7 +91,7 @@ class _Describing(pickle.Pickler):
         match given:
             case Tensor():
                 return tuple, (self._tensor(given),)
-            case FunctionType() if "<" in given.__qualname__:
+            case FunctionType() if "<" in f"{given.__module__}.{given.__qualname__}":
                 parts = given.__code__, given.__closure__, given.__defaults__
                 return tuple, ((given.__module__, *parts, given.__kwdefaults__),)
             case type() if issubclass(given, nn.Module) and _may_change(given):

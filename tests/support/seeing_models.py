@@ -31,6 +31,7 @@ from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import (
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import Session, generate, load
+from kvc.schema.container import BundleFile
 from kvc.tools.cli import main
 from kvc.tools.reports.methods import describe_methods
 
@@ -226,6 +227,13 @@ def compare(
     path, cache = folder / "model.kvc", CacheConfig(CAPACITY)
     made = export_hf(source, recipe=recipe, cache=cache, prefill_chunk=max(CHUNKS))
     made.save(path)
+    return measure(model, path)
+
+
+def measure(model: PreTrainedModel, path: Path) -> Parity:
+    """Run a model's bundle and its control, and compare."""
+    with BundleFile.open(path) as file:
+        left = sum(sum(each.left.values()) for each in describe_methods(file.program))
     given = pixels(len(BEGINS))
     with load(path) as program, program.session() as session:
         pictures = [program.embed_image(one[None]).copy() for one in given]
@@ -238,7 +246,6 @@ def compare(
     wanted = logits[[*(end - 1 for end in ends), *range(ends[-1], ends[-1] + STEPS)]]
     far, wrong = (np.abs(one - wanted) / logits.std() for one in (found, changed))
     count = len(ends)
-    left = sum(sum(one.left.values()) for one in describe_methods(made.program))
     return Parity(far[:count].max(), far[count:].max(), wrong.max(), left)
 
 

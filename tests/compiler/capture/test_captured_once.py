@@ -1,6 +1,8 @@
 """What tests remember of traces: only of models that are equal in all that matters."""
 
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 
 import captured_once
 import pytest
@@ -165,3 +167,24 @@ def test_the_oldest_trace_is_forgotten(
         for factor in (1.0, 1.0, 2.0, 1.0):
             compile_program(Scaled(factor), [STEP])
     assert traced == ["forward"] * 3
+
+
+FILE = """
+import torch
+from kvc.compiler import Method, compile_program
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x.relu()
+compile_program(Model(), [Method("forward", (torch.zeros(4),))])
+"""
+
+
+def test_files_that_are_run_may_have_other_models_of_one_name(
+    traced: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "file.py"
+    for name in ("relu", "sigmoid"):
+        path.write_text(FILE.replace("relu", name))
+        with captured_once.captured_once():
+            runpy.run_path(str(path))
+    assert traced == ["forward", "forward"]

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from daily import every
 from module_outcomes import Applied, outcome
 from torch import Tensor
 from torch._higher_order_ops import scan, utils, while_loop
@@ -99,6 +100,7 @@ def scanned(body, x):
     return scan(step, x, x)[0]
 
 
+@every(2, "around", "body")
 @pytest.mark.parametrize("around", [branch, shorter, inner_branch, loop, scanned])
 @pytest.mark.parametrize(
     "body",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from daily import RARELY, only
 from hf_models import NAMED, REFUSED, RUNNING, build
-from hf_parity import CAPACITY, NOTICED, TOLERANCE, compare
+from hf_parity import CAPACITY, LENGTHS, NOTICED, TOLERANCE, compare
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face import FrequenciesFixed
@@ -39,7 +39,8 @@ def test_prefill_and_decode_equal_the_model_without_a_cache(name, tmp_path):
 
 
 def test_layers_that_attend_over_an_earlier_ones_cache_have_none():
-    bundle = export_hf(build("gemma4_text, shared caches"), cache=CacheConfig(CAPACITY))
+    model = build("gemma4_text, shared caches", shallow=True)
+    bundle = export_hf(model, cache=CacheConfig(CAPACITY), prefill_chunk=max(LENGTHS))
     states = {state.name for state in bundle.program.states}
     caches = {name for name in states if name.startswith("kvc_cache")}
     assert caches == {f"kvc_cache.{i}.{kind}" for i in (0, 1) for kind in KINDS}

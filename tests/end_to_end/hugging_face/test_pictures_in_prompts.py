@@ -22,6 +22,7 @@ from seeing_models import (
     TOLERANCE,
     build,
     compare,
+    measure,
     picture,
     processor,
     save_folder,
@@ -74,13 +75,15 @@ def bundle(folder, tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "recipe", [pytest.param("fp32", marks=pytest.mark.exhaustive), "cpu_fp32"]
-)
-def test_logits_are_those_of_the_model_with_its_pictures(
-    model, folder, recipe, tmp_path
-):
-    found = compare(model, folder, tmp_path, recipe)
+def test_logits_are_those_of_the_model_with_its_pictures(model, bundle):
+    found = measure(model, bundle)
+    assert max(found.prefill, found.decode) < TOLERANCE
+    assert found.control > NOTICED
+
+
+@pytest.mark.exhaustive
+def test_the_recipe_fp32_gives_these_logits_too(model, folder, tmp_path):
+    found = compare(model, folder, tmp_path, "fp32")
     assert max(found.prefill, found.decode) < TOLERANCE
     assert found.control > NOTICED
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from daily import every
 from model_a import random_decoder
 from torch import Tensor, nn
 from whole_process import foretold, resident_whole
@@ -89,6 +90,7 @@ def large(request, tmp_path_factory):
 
 
 @pytest.mark.linux
+@every(2, "large", "seq")
 @pytest.mark.parametrize(("seq", "threads"), [(32, 1), (400, 2)])
 def test_the_total_is_what_a_process_takes(path, large, seq, threads):
     """What Python and numpy take differs by machine: a small bundle tells it here."""
