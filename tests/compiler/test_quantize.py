@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from eight_rows import one_by_one
-from quant_reference import unpack_int4
+from eight_rows import one_by_one, unpack_int4
 
 from kvc.compiler.quantize import quantize_blocks, quantize_channels
 
