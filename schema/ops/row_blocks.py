@@ -17,6 +17,9 @@ from kvc.schema.ops.shapes import Rule, Shape, matrix_of, require, shape_of
 from kvc.schema.types import TensorType
 
 BLOCK: Final = 32  # values of a row that share a zero point and a factor
+# Of a weight, how many values have a scale of their own: 256 in most models. Smaller
+# blocks gain little, since the rows that they are multiplied by are no more exact.
+WEIGHT_BLOCK: Final = 288
 
 
 def quantize_blocks(x: TensorType) -> Rule:
@@ -24,7 +27,7 @@ def quantize_blocks(x: TensorType) -> Rule:
     require(bool(x.dims) and x.dims[-1] != 0, "quantize_blocks of {}", x)
     require(x.dtype is DType.FLOAT32, "quantize_blocks of {}", x)
     *lead, width = shape_of(x)
-    blocks = (*lead, _count(width))
+    blocks = (*lead, block_count(width))
     return (
         (DType.INT8, (*lead, width)),
         (DType.FLOAT32, (*lead, 1)),
@@ -107,7 +110,7 @@ def _product(
     require(bool(q.dims) and q.dims[-1] != 0, "a product of {}", q)
     *lead, width = shape_of(q)
     require(shape_of(scale) == (*lead, 1), "scale {} of {}", scale, q)
-    blocks = (*lead, _count(width))
+    blocks = (*lead, block_count(width))
     fits = shape_of(zero_point) == shape_of(factor) == blocks
     require(fits, "blocks {} and {} of {}", zero_point, factor, q)
     dtypes = (q.dtype, scale.dtype, zero_point.dtype, factor.dtype)
@@ -118,5 +121,18 @@ def _product(
     return ((DType.FLOAT32, linear(q, kind, bias)[0][1]),)
 
 
-def _count(width: int) -> int:
+def weight_blocks(columns: int) -> int:
+    """Return how many scales the compiler gives each row of an int8 weight.
+
+    They are of equal blocks, multiples of 32 values and at most 288: as few as fit, or
+    one of the whole row where 32 does not divide it.
+    """
+    whole, rest = divmod(columns, BLOCK)
+    counts = (n for n in range(1, whole + 1) if whole % n == 0)
+    fit = (n for n in counts if columns <= n * WEIGHT_BLOCK)
+    return 1 if rest or not whole else next(fit)
+
+
+def block_count(width: int) -> int:
+    """Return how many blocks a row has; the last may be shorter."""
     return -(-width // BLOCK)
