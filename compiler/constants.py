@@ -18,11 +18,14 @@ from torch import Tensor
 from kvc.compiler.identity import Identity
 from kvc.compiler.quantize import (
     channel_scales,
+    int8_block_scales,
     quantize_blocks,
     quantize_channels,
+    quantize_int8_blocks,
 )
 from kvc.schema.errors import NotFinite
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
+from kvc.schema.ops.row_blocks import weight_blocks
 
 # 2 MiB of float32: quantizing blocks that stay in the cache is three times as fast as
 # in blocks of 16 MiB (measured 2026-11 on Zen 4). A row of more is one block where a
@@ -87,6 +90,8 @@ class Transform(Enum):
 
     INT8 = "int8"  # int8 values, per row of a matrix
     INT8_SCALE = "int8_scale"  # float32 scale of each row
+    INT8_BLOCKS = "int8_blocks"  # int8 values, per block of a row
+    INT8_BLOCKS_SCALE = "int8_blocks_scale"  # float32 scale of each block of each row
     INT4 = "int4"  # two int4 values a byte, per block of a row, eight rows together
     INT4_SCALE = "int4_scale"  # bfloat16 scale of each block of each row
     BFLOAT16 = "bfloat16"  # rounded to bfloat16
@@ -172,11 +177,16 @@ class WeightReader:
             case Transform.INT8:
                 kept = Derived(Transform.INT8_SCALE, source.base)
                 return self._quantized(kept, quantize_channels)
+            case Transform.INT8_BLOCKS:
+                kept = Derived(Transform.INT8_BLOCKS_SCALE, source.base)
+                return self._quantized(kept, quantize_int8_blocks)
             case Transform.INT4:
                 kept = Derived(Transform.INT4_SCALE, source.base)
                 return self._quantized(kept, quantize_blocks)
             case Transform.INT8_SCALE:
                 return self._scales_of(source, channel_scales)
+            case Transform.INT8_BLOCKS_SCALE:
+                return self._scales_of(source, int8_block_scales)
             case Transform.INT4_SCALE:
                 return self._scales_of(source, lambda rows: quantize_blocks(rows)[1])
             case Transform.BFLOAT16:
@@ -230,7 +240,7 @@ class WeightReader:
         if bad:
             raise NotFinite(
                 weight=self._names.get(source.base, "without a name"),
-                dtype=source.transform.value.removesuffix("_scale"),
+                dtype=source.transform.value.partition("_")[0],
                 count=bad,
                 total=prod(_shape(source.base)),
             )
@@ -301,6 +311,9 @@ def _shape(source: Source) -> tuple[int, ...]:
             return source.count, rows // source.count, columns
         case Derived(Transform.INT8_SCALE, base):
             return _shape(base)[:-1]
+        case Derived(Transform.INT8_BLOCKS_SCALE, base):
+            *lead, columns = _shape(base)
+            return *lead, weight_blocks(columns)
         case Derived(Transform.TRANSPOSED, base):
             *count, rows, columns = _shape(base)
             return *count, columns, rows

@@ -1,4 +1,4 @@
-"""Quantization of weights: symmetric, int8 by output channel or int4 by block.
+"""Quantization of weights: symmetric, int8 by output channel or block, int4 by block.
 
 Each row is on its own, so that a matrix may come in blocks of rows; for int4 in
 multiples of eight, which lie side by side.
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
+from kvc.schema.ops.row_blocks import weight_blocks
 
 # A block's scale is absmax over the one of these that gives the least squared error.
 # Over 7 both ends fit, over more the tails are cut. On the demo's weights the choice
@@ -46,6 +47,33 @@ def quantize_channels(weight: Tensor) -> tuple[Tensor, Tensor]:
     scale = channel_scales(values)
     rows = values / scale[:, None]
     return rows.round_().clamp_(-127, 127).to(torch.int8), scale
+
+
+def quantize_int8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize the rows of a matrix, each in blocks as `weight_blocks` says.
+
+    Args:
+        weight: float [out, in].
+
+    Returns:
+        int8 [out, in] within +-127, and float32 [out, blocks] as of `channel_scales`.
+    """
+    values, scale = quantize_channels(_int8_parts(weight))
+    rows, columns = weight.shape
+    return values.view(rows, columns), scale.view(rows, weight_blocks(columns))
+
+
+def int8_block_scales(weight: Tensor) -> Tensor:
+    """Return the scales of `quantize_int8_blocks` alone."""
+    rows, columns = weight.shape
+    return channel_scales(_int8_parts(weight)).view(rows, weight_blocks(columns))
+
+
+def _int8_parts(weight: Tensor) -> Tensor:
+    """Return the blocks of each row, one after another, as rows of their own."""
+    rows, columns = weight.shape
+    count = weight_blocks(columns)
+    return weight.reshape(rows * count, columns // count)
 
 
 def quantize_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,9 @@ class Recipe:
             float32 scale per output channel, and activations quantized to int8 per
             row at run time. "w8" is the same weight, multiplied in float32, or as the
             backend says. "qb4" is int4 weight with one bfloat16 scale per 32
-            inputs of an output channel, and the same activations.
+            inputs of an output channel, and the same activations. "q8" and "q4" are
+            these with activations in blocks of 32, and int8 weights, tables too, in
+            blocks of up to 288; see `cpu_q8.toml`.
         embedding: how embedding tables are stored. "int8" is one float32 scale per
             row, rows are widened as they are looked up.
         backend: which backend is offered the graph; "" leaves all to kvc's kernels.
@@ -51,7 +53,7 @@ class Recipe:
     description: str
     text: str
     weights: Literal["float32", "bfloat16"]
-    linear: Literal["float32", "qd8", "qb4", "w8"]
+    linear: Literal["float32", "qd8", "qb4", "w8", "q8", "q4"]
     embedding: Literal["float32", "int8"]
     backend: str
     backend_options: Mapping[str, Option] = field(default_factory=dict)
@@ -94,9 +96,10 @@ class Setting:
     open: bool = False
 
 
+_LINEAR = ("float32", "qd8", "qb4", "w8", "q8", "q4")
 SETTINGS = (
     Setting("weights", "dtype", "weights", ("float32", "bfloat16")),
-    Setting("linear", "scheme", "linear", ("float32", "qd8", "qb4", "w8")),
+    Setting("linear", "scheme", "linear", _LINEAR),
     Setting("embedding", "scheme", "embedding", ("float32", "int8")),
     Setting("cache", "dtype", "cache", ("float32", "float16", "int8")),
     Setting("backend", "name", "backend", ("",), open=True),

@@ -9,15 +9,23 @@ it while it is near.
 
 from collections import defaultdict
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from kvc.schema.graph import Constant, Graph, Instruction, Ref, Scratch
 from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Dim
 from kvc.schema.verify.effects import values_in
 
-QUANTIZE: Final = "kvc::quantize_rows"
-LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
-ROWS: Final = 3  # arguments of a product that are results of quantize_rows
+BLOCKS: Final = "kvc::quantize_blocks"
+# Ops that quantize rows, and those of products whose first arguments are their results.
+LINEARS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "kvc::quantize_rows": ("kvc::linear_qd8", "kvc::linear_qb4"),
+        BLOCKS: ("kvc::linear_q8", "kvc::linear_q4"),
+    }
+)
+_PRODUCTS: Final = frozenset(op for ops in LINEARS.values() for op in ops)
 GLU: Final = "kvc::glu"
 NORM: Final = "aten::rms_norm"
 
@@ -26,14 +34,15 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     """Return groups of instructions, by the index of the last of each.
 
     Each group is an instruction that quantizes rows and all products that read
-    them, with nothing but views in between. The products are of one op. They can
-    run as one where the last is, and in any order: what a product reads beside the
-    rows is constant, and what it writes lies in scratch memory until after the
-    last, so that no two of them share memory. Before them there may be what makes
-    the rows and is read for that alone: all rows are made before the first product
-    is written, so that products may lie over what they were made of.
+    them, with nothing but views in between. The products are of one op, and have as
+    many scales for each row of a weight. They can run as one where the last is, and
+    in any order: what a product reads beside the rows is constant, and what it writes
+    lies in scratch memory until after the last, so that no two of them share memory.
+    Before them there may be what makes the rows and is read for that alone: all rows
+    are made before the first product is written, so that products may lie over what
+    they were made of.
     """
-    quantizing = [i for i, step in enumerate(graph.instructions) if step.op == QUANTIZE]
+    quantizing = [i for i, step in enumerate(graph.instructions) if step.op in LINEARS]
     if not quantizing:
         return {}
     readers: dict[int, set[int]] = defaultdict(set)
@@ -65,7 +74,7 @@ def unwritten(graph: Graph) -> frozenset[int]:
         value
         for group in products_of_rows(graph).values()
         for index in group
-        if graph.instructions[index].op not in LINEARS
+        if graph.instructions[index].op not in _PRODUCTS
         for value in graph.instructions[index].results
     )
 
@@ -105,27 +114,36 @@ def _go_together(
         products: those of all that read what it makes.
         until: for the root of each value that is read, the index of its last reader.
     """
-    quantizing, last = graph.instructions[first], products[-1]
-    rows = tuple(Ref(value) for value in quantizing.results)
-    op = graph.instructions[
-        last
-    ].op  # of all: weights of two dtypes read rows in two forms
-    written = list(quantizing.results)
-    if op not in LINEARS:
+    quantizing, last = graph.instructions[first], graph.instructions[products[-1]]
+    if last.op not in LINEARS[quantizing.op]:
         return False
-    for index in range(first + 1, last + 1):
+    rows = tuple(Ref(value) for value in quantizing.results)
+    parts = _parts(graph, last, len(rows))
+    written = list(quantizing.results)
+    for index in range(first + 1, products[-1] + 1):
         instruction = graph.instructions[index]
         if index not in products:
             if OPS[instruction.op].aliasing is not Aliasing.VIEW:
                 return False
             continue
-        if (instruction.op, instruction.arguments[:ROWS]) != (op, rows):
+        # Weights of two dtypes, or in other parts, read rows in two forms.
+        if (instruction.op, instruction.arguments[: len(rows)]) != (last.op, rows):
             return False
-        others = values_in(instruction.arguments[ROWS:])
+        if _parts(graph, instruction, len(rows)) != parts:
+            return False
+        others = values_in(instruction.arguments[len(rows) :])
         lie = [graph.values[graph.root_of(value)].storage for value in others]
         if not all(isinstance(storage, Constant) for storage in lie):
             return False
-        if any(until.get(made, 0) <= last for made in instruction.results):
+        if any(until.get(made, 0) <= products[-1] for made in instruction.results):
             return False
         written += instruction.results
     return all(isinstance(graph.values[made].storage, Scratch) for made in written)
+
+
+def _parts(graph: Graph, product: Instruction, rows: int) -> Dim:
+    """Return how many scales a row of an int8 weight has that has several, else 1."""
+    if product.op != "kvc::linear_q8":
+        return 1
+    scale = product.arguments[rows + 1]
+    return graph.values[scale.value].type.dims[-1] if isinstance(scale, Ref) else 1

@@ -14,7 +14,11 @@ from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.schema.errors import UnmatchedPattern
 
 # The place of chosen experts among the arguments of what multiplies by their matrices.
-_CHOICE: Final = {"kvc::expert_linear": 2, "kvc::expert_linear_qd8": 5}
+_CHOICE: Final = {
+    "kvc::expert_linear": 2,
+    "kvc::expert_linear_qd8": 5,
+    "kvc::expert_linear_q8": 6,
+}
 
 
 def kept_weights(program: Program, patterns: Iterable[str]) -> frozenset[str]:

@@ -1,18 +1,21 @@
-"""Quantize linear layers and embeddings; rows with exactly XNNPACK's numerics.
+"""Quantize linear layers and embeddings.
 
-`linear(x, weight)` becomes `quantize_rows(x)` and a product: `linear_qd8(...)` over
-int8 weights with one scale per output channel, or `linear_qb4(...)` over int4 weights
-with one scale per block of 32 inputs; or `linear_w8(x, ...)` over the int8 weights,
-with activations as they are. `embedding(weight, ids)` reads int8 rows. An int8 matrix
-is stored in the same way for both, so a tied embedding is one blob. That is why a
-matrix that is also an int8 embedding is never multiplied as int4: a second copy would
-cost more than it saves, and be less exact. The matrices of experts are int8 where rows
-are quantized, with a scale for each output channel of each.
+`linear(x, weight)` becomes an op that quantizes the rows of x, and a product. With
+exactly XNNPACK's numerics: `quantize_rows(x)`, and `linear_qd8(...)` over int8 weights
+with one scale per output channel or `linear_qb4(...)` over int4 weights with one scale
+per block of 32 inputs. In blocks: `quantize_blocks(x)`, and `linear_q8(...)` over int8
+weights with a scale per block of an output channel or `linear_q4(...)`. Or it becomes
+`linear_w8(x, ...)` over the int8 weights, with activations as they are.
+
+`embedding(weight, ids)` reads int8 rows. An int8 matrix is stored in the same way for
+both, so a tied embedding is one blob. That is why a matrix that is also an int8
+embedding is never multiplied as int4: a second copy would cost more than it saves, and
+be less exact. The matrices of experts are int8 where rows are quantized.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from kvc.compiler.constants import Transform
 from kvc.compiler.ir import Method, Node, Program, Value
@@ -20,7 +23,43 @@ from kvc.compiler.passes.kept import kept_weights
 from kvc.compiler.passes.weights import MethodBuilder, WeightBook
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
+from kvc.schema.ops.row_blocks import block_count, weight_blocks
 from kvc.schema.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How rows and int8 weights are quantized, and the ops that multiply them."""
+
+    rows: str
+    int8: str
+    int4: str
+    experts: str
+    values: Transform
+    scales: Transform
+
+    @property
+    def in_blocks(self) -> bool:
+        """Tell whether there is a scale for each of some blocks of a row."""
+        return self.values is Transform.INT8_BLOCKS
+
+
+_BY_ROW: Final = _Form(
+    rows="kvc::quantize_rows",
+    int8="kvc::linear_qd8",
+    int4="kvc::linear_qb4",
+    experts="kvc::expert_linear_qd8",
+    values=Transform.INT8,
+    scales=Transform.INT8_SCALE,
+)
+_BY_BLOCK: Final = _Form(
+    rows="kvc::quantize_blocks",
+    int8="kvc::linear_q8",
+    int4="kvc::linear_q4",
+    experts="kvc::expert_linear_q8",
+    values=Transform.INT8_BLOCKS,
+    scales=Transform.INT8_BLOCKS_SCALE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +67,17 @@ class QuantizeWeights:
     """Use quantized weights where an op reads a constant float32 matrix.
 
     Attributes:
-        linear: how linear layers multiply; activations are quantized per row at run
-            time, but with "w8", whose experts stay float32. "qb4" falls back to "qd8"
-            where rows cannot be cut into blocks, or are no multiple of eight.
+        linear: how linear layers multiply; activations are quantized at run time, by
+            rows with "qd8" and "qb4", by blocks of 32 with "q8" and "q4", and not at
+            all with "w8", whose experts stay float32. "qb4" falls back to "qd8", and
+            "q4" to "q8", where rows of a weight cannot be cut into blocks, or are no
+            multiple of eight.
         embedding: store embeddings as int8.
         keep: patterns of what stays float32, as routers do.
     """
 
     name: ClassVar[str] = "quantize-weights"
-    linear: Literal["float32", "qd8", "qb4", "w8"]
+    linear: Literal["float32", "qd8", "qb4", "w8", "q8", "q4"]
     embedding: bool
     keep: tuple[str, ...] = ()
 
@@ -80,23 +121,30 @@ class QuantizeWeights:
                 if self.linear == "w8":
                     yield _floats_by_int8(node, weight, builder, book)
                     return
-                narrow = self.linear == "qb4" and weight not in tables
-                yield from _quantized_linear(node, weight, narrow, builder, book)
+                narrow = self.linear in ("qb4", "q4") and weight not in tables
+                yield from _quantized_linear(
+                    node, weight, narrow, self._form, builder, book
+                )
                 return
-        quantizing = self.linear in ("qd8", "qb4")
+        quantizing = self.linear not in ("float32", "w8")
         if quantizing and node.op == "kvc::expert_linear":
             weight = builder.weight_name(node.arguments[1], rank=3)
             if weight is not None and _has_columns(node.arguments[0]):
-                yield from _quantized_experts(node, weight, builder, book)
+                yield from _quantized_experts(node, weight, self._form, builder, book)
                 return
         if self.embedding and node.op == "aten::embedding":
             weight = builder.weight_name(node.arguments[0])
             if weight is not None and _has_columns(node.arguments[0]):
-                values, scale = _int8_weight(node.arguments[0], weight, builder, book)
-                arguments = (values, scale, node.arguments[1])
+                table = node.arguments[0]
+                stored = _int8_weight(table, weight, self._form, builder, book)
+                arguments = (*stored, node.arguments[1])
                 yield replace(node, op="kvc::embedding_q8", arguments=arguments)
                 return
         yield node
+
+    @property
+    def _form(self) -> _Form:
+        return _BY_BLOCK if self.linear in ("q8", "q4") else _BY_ROW
 
 
 def _has_columns(weight: object) -> bool:
@@ -118,13 +166,27 @@ def _tables(program: Program) -> Iterator[str]:
 
 
 def _int8_weight(
-    weight: object, name: str, builder: MethodBuilder, book: WeightBook
+    weight: object,
+    name: str,
+    form: _Form,
+    builder: MethodBuilder,
+    book: WeightBook,
+    turned: bool = False,
 ) -> tuple[Value, Value]:
-    """Return the int8 values [out, in] and the scales [out] of a weight."""
+    """Return the int8 values [..., out, in] of a weight or several, and its scales.
+
+    They are [..., out], or [..., out, m] in blocks. `turned` exchanges the last two
+    axes first.
+    """
     assert isinstance(weight, Value)
-    dims = weight.type.dims
-    values = book.derive(name, Transform.INT8, TensorType(DType.INT8, dims))
-    scale = book.derive(name, Transform.INT8_SCALE, TensorType(DType.FLOAT32, dims[:1]))
+    *count, rows, columns = weight.type.dims
+    *lead, width = (*count, columns, rows) if turned else weight.type.dims
+    assert isinstance(width, int)
+    blocks = (weight_blocks(width),) if form.in_blocks else ()
+    kind = TensorType(DType.INT8, (*lead, width))
+    values = book.derive(name, form.values, kind, turned)
+    kind = TensorType(DType.FLOAT32, (*lead, *blocks))
+    scale = book.derive(name, form.scales, kind, turned)
     return builder.constant(values), builder.constant(scale)
 
 
@@ -151,18 +213,23 @@ def _in_blocks(weight: Value) -> bool:
 
 
 def _quantized_linear(
-    node: Node, name: str, narrow: bool, builder: MethodBuilder, book: WeightBook
+    node: Node,
+    name: str,
+    narrow: bool,
+    form: _Form,
+    builder: MethodBuilder,
+    book: WeightBook,
 ) -> Iterator[Node]:
     x, weight, bias = node.arguments
     assert isinstance(x, Value)
     assert isinstance(weight, Value)
-    quantizing = _quantized_rows(x, builder, node.source)
+    quantizing = _quantized_rows(x, form, builder, node.source)
     yield quantizing
     quantized = quantizing.outputs
     if narrow and _in_blocks(weight):
-        op, stored = "kvc::linear_qb4", _int4_weight(weight, name, builder, book)
+        op, stored = form.int4, _int4_weight(weight, name, builder, book)
     else:
-        op, stored = "kvc::linear_qd8", _int8_weight(weight, name, builder, book)
+        op, stored = form.int8, _int8_weight(weight, name, form, builder, book)
     yield replace(node, op=op, arguments=(*quantized, *stored, bias))
 
 
@@ -170,35 +237,30 @@ def _floats_by_int8(
     node: Node, name: str, builder: MethodBuilder, book: WeightBook
 ) -> Node:
     x, weight, bias = node.arguments
-    stored = _int8_weight(weight, name, builder, book)
+    stored = _int8_weight(weight, name, _BY_ROW, builder, book)
     return replace(node, op="kvc::linear_w8", arguments=(x, *stored, bias))
 
 
 def _quantized_experts(
-    node: Node, name: str, builder: MethodBuilder, book: WeightBook
+    node: Node, name: str, form: _Form, builder: MethodBuilder, book: WeightBook
 ) -> Iterator[Node]:
     x, weight, experts, bias, turned = node.arguments
     assert isinstance(x, Value)
-    assert isinstance(weight, Value)
-    count, *sizes = weight.type.dims
-    dims = (count, *(reversed(sizes) if turned else sizes))
-    values = book.derive(
-        name, Transform.INT8, TensorType(DType.INT8, dims), bool(turned)
-    )
-    kind = TensorType(DType.FLOAT32, dims[:2])
-    scale = book.derive(name, Transform.INT8_SCALE, kind, bool(turned))
-    stored = builder.constant(values), builder.constant(scale)
-    quantizing = _quantized_rows(x, builder, node.source)
+    stored = _int8_weight(weight, name, form, builder, book, bool(turned))
+    quantizing = _quantized_rows(x, form, builder, node.source)
     yield quantizing
     arguments = (*quantizing.outputs, *stored, experts, bias)
-    yield replace(node, op="kvc::expert_linear_qd8", arguments=arguments)
+    yield replace(node, op=form.experts, arguments=arguments)
 
 
-def _quantized_rows(x: Value, builder: MethodBuilder, source: str) -> Node:
-    rows = x.type.dims[:-1]
-    quantized = (
-        builder.value(DType.INT8, *x.type.dims),
-        builder.value(DType.FLOAT32, *rows, 1),
-        builder.value(DType.INT32, *rows, 1),
-    )
-    return Node("kvc::quantize_rows", (x,), quantized, source)
+def _quantized_rows(x: Value, form: _Form, builder: MethodBuilder, source: str) -> Node:
+    *rows, width = x.type.dims
+    values = builder.value(DType.INT8, *rows, width)
+    scale = builder.value(DType.FLOAT32, *rows, 1)
+    if form.in_blocks:
+        assert isinstance(width, int)
+        kinds = [(DType.INT8, block_count(width))] * 2  # zero points, factors
+    else:
+        kinds = [(DType.INT32, 1)]
+    others = (builder.value(dtype, *rows, count) for dtype, count in kinds)
+    return Node(form.rows, (x,), (values, scale, *others), source)

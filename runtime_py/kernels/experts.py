@@ -1,8 +1,8 @@
 """Kernels of experts: each row is multiplied by the matrix of the expert it chose.
 
 `kvc::expert_linear` is the same function that eager and capture call, without the
-dispatch. The quantized kernel is `kvc::linear_qd8` with a matrix for each expert; it
-too reads only chosen experts.
+dispatch. The quantized kernels are `kvc::linear_qd8` and `kvc::linear_q8` with a matrix
+for each expert; they too read only chosen experts.
 """
 
 from functools import partial
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.quantized import linear_qd8, row_sums
+from kvc.runtime.kernels.quantized_blocks import linear_q8
 from kvc.schema.torch_ops import multiply_by_experts, rows_by_expert
 
 
@@ -67,7 +68,49 @@ def prepare_expert_linear_qd8(weight: Tensor) -> Kernel:
     return partial(_expert_linear_qd8, sums={})
 
 
+def _expert_linear_q8(
+    out: Tensor,
+    q: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    factor: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    experts: Tensor,
+    bias: Tensor | None,
+) -> None:
+    """Write what `kvc::linear_q8` gives for each row and its expert's matrix.
+
+    Args:
+        out: float32 [rows, out].
+        q: int8 [rows, in], as the next three from `kvc::quantize_blocks`.
+        scale: float32 [rows, 1].
+        zero_point: int8 [rows, n].
+        factor: int8 [rows, n].
+        weight: int8 [experts, out, in].
+        weight_scale: float32 [experts, out, m].
+        experts: int64 [rows].
+        bias: float32 [experts, out].
+    """
+    for expert, rows in rows_by_expert(experts, weight.shape[0]):
+        index = torch.tensor([rows]) if isinstance(rows, int) else rows
+        result = out.new_empty(len(index), out.shape[1])
+        added = None if bias is None else bias[expert]
+        linear_q8(
+            result,
+            q[index],
+            scale[index],
+            zero_point[index],
+            factor[index],
+            weight[expert],
+            weight_scale[expert],
+            added,
+        )
+        out.index_copy_(0, index, result)
+
+
 KERNELS: dict[str, Kernel] = {
     "kvc::expert_linear": multiply_by_experts,
+    "kvc::expert_linear_q8": _expert_linear_q8,
     "kvc::expert_linear_qd8": _expert_linear_qd8,
 }

@@ -46,14 +46,14 @@ def _quantize_rows(outs: tuple[Tensor, Tensor, Tensor], x: Tensor) -> None:
     spread = high - low
     torch.div(_LEVELS, spread, out=scale)
     scale.masked_fill_(torch.logical_not(spread), 1)
-    zero = _zero_point(low.mul_(scale), high.mul_(scale))
+    zero = zero_points(low.mul_(scale), high.mul_(scale))
     zero_point.copy_(zero)
     steps = torch.mul(x, scale)
     q.copy_(steps.round_().add_(zero).clamp_(-128, 127))
 
 
-def _zero_point(low: Tensor, high: Tensor) -> Tensor:
-    """Return the zero point, float32, of rows that span `low` to `high` in steps.
+def zero_points(low: Tensor, high: Tensor) -> Tensor:
+    """Return float32 zero points of rows or blocks, `low` to `high` of which are steps.
 
     It is fixed at that end of the range where rounding errs less.
     """
@@ -161,9 +161,30 @@ def _linear_qb4(
         weight_scale: bfloat16 [out / 8, in / block, 8].
         bias: float32 [out].
     """
-    columns = q.shape[-1]
     zero = zero_point.reshape(-1, 1).clamp(-128, 127)
-    steps = q.reshape(-1, columns).float().sub_(zero)
+    steps = q.reshape(-1, q.shape[-1]).float().sub_(zero)
+    multiply_int4(out, steps, scale, weight, weight_scale, bias)
+
+
+def multiply_int4(
+    out: Tensor,
+    steps: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+) -> None:
+    """Write steps W^T / scale + bias.
+
+    Args:
+        out: float32 [..., out].
+        steps: float32 [rows, in], numbers of steps of rows.
+        scale: float32 [..., 1], the number of steps per unit.
+        weight: as in `kvc::linear_qb4`, and so are its scales and the bias.
+        weight_scale: bfloat16 [out / 8, in / block, 8].
+        bias: float32 [out].
+    """
+    columns = steps.shape[1]
     result = out.view(len(steps), len(weight) * QB4_ROWS)
     count = max(1, _CHUNK // (QB4_ROWS * columns))
     for first in range(0, len(weight), count):
@@ -186,18 +207,19 @@ def _widened(weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -> None:
-    """Write weight[indices] * scale[indices].
+    """Write weight[indices] * scale[indices], the scale of a row or of its block.
 
     Args:
         out: float32 [..., width].
         weight: int8 [rows, width].
-        scale: float32 [rows].
+        scale: float32 [rows], or [rows, m] of blocks of width / m values.
         indices: int32 or int64 [...].
     """
     chosen = indices.reshape(-1)
     rows = select(weight, 0, chosen)
-    scales = select(scale, 0, chosen)
-    torch.mul(rows, scales.unsqueeze(-1), out=out.view(rows.shape))
+    scales = select(scale.view(len(scale), -1), 0, chosen).unsqueeze(-1)
+    blocks = rows.view(*scales.shape[:2], weight.shape[1] // scales.shape[1])
+    torch.mul(blocks, scales, out=out.view(blocks.shape))
 
 
 KERNELS: dict[str, Kernel] = {

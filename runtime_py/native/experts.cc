@@ -12,9 +12,8 @@ namespace {
 
 constexpr int kSlot = 4;  // of the workspace; those before it are for what is called here
 
-// The kernel of a product, which is in the table.
-Kernel product(std::string_view name) {
-  const Entry* entry = kProducts;
+// The kernel of a product, which is in a table.
+Kernel product(const Entry* entry, std::string_view name) {
   while (entry->name != name) ++entry;
   return entry->kernel;
 }
@@ -83,7 +82,7 @@ bool multiply_by_experts(const Step& step, const Tensor& experts, int64_t count,
 
 // Arguments: x, weight, experts, bias?, transposed.
 bool expert_linear(const Step& step, const Context& context) {
-  static const Kernel kernel = product("aten::linear");
+  static const Kernel kernel = product(kProducts, "aten::linear");
   const Tensor &weight = step.tensors[2], &bias = step.tensors[4];
   const bool transposed = step.integers[0] != 0;
   const auto operands_of = [&](int64_t expert, Tensor* operands) {
@@ -96,21 +95,23 @@ bool expert_linear(const Step& step, const Context& context) {
   return multiply_by_experts<1>(step, step.tensors[3], weight.dims[0], kernel, context, operands_of);
 }
 
-// Arguments: q, scale, zero_point, weight, weight_scale, experts, bias?
-bool expert_linear_qd8(const Step& step, const Context& context) {
-  static const Kernel kernel = product("kvc::linear_qd8");
-  const Tensor &weight = step.tensors[4], &scale = step.tensors[5], &bias = step.tensors[7];
+// The N operands of rows, q, scale, zero_point and perhaps factor, then weight, weight_scale,
+// experts, bias?
+template <int N>
+bool quantized_expert_linear(const Step& step, const Context& context) {
+  static const Kernel kernel = product(kQuantizedProducts, N == 3 ? "kvc::linear_qd8" : "kvc::linear_q8");
+  const Tensor* others = step.tensors + N + 1;
   const auto operands_of = [&](int64_t expert, Tensor* operands) {
-    operands[0] = part_of(weight, expert);
-    operands[1] = part_of(scale, expert);
-    operands[2] = part_of(bias, expert);
+    operands[0] = part_of(others[0], expert);
+    operands[1] = part_of(others[1], expert);
+    operands[2] = part_of(others[3], expert);
   };
-  return multiply_by_experts<3>(step, step.tensors[6], weight.dims[0], kernel, context, operands_of);
+  return multiply_by_experts<N>(step, others[2], others[0].dims[0], kernel, context, operands_of);
 }
 
 // beta * x + alpha * (a b); x is broadcast, and not read where beta is 0.
 bool addmm(const Step& step, const Context& context) {
-  static const Kernel kernel = product("aten::mm");
+  static const Kernel kernel = product(kProducts, "aten::mm");
   const Tensor &out = step.tensors[0], &x = step.tensors[1];
   const Tensor operands[3] = {out, step.tensors[2], step.tensors[3]};
   if (!kernel({0, 3, operands, nullptr, nullptr}, context)) return false;
@@ -137,7 +138,8 @@ bool addmm(const Step& step, const Context& context) {
 
 const Entry kExperts[] = {
     {"kvc::expert_linear", expert_linear},
-    {"kvc::expert_linear_qd8", expert_linear_qd8},
+    {"kvc::expert_linear_qd8", quantized_expert_linear<3>},
+    {"kvc::expert_linear_q8", quantized_expert_linear<4>},
     {"aten::addmm", addmm},
     {nullptr, nullptr},
 };

@@ -52,19 +52,22 @@ bool embedding(const Step& step, const Context& context) {
   return true;
 }
 
-// weight[index] * scale[index]
+// weight[index] * scale[index], of a row, or of each of some parts of a row.
 bool embedding_q8(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &weight = step.tensors[1];
   const Tensor &scale = step.tensors[2], &index = step.tensors[3];
   if (!check_index(index, 0, weight.dims[0], context)) return false;
-  const int64_t width = weight.dims[1], count = index.count();
+  const int64_t width = weight.dims[1], count = index.count(), stride = weight.strides[1];
+  const int64_t parts = scale.rank == 2 ? scale.dims[1] : 1, part = width / std::max<int64_t>(1, parts);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = index_at(index, i);
     const int8_t* from = weight.as<const int8_t>() + row * weight.strides[0];
-    const int64_t stride = weight.strides[1];
-    const float factor = scale.as<const float>()[row * scale.strides[0]];
+    const float* factors = scale.as<const float>() + row * scale.strides[0];
     float* to = out.as<float>() + i * width;
-    for (int64_t j = 0; j < width; ++j) to[j] = static_cast<float>(from[j * stride]) * factor;
+    for (int64_t first = 0; first < width; first += part) {
+      const float factor = scale.rank == 2 ? factors[first / part * scale.strides[1]] : *factors;
+      for (int64_t j = first; j < first + part; ++j) to[j] = static_cast<float>(from[j * stride]) * factor;
+    }
   }
   return true;
 }

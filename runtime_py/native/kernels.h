@@ -90,6 +90,7 @@ extern const Entry kReductions[];
 extern const Entry kCaches[];
 extern const Entry kIndices[];
 extern const Entry kProducts[];
+extern const Entry kQuantizedProducts[];
 extern const Entry kExperts[];
 extern const Entry kAttention[];
 extern const Entry kLibraries[];

@@ -29,48 +29,69 @@ struct FloatProduct {
 constexpr int64_t kWidenedColumns = 4;
 
 constexpr int64_t kTokens = 16;
-constexpr int64_t kInt4 = 32;  // weights along k that have a scale of their own
+constexpr int64_t kBlock = 32;  // of k, that have a zero and a factor in a row
+constexpr int64_t kInt4 = kBlock;  // weights along k that have a scale of their own
 constexpr int64_t kInt4Columns = 8;  // that lie side by side
 constexpr int64_t kInt4Bytes = kInt4Columns * kInt4 / 2;
+
+// How rows of int8 lie, and the parts of k that have scales of their own in int8 weights.
+struct RowShape {
+  int64_t depth, stride;  // stride: the depth rounded up to 64
+  int64_t parts;  // which divide the depth into multiples of kBlock, if there are several
+
+  int64_t part() const { return parts == 1 ? stride : depth / parts; }
+  int64_t blocks_of_row() const { return stride / kBlock; }
+};
+
+// Rows of int8 that were made at run time, one after the other, with a zero and a factor for
+// each kBlock of k: x is about (q - zero) * factor / scale of the row. |q - zero| is at most
+// 255, a factor at most 31, so that (q - zero) * factor is at most 7,905, and the sum of two
+// such numbers lies within int16.
+struct BlockRows {
+  int8_t* q;  // [.., stride]; after the depth zeros, as zeros and factors are
+  int16_t *zero, *factor;  // [.., stride / kBlock]
+};
 
 // The rows that lie one after the other, once more, as products with int4 weights read
 // them: q, of each eight first those of even, then those of odd k.
 struct Int4Rows {
-  const int8_t* q;      // [.., depth]
-  const int16_t* zero;  // [..]
+  const int8_t* q;  // [.., depth]
+  const int16_t *zero, *factor;  // [.., depth / kInt4]
   // [.., depth / kInt4, 2]: -8 times the sum of q - zero, of the first and the last four
   // of each eight. At most 8 * 16 * 255, so that they lie within int16.
   const int16_t* eights;
 };
 
-// Rows of int8 that were made at run time, as products read them.
+// Rows of int8, as products read them.
 //
 // The first `blocks` times kTokens rows lie side by side, as the instruction set reads them
 // best for products with weights of the dtype that there are; rows that a last block has not
-// are zeros. All others lie one after the other, q - zero: [.., stride].
-// `stride` is the depth rounded up to 64, with zeros after the depth.
-struct Int8Rows {
+// are zeros. All others lie one after the other, (q - zero) * factor: [.., stride].
+struct Int8Rows : RowShape {
   const int16_t* in_blocks;
   const int16_t* others;
   const float* scale;  // of each row
-  int64_t rows, depth, stride, blocks;
+  int64_t rows, blocks;
   Int4Rows int4;  // where there are int4 weights
 };
 
-// Rows of int8 times rows of int8 weights:
-// out[m, n] = float(sum of (q[m, k] - zero[m]) * w[n, k]) / scale[m] * w_scale[n] + bias[n].
-// The sum is exact for up to 65,536 of k, so every form of it gives the same.
+// Rows of int8 times rows of int8 weights, which are divided into parts of k:
+// out[m, n] = sum over parts of float(sum of (q[m, k] - zero) * factor * w[n, k]) *
+// w_scale[n, part] / scale[m] + bias[n]. The inner sums are exact for up to 65,536 of k, so
+// every form of them gives the same; the outer is taken in order, each product and each sum
+// rounded. `divided_first`: of one part, the scale of the row divides before w_scale multiplies.
 struct Int8Product {
   const int8_t* w;  // [columns, depth]
   int64_t w_stride;
-  const float* w_scale;
+  const float* w_scale;  // [columns, parts]
+  bool divided_first;
   const float* bias;  // or null
   float* out;         // [rows, columns]
   int64_t columns;
 };
 
 // Rows of int8 times rows of int4 weights, each kInt4 with a scale:
-// out[m, n] = sum over b of float(sum of (q[m, k] - zero[m]) * w[n, k]) * w_scale[n, b] /
+// out[m, n] = sum over b of float(sum of (q[m, k] - zero) * factor * w[n, k]) * w_scale[n, b] /
 // scale[m] + bias[n]. The inner sums are exact; the outer is taken in the order of b.
 struct Int4Product {
   // [columns / 8, depth / 8, 8, 4], plus 8: the low half of a byte is k, the high k + 1.
@@ -86,11 +107,10 @@ struct Int4Product {
 // How blocks of rows lie side by side.
 struct BlockLayout {
   // int16s for each block.
-  int64_t (*size)(int64_t stride);
-  // Lays out one block or two, rows of q - zero: [blocks * kTokens, stride]. What it writes
-  // of a first block depends on whether there is a second.
-  void (*lay_out)(const int16_t* x, const int16_t* zero, int64_t blocks, int64_t stride,
-                  int16_t* to);
+  int64_t (*size)(const RowShape& shape);
+  // Lays out one block or two. What it writes of a first block depends on whether there is a
+  // second.
+  void (*lay_out)(const BlockRows& rows, int64_t blocks, const RowShape& shape, int16_t* to);
 };
 
 // What attention makes of scores of `keys` keys, for some rows of queries: weights
@@ -115,7 +135,7 @@ struct Mixture {
 // The columns from `begin` to `end` of a product, and what attention needs.
 struct ProductKernels {
   void (*floats)(const FloatProduct& product, int64_t begin, int64_t end);
-  // `scratch`: scratch_size(stride) of int16, where there are blocks; of weights, laid out.
+  // `scratch`: scratch_size(shape) of int16, where there are blocks; of weights, laid out.
   void (*int8)(const Int8Rows& x, const Int8Product& product, int64_t begin, int64_t end,
                int16_t* scratch);
   void (*int4)(const Int8Rows& x, const Int4Product& product, int64_t begin, int64_t end,
@@ -124,13 +144,17 @@ struct ProductKernels {
   // The least and the greatest of a row, zero among them; `wrong` is NaN where an element
   // is not finite.
   void (*range)(const float* x, int64_t n, float* low, float* high, float* wrong);
-  // q = x * scale, rounded, halves to even, plus zero, within int8; any for a NaN. As q, or
-  // as q - zero.
+  // q = x * scale, rounded, halves to even, plus zero, within int8; any for a NaN.
   void (*quantize)(const float* x, int64_t n, float scale, float zero, int8_t* q);
-  void (*quantize_shifted)(const float* x, int64_t n, float scale, float zero, int16_t* q);
+  // What kvc::quantize_blocks makes of a row; returns its scale. q has as many as n; zero and
+  // factor have one for each kBlock. `steps`: room for 3 floats for each of these and 24 more.
+  float (*quantize_blocks)(const float* x, int64_t n, float* steps, int8_t* q, int16_t* zero,
+                           int16_t* factor);
+  // (q - zero) * factor of one row, [stride].
+  void (*expand)(const BlockRows& row, int64_t stride, int16_t* to);
   BlockLayout int8_blocks, int4_blocks;
   int64_t columns;  // of a product of blocks, computed together
-  int64_t (*scratch_size)(int64_t stride);
+  int64_t (*scratch_size)(const RowShape& shape);
   // y = exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)), x (1 + tanh(a (x + b x^3))) / 2.
   void (*exp)(const float* x, int64_t n, float* y);
   void (*sigmoid)(const float* x, int64_t n, float* y);

@@ -14,6 +14,7 @@ from kvc.schema.backends.operands import (
     Results,
     Rule,
     beyond_plain_attention,
+    in_blocks,
     operand,
     operands_of,
     unknown_dtypes,
@@ -123,7 +124,9 @@ def _normed(arguments: Arguments, results: Results) -> str:
 def _table_lookup(arguments: Arguments, results: Results) -> str:
     *tables, _ = arguments
     constant = all(operand(each).constant for each in tables)
-    return "" if constant else "a table that is not of the model"
+    if not constant:
+        return "a table that is not of the model"
+    return in_blocks(tables[1]) if len(tables) > 1 else ""
 
 
 def _indexed(arguments: Arguments, results: Results) -> str:

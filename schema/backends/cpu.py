@@ -183,14 +183,18 @@ def _experts(arguments: Arguments, results: Results) -> str:
     return _alike(DType.FLOAT32, DType.BFLOAT16)((x, weight, bias), results)
 
 
-def _quantized_linear(arguments: Arguments, results: Results) -> str:
-    depth = operand(arguments[0]).type.dims[-1]
-    if not isinstance(depth, int) or depth > MAX_DEPTH:
-        return f"int8 rows of {depth} elements"
-    for each in operands_of(arguments[3:5]):
-        if not all(isinstance(size, int) for size in each.type.dims):
-            return f"weights {each.type}"
-    return ""
+def _quantized_linear(first: int) -> Rule:
+    """Multiply int8 rows by a weight, argument `first`, with its scales after it."""
+
+    def rule(arguments: Arguments, results: Results) -> str:
+        depth = operand(arguments[0]).type.dims[-1]
+        if not isinstance(depth, int) or depth > MAX_DEPTH:
+            return f"int8 rows of {depth} elements"
+        weights = [each.type for each in operands_of(arguments[first : first + 2])]
+        static = all(kind.is_static for kind in weights)
+        return "" if static else f"weights {weights[0]} by scales {weights[1]}"
+
+    return rule
 
 
 def _quantized_table(arguments: Arguments, results: Results) -> str:
@@ -371,8 +375,11 @@ RULES: Final[dict[str, Rule]] = {
     **_table(_rows, "aten::log_softmax.int"),
     **_table(_FLOAT32, "aten::matmul aten::mm aten::bmm aten::addmm"),
     **_table(_quantized_rows, "kvc::quantize_rows kvc::quantize_cache"),
-    **_table(_quantized_linear, "kvc::linear_qd8 kvc::linear_qb4"),
-    "kvc::expert_linear_qd8": _quantized_linear,
+    "kvc::quantize_blocks": _quantized_rows,
+    **_table(_quantized_linear(3), "kvc::linear_qd8 kvc::linear_qb4"),
+    "kvc::expert_linear_qd8": _quantized_linear(3),
+    **_table(_quantized_linear(4), "kvc::linear_q8 kvc::linear_q4"),
+    "kvc::expert_linear_q8": _quantized_linear(4),
     **_table(_FLOAT32, "kvc::glu kvc::rotary_embedding"),
     "aten::logical_not": _alike(DType.BOOL),
     "aten::where.self": _choice,

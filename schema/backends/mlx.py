@@ -12,6 +12,7 @@ from kvc.schema.backends.operands import (
     Operand,
     Results,
     beyond_plain_attention,
+    in_blocks,
     operand,
     operands_of,
     unknown_dtypes,
@@ -72,9 +73,9 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 def _over_int8(op: str, arguments: Arguments) -> str:
     weights = arguments[1:3] if op == "kvc::linear_w8" else arguments[:2]
-    if all(operand(each).constant for each in weights):
-        return ""
-    return "a weight that is not of the model"
+    if not all(operand(each).constant for each in weights):
+        return "a weight that is not of the model"
+    return in_blocks(weights[1])
 
 
 def _limits(op: str, arguments: Arguments, results: Results) -> str:

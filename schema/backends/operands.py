@@ -67,6 +67,16 @@ def unknown_dtypes(types: Iterable[TensorType], known: AbstractSet[DType]) -> st
     return f"it takes no tensors of {', '.join(wrong)}" if wrong else ""
 
 
+def in_blocks(scale: object) -> str:
+    """Return that a row of a table has several scales, "" where it has one.
+
+    Args:
+        scale: the argument of `kvc::embedding_q8`.
+    """
+    kind = operand(scale).type
+    return f"a table with scales {kind}" if len(kind.dims) > 1 else ""
+
+
 def beyond_plain_attention(arguments: Arguments) -> str:
     """Return what of a `kvc::attention` needs more than keys, values and a mask.
 

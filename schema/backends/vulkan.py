@@ -11,6 +11,7 @@ from kvc.schema.backends.operands import (
     Arguments,
     Operand,
     Results,
+    in_blocks,
     operand,
     operands_of,
     unknown_dtypes,
@@ -90,6 +91,8 @@ def _limits(op: str, arguments: Arguments, results: Results) -> str:
         assert isinstance(indices, tuple)
         given = sum(isinstance(index, Operand) for index in indices)
         return f"{given} indices" if given > MAX_INDICES else ""
+    if op == "kvc::embedding_q8":
+        return in_blocks(arguments[1])
     if op == "aten::repeat":
         rank = max(len(operand(arguments[0]).type.dims), len(results[0].dims))
         return f"{rank} dims to repeat" if rank > MAX_REPEATED else ""

@@ -31,9 +31,13 @@ def embedding(weight: TensorType, indices: TensorType, *_: Concrete) -> Rule:
 
 
 def embedding_q8(weight: TensorType, scale: TensorType, indices: TensorType) -> Rule:
-    """`kvc::embedding_q8`."""
+    """`kvc::embedding_q8`: scale [rows], or [rows, m] of m blocks of each row."""
     require(weight.dtype is DType.INT8, "embedding_q8 takes int8")
-    require(shape_of(scale) == shape_of(weight)[:1], "one scale per row")
+    rows, width = matrix_of(weight)
+    lead, blocks = shape_of(scale)[:1], shape_of(scale)[1:]
+    require(lead == (rows,) and len(blocks) <= 1, "scales {} of {}", scale, weight)
+    whole = all(count > 0 and width % count == 0 for count in blocks)
+    require(whole, "scales {} of rows of {} values", scale, width)
     return ((DType.FLOAT32, embedding(weight, indices)[0][1]),)
 
 

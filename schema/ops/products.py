@@ -207,7 +207,13 @@ def linear_qb4(
 
     weight_scale bfloat16 [out / 8, in / block, 8]; the block is a multiple of 32.
     """
-    require(weight.dtype is DType.UINT8, f"linear_qb4 with {weight}")
+    sizes = int4_matrix(weight, weight_scale)
+    return _quantized_linear(q, scale, zero_point, sizes, bias)
+
+
+def int4_matrix(weight: TensorType, weight_scale: TensorType) -> tuple[int, int]:
+    """Return rows and columns of an int4 weight that lies as `kvc::linear_qb4` says."""
+    require(weight.dtype is DType.UINT8, f"an int4 product with {weight}")
     require(weight_scale.dtype is DType.BFLOAT16, f"scales {weight_scale}")
     whole, scales = shape_of(weight), shape_of(weight_scale)
     side_by_side = len(whole) == 4 and whole[2:] == (QB4_ROWS, QB4_BYTES)
@@ -219,7 +225,7 @@ def linear_qb4(
     require(of_rows, f"scales {weight_scale} of {rows} channels")
     fits = blocks > 0 and columns % (blocks * QB4_BLOCK) == 0
     require(fits, f"scales {weight_scale} of rows of {columns} values")
-    return _quantized_linear(q, scale, zero_point, (rows, columns), bias)
+    return rows, columns
 
 
 def expert_linear(
@@ -236,9 +242,9 @@ def expert_linear(
     count, *sizes = shape_of(weight)
     results, columns = reversed(sizes) if transposed else sizes
     require(shape_of(x)[1] == columns, text)
-    _chosen(experts, shape_of(x)[0])
+    require_experts(experts, shape_of(x)[0])
     same = bias is None or bias.dtype is x.dtype
-    require(same and _fits(bias, count, results), f"bias {bias} of {weight}")
+    require(same and fits_experts(bias, count, results), f"bias {bias} of {weight}")
     return ((x.dtype, (shape_of(x)[0], results)),)
 
 
@@ -256,19 +262,22 @@ def expert_linear_qd8(
     require(weight.dtype is DType.INT8, f"expert_linear_qd8 with {weight}")
     count, results, columns = shape_of(weight)
     floats = weight_scale.dtype is DType.FLOAT32
-    require(floats and _fits(weight_scale, count, results), f"scales {weight_scale}")
-    _chosen(experts, shape_of(q)[0])
-    require(_fits(bias, count, results), f"bias {bias} of {weight}")
+    require(
+        floats and fits_experts(weight_scale, count, results), f"scales {weight_scale}"
+    )
+    require_experts(experts, shape_of(q)[0])
+    require(fits_experts(bias, count, results), f"bias {bias} of {weight}")
     require(bias is None or bias.dtype is DType.FLOAT32, f"bias {bias}")
     return _quantized_linear(q, scale, zero_point, (results, columns), None)
 
 
-def _chosen(experts: TensorType, rows: int) -> None:
+def require_experts(experts: TensorType, rows: int) -> None:
+    """Raise `ShapeMismatch` unless there is an expert for each row."""
     fits = experts.dtype is DType.INT64 and shape_of(experts) == (rows,)
     require(fits, f"experts {experts} of {rows} rows")
 
 
-def _fits(tensor: TensorType | None, count: int, results: int) -> bool:
+def fits_experts(tensor: TensorType | None, count: int, results: int) -> bool:
     """Tell whether a tensor, if there is one, has a number for each result."""
     return tensor is None or shape_of(tensor) == (count, results)
 

@@ -11,6 +11,7 @@ from kvc.schema.ops import fused as f
 from kvc.schema.ops import indexing as i
 from kvc.schema.ops import linear_algebra as la
 from kvc.schema.ops import products as p
+from kvc.schema.ops import row_blocks as b
 from kvc.schema.ops import shapes as s
 from kvc.schema.ops import spatial
 from kvc.schema.ops import views as v
@@ -307,6 +308,10 @@ _FRESH: dict[str, ShapeRule] = {
     "kvc::linear_qb4(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qb4,
     "kvc::expert_linear(Tensor x, Tensor weight, Tensor experts, Tensor? bias, bool transposed) -> Tensor": p.expert_linear,
     "kvc::expert_linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor experts, Tensor? bias) -> Tensor": p.expert_linear_qd8,
+    "kvc::quantize_blocks(Tensor x) -> Tensor, Tensor, Tensor, Tensor": b.quantize_blocks,
+    "kvc::linear_q8(Tensor q, Tensor scale, Tensor zero_point, Tensor factor, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": b.linear_q8,
+    "kvc::linear_q4(Tensor q, Tensor scale, Tensor zero_point, Tensor factor, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": b.linear_q4,
+    "kvc::expert_linear_q8(Tensor q, Tensor scale, Tensor zero_point, Tensor factor, Tensor weight, Tensor weight_scale, Tensor experts, Tensor? bias) -> Tensor": b.expert_linear_q8,
     "kvc::embedding_q8(Tensor weight, Tensor scale, Tensor indices) -> Tensor": i.embedding_q8,
 }
 _VIEW: dict[str, ShapeRule] = {

@@ -19,7 +19,11 @@ from kvc.compiler.constants import (
     nbytes_of,
     read,
 )
-from kvc.compiler.quantize import quantize_blocks, quantize_channels
+from kvc.compiler.quantize import (
+    quantize_blocks,
+    quantize_channels,
+    quantize_int8_blocks,
+)
 
 WEIGHT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [254.0, 1.0, -127.0]])
 
@@ -271,3 +275,34 @@ def test_zeros_are_found_by_their_bytes(small_blocks):
     last = torch.zeros(5, 9)
     last[4, 8] = 1
     assert not is_zero(StoredSource(stored(last), torch.float32))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(7, 9), (5, 640), (3, 1152), (0, 640)])
+def test_rows_are_quantized_by_blocks_however_the_matrix_is_read(
+    rows, columns, small_blocks
+):
+    tensor = numbers(rows, columns)
+    values, scale = quantize_int8_blocks(tensor)
+    for base in (TensorSource(tensor), StoredSource(stored(tensor), torch.float32)):
+        assert torch.equal(read(Derived(Transform.INT8_BLOCKS, base)), values)
+        assert torch.equal(read(Derived(Transform.INT8_BLOCKS_SCALE, base)), scale)
+
+
+def test_the_scales_behind_blocks_of_int8_are_not_computed_again(small_blocks):
+    kept, reader = stored(numbers(7, 640)), WeightReader()
+    base = StoredSource(kept, torch.float32)
+    list(reader.chunks(Derived(Transform.INT8_BLOCKS, base)))
+    (scale,) = reader.blocks(Derived(Transform.INT8_BLOCKS_SCALE, base))
+    assert len(kept.ranges) == 7
+    assert torch.equal(scale, quantize_int8_blocks(kept.tensor)[1])
+
+
+def test_matrices_of_experts_are_quantized_by_blocks_of_their_rows(small_blocks):
+    whole = numbers(3, 640, 4)
+    base = Derived(Transform.TRANSPOSED, TensorSource(whole))
+    values, scale = quantize_int8_blocks(whole.mT.reshape(12, 640))
+    assert torch.equal(
+        read(Derived(Transform.INT8_BLOCKS, base)), values.view(3, 4, 640)
+    )
+    found = read(Derived(Transform.INT8_BLOCKS_SCALE, base))
+    assert torch.equal(found, scale.view(3, 4, 4))

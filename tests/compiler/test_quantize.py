@@ -1,10 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from eight_rows import one_by_one
-from quant_reference import unpack_int4
+from eight_rows import one_by_one, unpack_int4
 
-from kvc.compiler.quantize import quantize_blocks, quantize_channels
+from kvc.compiler.quantize import (
+    int8_block_scales,
+    quantize_blocks,
+    quantize_channels,
+    quantize_int8_blocks,
+)
 
 SMALLEST = torch.finfo(torch.bfloat16).tiny
 
@@ -124,3 +128,36 @@ def test_every_scale_of_a_row_is_normal_and_positive():
     assert 2 < ones.sum() < 15
     assert (values[ones] == 0).all()
     assert (values[~ones].abs().amax(1) == 127).all()
+
+
+@pytest.mark.parametrize(
+    ("columns", "count"),
+    [
+        (1, 1),
+        (33, 1),
+        (288, 1),
+        (320, 2),
+        (576, 2),
+        (896, 4),
+        (1000, 1),
+        (2048, 8),
+        (4864, 19),
+        (32 * 37, 37),
+    ],
+)
+def test_int8_blocks_are_as_few_as_fit_and_multiples_of_32(columns: int, count: int):
+    values, scale = quantize_int8_blocks(normal(2, columns))
+    assert scale.shape == (2, count)
+    assert values.shape == (2, columns)
+
+
+def test_each_block_of_a_row_is_quantized_by_its_own_largest_value():
+    weight = normal(3, 512)
+    weight[:, 256:] /= 100
+    weight[1, :256] = 0
+    values, scale = quantize_int8_blocks(weight)
+    halves = quantize_channels(weight.view(6, 256))
+    assert torch.equal(values.view(6, 256), halves[0])
+    assert torch.equal(scale.view(6), halves[1])
+    assert torch.equal(int8_block_scales(weight), scale)
+    assert scale[1, 0] == 1

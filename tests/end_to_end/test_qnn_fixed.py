@@ -83,11 +83,11 @@ def test_each_architecture_is_near_the_reference(path: Path, target: str):
 
 
 def test_weights_are_int8_and_lie_once(path: Path, tmp_path: Path):
-    plain = qnn_fixed.compiled(tmp_path / "q8.kvc", "cpu_q8")
+    plain = qnn_fixed.compiled(tmp_path / "q8.kvc", "xnnpack_q8")
     with load(path) as program, load(plain) as other:
         mine, theirs = program._engine.program, other._engine.program
         held = [{b.digest for b in one.blobs} for one in (mine, theirs)]
-        assert held[1] <= held[0], "the blobs are those of cpu_q8"
+        assert held[1] <= held[0], "the blobs are those of xnnpack_q8"
         for each in mine.delegates:
             graph = mine.methods[each.method].blocks[each.block].graph
             ops = {step.op for step in graph.instructions}

@@ -19,7 +19,25 @@ TOKENS = np.arange(3, 20)[None]
 NEAR = 1e-5
 
 
-def compiled(recipe: str, path: Path) -> Path:
+ROWS = """description = "the numbers of xnnpack_q8, by kvc's own kernels"
+[linear]
+scheme = "qd8"
+[embedding]
+scheme = "int8"
+[backend]
+name = "cpu"
+"""
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return recipes of the same numbers, by their backends."""
+    path = tmp_path_factory.mktemp("recipes") / "cpu_rows.toml"
+    path.write_text(ROWS)
+    return {"cpu": str(path), "xnnpack": "xnnpack_q8", "vulkan": "vulkan_q8"}
+
+
+def compiled(recipe: str | list[str], path: Path) -> Path:
     spec = tiny_decoder.factory()
     made = compile_program(
         spec.model, spec.methods, recipe=recipe, metadata=spec.metadata
@@ -29,9 +47,9 @@ def compiled(recipe: str, path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def both(recipes: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("both")
-    return compiled("cpu_q8, xnnpack_q8, vulkan_q8", folder / "both.kvc")
+    return compiled([*recipes.values()], folder / "both.kvc")
 
 
 def answers(program: Program) -> np.ndarray:
@@ -40,26 +58,28 @@ def answers(program: Program) -> np.ndarray:
         return np.stack([session.decode(TOKENS[:, i : i + 1]) for i in range(9, 14)])
 
 
-def test_weights_that_are_equal_are_stored_once(both: Path, tmp_path: Path):
-    alone = compiled("cpu_q8", tmp_path / "alone.kvc")
+def test_weights_that_are_equal_are_stored_once(both: Path, recipes, tmp_path: Path):
+    alone = compiled(recipes["cpu"], tmp_path / "alone.kvc")
     with BundleFile.open(both) as file, BundleFile.open(alone) as other:
         blobs = {(blob.digest, blob.nbytes) for blob in file.program.blobs}
         assert blobs == {(b.digest, b.nbytes) for b in other.program.blobs}
-        recipes = [body.provenance.recipe for body in file.program.bodies]
-        assert recipes == ["cpu_q8", "xnnpack_q8", "vulkan_q8"]
+        named = [body.provenance.recipe for body in file.program.bodies]
+        assert named == ["cpu_rows", "xnnpack_q8", "vulkan_q8"]
     verify_bundle(both)
 
 
-def test_the_same_model_and_recipes_give_the_same_bytes(both: Path, tmp_path: Path):
-    again = compiled("cpu_q8, xnnpack_q8, vulkan_q8", tmp_path / "again.kvc")
+def test_the_same_model_and_recipes_give_the_same_bytes(
+    both: Path, recipes, tmp_path: Path
+):
+    again = compiled([*recipes.values()], tmp_path / "again.kvc")
     assert again.read_bytes() == both.read_bytes()
 
 
 @pytest.mark.parametrize("backend", ["cpu", "xnnpack", "vulkan"])
 def test_each_computes_what_a_bundle_of_its_own_does(
-    both: Path, backend: str, tmp_path: Path
+    both: Path, recipes, backend: str, tmp_path: Path
 ):
-    alone = compiled(f"{backend}_q8", tmp_path / "alone.kvc")
+    alone = compiled(recipes[backend], tmp_path / "alone.kvc")
     if backend == "vulkan":
         vulkan_here.device()
     with load(both, backend=backend) as one, load(alone) as other:
@@ -69,8 +89,8 @@ def test_each_computes_what_a_bundle_of_its_own_does(
 
 def test_load_takes_the_first_that_is_here(both: Path):
     with load(both) as program:
-        assert program.provenance.recipe == "cpu_q8"
-        assert "cpu_q8" in program.summary()
+        assert program.provenance.recipe == "cpu_rows"
+        assert "cpu_rows" in program.summary()
     with pytest.raises(BadSetting, match="here cpu, xnnpack, vulkan"):
         load(both, backend="coreml")
 

@@ -70,8 +70,8 @@ def test_the_settings_of_the_shipped_recipes():
     assert settings("bf16") == ("bfloat16", "float32", "float32", "")
     assert settings("cpu_bf16") == ("bfloat16", "float32", "float32", "cpu")
     assert settings("cpu_fp32") == ("float32", "float32", "float32", "cpu")
-    assert settings("cpu_q8") == ("float32", "qd8", "int8", "cpu")
-    assert settings("cpu_q4") == ("float32", "qb4", "int8", "cpu")
+    assert settings("cpu_q8") == ("float32", "q8", "int8", "cpu")
+    assert settings("cpu_q4") == ("float32", "q4", "int8", "cpu")
     assert settings("xnnpack_fp32") == ("float32", "float32", "float32", "xnnpack")
     assert settings("xnnpack_q8") == ("float32", "qd8", "int8", "xnnpack")
     assert settings("xnnpack_q4") == ("float32", "qb4", "int8", "xnnpack")
@@ -177,7 +177,7 @@ def test_the_page_has_every_setting_and_a_recipe_that_loads(tmp_path):
     example, kept, fixed = blocks
     (tmp_path / "my.toml").write_text(example)
     recipe = load_recipe(tmp_path / "my.toml")
-    assert (recipe.linear, recipe.cache, recipe.backend) == ("qd8", "int8", "cpu")
+    assert (recipe.linear, recipe.cache, recipe.backend) == ("q8", "int8", "cpu")
     (tmp_path / "my.toml").write_text(example + kept)
     assert load_recipe(tmp_path / "my.toml").keep[:2] == ("mlp.experts", "layers.0")
     (tmp_path / "my.toml").write_text(fixed)
@@ -207,7 +207,8 @@ def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
 
 def test_a_wrong_value_names_the_key_and_the_allowed_ones(tmp_path):
     assert bad(tmp_path, '[linear]\nscheme = "int4"') == (
-        'linear.scheme must be "float32" or "qd8" or "qb4" or "w8", not "int4"'
+        'linear.scheme must be "float32" or "qd8" or "qb4" or "w8" or "q8" or "q4", '
+        'not "int4"'
     )
 
 
@@ -326,18 +327,20 @@ def together(*names):
 
 def test_recipes_that_differ_in_their_backends_share_a_bundle():
     assert together("cpu_q8") == ["cpu_q8"]
-    assert together("cpu_q8,vulkan_q8") == ["cpu_q8", "vulkan_q8"]
-    assert together("vulkan_q8, xnnpack_q8, cpu_q8") == [
-        *("vulkan_q8", "xnnpack_q8", "cpu_q8")
+    assert together("xnnpack_q8,vulkan_q8") == ["xnnpack_q8", "vulkan_q8"]
+    assert together("vulkan_fp32, xnnpack_fp32, cpu_fp32") == [
+        *("vulkan_fp32", "xnnpack_fp32", "cpu_fp32")
     ]
-    one, two = load_recipes(["cpu_q8", load_recipe("vulkan_q8")], "float16")
+    one, two = load_recipes(["xnnpack_q8", load_recipe("vulkan_q8")], "float16")
     assert (one.cache, two.cache) == ("float16", "float16")
 
 
 @pytest.mark.parametrize(
     ("names", "what"),
     [
-        ("cpu_q8,vulkan_fp32", "linear is qd8 in one and float32 in the other"),
+        ("cpu_q8,vulkan_fp32", "linear is q8 in one and float32 in the other"),
+        ("xnnpack_q8,cpu_q8", "linear is qd8 in one and q8 in the other"),
+        ("cpu_q4,xnnpack_q4", "linear is q4 in one and qb4 in the other"),
         ("cpu_q8,cpu_q8", "each needs a backend of its own"),
         ("cpu_fp32,fp32", "each needs a backend of its own"),
         ("cpu_bf16,cpu_fp32", "weights is bfloat16 in one and float32 in the other"),
@@ -351,11 +354,11 @@ def test_recipes_of_other_numbers_or_of_one_backend_do_not(names, what):
 
 
 def test_what_recipes_keep_and_cache_must_be_the_same():
-    cpu, vulkan = load_recipe("cpu_q8"), load_recipe("vulkan_q8")
+    one, vulkan = load_recipe("xnnpack_q8"), load_recipe("vulkan_q8")
     with pytest.raises(RecipesApart, match=r"keep is nothing in one and lm_head in"):
-        load_recipes([cpu, replace(vulkan, keep=("lm_head",))])
+        load_recipes([one, replace(vulkan, keep=("lm_head",))])
     with pytest.raises(RecipesApart, match="cache is float32 in one and int8 in"):
-        load_recipes([cpu, replace(vulkan, cache="int8")])
+        load_recipes([one, replace(vulkan, cache="int8")])
 
 
 def test_an_unknown_one_among_several_is_said():

@@ -50,9 +50,9 @@ def test_spans_fill_the_call_in_order(bundles, recipe):
     assert {span.backend for span in spans} == {"cpu" if recipe == "cpu_q8" else ""}
     ops = {span.op for span in spans}
     # Native products are one step with the norm of their rows.
-    product = "kvc::linear_qd8" if recipe == "cpu_q8" else "aten::rms_norm"
+    product = "kvc::linear_q8" if recipe == "cpu_q8" else "aten::rms_norm"
     assert {"kvc::attention", "kvc::cache_update", product} <= ops
-    assert ("kvc::linear_qd8" in ops) == (recipe == "cpu_q8")
+    assert ("kvc::linear_q8" in ops) == (recipe == "cpu_q8")
     assert any("kvc.compiler.models.decoder:" in span.source for span in spans)
 
 

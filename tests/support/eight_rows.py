@@ -20,3 +20,11 @@ def one_by_one(groups):
     """Return what `side_by_side` was given."""
     rows = groups.swapaxes(1, 2)
     return rows.reshape(8 * groups.shape[0], -1)
+
+
+def unpack_int4(weight):
+    """Return int64 [out, in] of uint8 [out / 8, in / 8, 8, 4]: low halves first."""
+    rows = one_by_one(weight)
+    values = np.empty((len(rows), 2 * rows.shape[1]), np.int64)
+    values[:, 0::2], values[:, 1::2] = rows & 15, rows >> 4
+    return values - 8

@@ -16,19 +16,24 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from eight_rows import one_by_one
 from hf_models import VOCAB
+from rounded_weights import (
+    BLOCK,
+    exact_product,
+    int8_matrix,
+    product_by_int4,
+    stored_table,
+    zero_point,
+)
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.models.minimax.modeling_minimax import MiniMaxCache
 
-from kvc.compiler.quantize import quantize_blocks
-
 # Forms of weights as they stand at the end of their names in a bundle.
-FORMS = ("int8", "int4", "bfloat16")
-BLOCK = 32
+FORMS = ("int8", "int8_blocks", "int4", "bfloat16")
+LEVELS, FACTORS = 255, 31
 # How near a middle a value may be, as a share of its row's largest: several times as
 # far as float32 sums of tiny layers differ. A step too small to show does not count.
 APART = 2e-6
@@ -78,7 +83,10 @@ class Rounded(TorchFunctionMode):
 
     def __init__(self, model: PreTrainedModel, names: Iterable[str], ties: Ties):
         super().__init__()
+        names = tuple(names)
         self._forms = _forms(model, names)
+        # A bundle whose tables are so quantizes its activations in blocks, too.
+        self._in_blocks = any(name.endswith(".int8_blocks") for name in names)
         # Matrices of experts whose bias is added in a step of its own, which recipes
         # add before they round.
         known = dict(model.named_parameters())
@@ -132,31 +140,83 @@ class Rounded(TorchFunctionMode):
             return self._round_bfloat16(
                 exact if bias is None else exact + bias.bfloat16().float()
             )
-        q, scale, zero = self._rows(x)
+        steps, scale = self._blocks(x) if self._in_blocks else self._rows(x)
         if form == "int4" and weight.shape[1] % BLOCK == 0:
-            made = _by_blocks(q - zero, weight) / scale
-        else:
+            made = product_by_int4(steps, weight) / scale
+        elif form == "int8":
             values, weight_scale = int8_matrix(weight)
-            made = _product(q - zero, values) / scale * weight_scale
+            made = exact_product(steps, values) / scale * weight_scale
+        else:
+            made = exact_product(steps, stored_table(weight, form)) / scale
         return made if bias is None else made + bias
 
-    def _rows(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Quantize rows as the recipe xnnpack_q8 says: values, steps a unit, zero."""
+    def _blocks(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Quantize rows as the recipe cpu_q8 says: numbers of steps, steps a unit.
+
+        Where a block has a range of fewer steps than there are, nothing is clamped, so
+        that it does not matter where its zero point is.
+        """
+        width = x.shape[-1]
+        padded = torch.nn.functional.pad(x, (0, -width % BLOCK))
+        blocks = padded.unflatten(-1, (-1, BLOCK))
+        low, high = blocks.amin(-1).clamp(max=0), blocks.amax(-1).clamp(min=0)
+        spread = high - low
+        most = spread.amax(-1, keepdim=True)
+        rate = FACTORS / most.clamp(min=1e-30)
+        factor = (spread * rate).ceil().clamp(1, FACTORS)
+        assert factor.shape[-1] <= 66, "a row of more has smaller factors"
+        self._note_factors(spread, most, rate)
+        scale = torch.where(most > 0, LEVELS * rate, 1.0)
+        step = scale / factor
+        zero = zero_point(low * step, high * step)
+        full = spread * step > LEVELS - 1
+        self._note_blocks(blocks, low, high, step, zero.masked_fill(~full, 0), most)
+        zero, step = zero.clamp(-128, 127).round()[..., None], step[..., None]
+        q = ((blocks * step).round() + zero).clamp(-128, 127)
+        steps = ((q - zero) * factor[..., None]).flatten(-2)
+        return steps[..., :width], scale
+
+    def _note_factors(self, spread: Tensor, most: Tensor, rate: Tensor) -> None:
+        """Note where a block's range is near a whole number of its row's smallest."""
+        plain = (spread == most) | (spread * rate < 0.5)
+        above = (spread + 0.5 / rate).masked_fill(plain, 0)
+        self._ties.note(above, 1 / rate, APART, most.clamp(min=1e-30))
+
+    def _note_blocks(
+        self,
+        blocks: Tensor,
+        low: Tensor,
+        high: Tensor,
+        step: Tensor,
+        zero: Tensor,
+        most: Tensor,
+    ) -> None:
+        # The ends of the whole range are whole numbers of steps from its zero point.
+        widest = (high - low == most)[..., None]
+        ends = (blocks == low[..., None]) | (blocks == high[..., None])
+        inner = blocks.masked_fill(ends & widest, 0).flatten(-2)
+        extent = most.clamp(min=1e-30)
+        each = step.repeat_interleave(BLOCK, -1)
+        self._ties.note(inner, 1 / each, APART, extent)
+        self._ties.note(torch.where(low == -high, 0, zero), 1.0, APART, extent * step)
+
+    def _rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Quantize rows as the recipe xnnpack_q8 says: steps, steps a unit."""
         low = x.amin(-1, keepdim=True).clamp(max=0)
         high = x.amax(-1, keepdim=True).clamp(min=0)
         scale = torch.where(low == high, 1.0, 255 / (high - low))
         a, b = low * scale, high * scale
-        zero = torch.where((-128 + a) + (127 + b) > 0, -128 - a, 127 - b)
+        zero = zero_point(a, b)
         # Rows that clamping has made symmetric are so exactly: both ends are ties.
         inner = torch.where((x == low) | (x == high), 0, x)
         self._ties.note(inner, 1 / scale, APART, high - low)
         self._ties.note(torch.where(low == -high, 0, zero), 1.0, APART, 255.0)
         zero = zero.clamp(-128, 127).round()
-        return ((x * scale).round() + zero).clamp(-128, 127), scale, zero
+        return ((x * scale).round() + zero).clamp(-128, 127) - zero, scale
 
     def _exact(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return the product of bfloat16 numbers before it is rounded."""
-        return _product(self._round_bfloat16(x), weight.bfloat16())
+        return exact_product(self._round_bfloat16(x), weight.bfloat16())
 
     def _round_bfloat16(self, x: Tensor) -> Tensor:
         self._ties.note_float(x, 8, 1e-5)
@@ -211,38 +271,6 @@ def _forms(model: PreTrainedModel, names: Iterable[str]) -> dict[int, str]:
     return {
         weights[name].untyped_storage().data_ptr(): form for name, form in found.items()
     }
-
-
-def _product(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x [..., in] times the weight [out, in] transposed, exact till the end."""
-    return (x.double() @ weight.double().t()).float()
-
-
-def _by_blocks(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x [..., in] times a weight [out, in] as int4 by blocks of inputs.
-
-    Which scale is the best for a block is asked of kvc: near a tie, the order of a sum
-    decides.
-    """
-    scale = one_by_one(quantize_blocks(weight.detach())[1]).double()
-    blocks = weight.double().view(len(weight), -1, BLOCK) / scale[..., None]
-    values = blocks.round().clamp(-8, 7) * scale[..., None]
-    return (x.double() @ values.flatten(1).t()).float()
-
-
-def int8_matrix(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return int8 values [out, in], as float32, and scales float32 [out]."""
-    absmax = weight.detach().abs().amax(1)
-    scale = torch.where(absmax > 0, absmax / 127, 1.0)
-    return (weight / scale[:, None]).round().clamp(-127, 127), scale
-
-
-def stored_table(weight: Tensor, form: str) -> Tensor:
-    """Return what the rows of an embedding stand for."""
-    if form == "bfloat16":
-        return weight.bfloat16().float()
-    values, scale = int8_matrix(weight)
-    return values * scale[:, None]
 
 
 class _Rounding(DynamicCache):

@@ -69,7 +69,7 @@ def _ragged(kind: str, recipe: str) -> Seed:
 
 SEEDS: Mapping[str, Callable[[], Seed]] = {
     "cpu_q8": lambda: _decoder("cpu_q8"),
-    "two recipes": lambda: _decoder("xnnpack_q8, cpu_q8"),
+    "two recipes": lambda: _decoder("xnnpack_fp32, cpu_fp32"),
     "buckets": _bucketed,
     "loops": lambda: Seed(Loops, LOOPS, "fp32"),
     "xnnpack_q8": lambda: _decoder("xnnpack_q8"),

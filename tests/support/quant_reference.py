@@ -3,8 +3,9 @@
 float32 throughout, rounding halves to even, as the design states it.
 """
 
+import block_reference
 import numpy as np
-from eight_rows import one_by_one
+from eight_rows import one_by_one, unpack_int4
 
 F = np.float32
 
@@ -47,14 +48,6 @@ def linear_qd8(
     return out.reshape(*q.shape[:-1], weight.shape[0])
 
 
-def unpack_int4(weight: np.ndarray) -> np.ndarray:
-    """Return int64 [out, in] of uint8 [out / 8, in / 8, 8, 4]: low halves first."""
-    rows = one_by_one(weight)
-    values = np.empty((len(rows), 2 * rows.shape[1]), np.int64)
-    values[:, 0::2], values[:, 1::2] = rows & 15, rows >> 4
-    return values - 8
-
-
 def linear_w8(
     x: np.ndarray, weight: np.ndarray, weight_scale: np.ndarray, bias: np.ndarray | None
 ) -> np.ndarray:
@@ -89,8 +82,10 @@ def linear_qb4(
 def embedding_q8(
     weight: np.ndarray, scale: np.ndarray, indices: np.ndarray
 ) -> np.ndarray:
-    """Return float32 [..., width], row by row."""
-    rows = [weight[i].astype(F) * scale[i] for i in indices.reshape(-1)]
+    """Return float32 [..., width], row by row; a scale of each row or of its blocks."""
+    blocks = scale.reshape(len(scale), -1)
+    each = np.repeat(blocks, weight.shape[1] // blocks.shape[1], axis=1)
+    rows = [weight[i].astype(F) * each[i] for i in indices.reshape(-1)]
     return np.array(rows, F).reshape(*indices.shape, weight.shape[1])
 
 
@@ -113,6 +108,10 @@ def expert_linear_qd8(
 
 
 REFERENCE = {
+    "kvc::expert_linear_q8": block_reference.expert_linear_q8,
+    "kvc::linear_q4": block_reference.linear_q4,
+    "kvc::linear_q8": block_reference.linear_q8,
+    "kvc::quantize_blocks": block_reference.quantize_blocks,
     "kvc::expert_linear_qd8": expert_linear_qd8,
     "kvc::embedding_q8": embedding_q8,
     "kvc::linear_qb4": linear_qb4,

@@ -19,6 +19,24 @@ def quantized(x: Tensor) -> tuple[Tensor, ...]:
     )
 
 
+def in_blocks(x: Tensor) -> tuple[Tensor, ...]:
+    """Return what `kvc::quantize_blocks` makes of rows."""
+    lead = x.shape[:-1]
+    blocks = ((*lead, -(-x.shape[-1] // 32)), I8)
+    return reference(
+        "kvc::quantize_blocks", (x,), (x.shape, I8), ((*lead, 1), F32), blocks, blocks
+    )
+
+
+def some_blocks(rows: int, width: int) -> Tensor:
+    """Return rows whose blocks of 32 differ in size, and where they lie."""
+    torch.manual_seed(rows * 1000 + width)
+    count = -(-width // 32)
+    size = 10 ** torch.randn(rows, count), torch.randn(rows, count)
+    scale, shift = (each.repeat_interleave(32, 1)[:, :width] for each in size)
+    return (torch.randn(rows, width) * scale + shift) * 10 ** torch.randn(rows, 1)
+
+
 def some_rows(rows: int, width: int) -> Tensor:
     torch.manual_seed(rows * 1000 + width)
     return torch.randn(rows, width) * 10 ** torch.randn(rows, 1) + torch.randn(rows, 1)

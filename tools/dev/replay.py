@@ -43,7 +43,28 @@ def calls() -> Iterator[tuple[str, float, Callable[[], Arrays]]]:
         q = integers(-128, 128, np.int8, rows, depth)
         return [q, floats(rows, 1) + 2, integers(-128, 128, np.int32, rows, 1)]
 
+    def in_blocks(rows: int, depth: int) -> Arrays:
+        q, scale, _ = quantized(rows, depth)
+        of_blocks = rows, -(-depth // 32)
+        zeros = integers(-128, 128, np.int8, *of_blocks)
+        return [q, scale, zeros, integers(1, 32, np.int8, *of_blocks)]
+
     for rows in ROWS:
+        for columns, depth, parts in (
+            (1, 1, 1),
+            (25, 33, 1),
+            (50, 96, 3),
+            (7, 1152, 4),
+            (30, 448, 2),
+        ):
+            weight = integers(-128, 128, np.int8, columns, depth)
+            inputs = [*in_blocks(rows, depth), weight, floats(columns, parts), None]
+            out = np.empty((rows, columns), np.float32)
+            run = call("linear_q8", [out], inputs)
+            yield f"int8 in blocks {rows} {columns} {depth}", 0, run
+            made = [np.empty(s.shape, s.dtype) for s in in_blocks(rows, depth)]
+            run = call("quantize_blocks", made, [floats(rows, depth) * 100])
+            yield f"blocks {rows} {depth} {columns}", 0, run
         for columns, depth in ((1, 1), (25, 33), (50, 96), (9, 200), (7, 264)):
             weight = integers(-128, 128, np.int8, columns, depth)
             inputs = [*quantized(rows, depth), weight, floats(columns), floats(columns)]
@@ -63,6 +84,9 @@ def calls() -> Iterator[tuple[str, float, Callable[[], Arrays]]]:
             inputs = [*quantized(rows, depth), weight, bfloat16(scale), floats(columns)]
             out = np.empty((rows, columns), np.float32)
             yield f"int4 {rows} {columns}", 1e-5, call("linear_qb4", [out], inputs)
+            inputs = [*in_blocks(rows, depth), *inputs[3:]]
+            run = call("linear_q4", [out.copy()], inputs)
+            yield f"int4 in blocks {rows} {columns}", 1e-5, run
 
 
 def bfloat16(bits: np.ndarray) -> np.ndarray:
@@ -72,7 +96,7 @@ def bfloat16(bits: np.ndarray) -> np.ndarray:
 
 
 def call(
-    kernel: str, outs: Arrays, inputs: Arrays, family: str = "kvc"
+    kernel: str, outs: Arrays, inputs: list[np.ndarray | None], family: str = "kvc"
 ) -> Callable[[], Arrays]:
     def fail(failure: Failure) -> NoReturn:
         raise SystemExit(f"{kernel} failed: {failure}")

@@ -40,7 +40,10 @@ _PRODUCTS: Final = (
     "aten::linear",
     "kvc::linear_qd8",
     "kvc::linear_qb4",
+    "kvc::linear_q8",
+    "kvc::linear_q4",
     "kvc::expert_linear",
+    "kvc::expert_linear_q8",
     "kvc::expert_linear_qd8",
 )
 _LAID_OUT_DTYPES: Final = (DType.INT8, DType.BFLOAT16)

@@ -16,6 +16,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.model import Program, State, StateKind
 from kvc.schema.ops.products import QB4_BLOCK, QB4_ROWS
+from kvc.schema.ops.row_blocks import weight_blocks
 from kvc.schema.types import TensorType
 from kvc.tools.reports.footprint import TORCH_NBYTES, needs_torch, state_nbytes
 from kvc.tools.reports.operators import takes_the_rest
@@ -82,12 +83,15 @@ _LINEAR: Final = {
     "aten::linear": (1, None),
     "kvc::linear_qd8": (3, 4),
     "kvc::linear_qb4": (3, 4),
+    "kvc::linear_q8": (4, 5),
+    "kvc::linear_q4": (4, 5),
     "kvc::linear_w8": (1, 2),
 }
 _OTHERS: Final = {
     "aten::embedding": (0, None),
     "kvc::embedding_q8": (0, 1),
     "kvc::expert_linear": (1, None),
+    "kvc::expert_linear_q8": (4, 5),
     "kvc::expert_linear_qd8": (3, 4),
 }
 # Operator of floats -> dimensions of a weight that recipes of integers can store.
@@ -154,21 +158,27 @@ def _nbytes(matrix: _Matrix, recipe: Recipe) -> tuple[int, int]:
     """Return the bytes of a matrix' numbers and of its scales."""
     match recipe.linear:
         case "qd8" | "w8" if matrix.rounded:
-            return _int8(matrix)
+            return _int8(matrix, 1)
         case "qb4" if matrix.rounded:
-            return _int4(matrix)
+            return _int4(matrix, 1)
+        case "q8" if matrix.rounded:
+            return _int8(matrix, weight_blocks(matrix.columns))
+        case "q4" if matrix.rounded:
+            return _int4(matrix, weight_blocks(matrix.columns))
     numbers = matrix.rows * matrix.columns
     return numbers * (2 if recipe.weights == "bfloat16" else 4), 0
 
 
-def _int8(matrix: _Matrix) -> tuple[int, int]:
-    return matrix.rows * matrix.columns, matrix.rows * _SCALE
+def _int8(matrix: _Matrix, scales: int) -> tuple[int, int]:
+    """Return the bytes of int8 numbers, and of so many scales for each row."""
+    return matrix.rows * matrix.columns, matrix.rows * _SCALE * scales
 
 
-def _int4(matrix: _Matrix) -> tuple[int, int]:
+def _int4(matrix: _Matrix, scales: int) -> tuple[int, int]:
+    """Return the bytes of int4, or where it is none of int8 with so many scales."""
     fits = matrix.rows % QB4_ROWS == 0 and matrix.columns % QB4_BLOCK == 0
     if not matrix.multiplied or matrix.looked_up or not fits:
-        return _int8(matrix)
+        return _int8(matrix, scales)
     numbers = matrix.rows * matrix.columns
     return numbers // 2, numbers // QB4_BLOCK * _BLOCK_SCALE
 
@@ -229,7 +239,7 @@ def _stored(
 def _shape(op: str, kind: TensorType) -> tuple[int, int]:
     """Return the rows and columns of a matrix, those of a stack together."""
     shape = kind.shape({})
-    if op == "kvc::linear_qb4":
+    if op in ("kvc::linear_qb4", "kvc::linear_q4"):
         return shape[0] * QB4_ROWS, shape[1] * QB4_ROWS
     return prod(shape[:-1]), shape[-1]
 

@@ -48,10 +48,10 @@ from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
 from kvc.schema.row_products import (
+    BLOCKS,
     GLU,
+    LINEARS,
     NORM,
-    QUANTIZE,
-    ROWS,
     products_of_rows,
 )
 from kvc.schema.verify.signatures import check_at, sized_together
@@ -79,8 +79,11 @@ _PACKED = {
     "aten::log_softmax.int": (0,),
     "kvc::linear_qd8": (0, 1, 2, 3, 4, 5),
     "kvc::linear_qb4": (0, 1, 2, 3, 4, 5),
+    "kvc::linear_q8": (0, 1, 2, 3, 4, 5, 6),
+    "kvc::linear_q4": (0, 1, 2, 3, 4, 5, 6),
     "kvc::expert_linear": (3,),
     "kvc::expert_linear_qd8": (3, 4, 6),
+    "kvc::expert_linear_q8": (4, 5, 7),
 }
 # Kernels that write results of any strides; those of the others lie side by side.
 _STRIDED = {
@@ -252,8 +255,8 @@ class _Binder:
 
     def _bind_products(self, *group: Instruction) -> None:
         """Add one step for rows that are quantized, and all their products."""
-        at = [instruction.op for instruction in group].index(QUANTIZE)
-        products = group[at + 1 :]
+        at = next(i for i, each in enumerate(group) if each.op in LINEARS)
+        products, rows = group[at + 1 :], len(group[at].results)
         outs = [
             self._values.written(value)
             for product in products
@@ -261,7 +264,8 @@ class _Binder:
         ]
         made = _side_by_side(outs)
         read, source, numbers = self._rows(group[at - 1] if at else group[at])
-        operands = [self._arguments(product)[ROWS:] for product in products]
+        source.append(int(group[at].op == BLOCKS))
+        operands = [self._arguments(product)[rows:] for product in products]
         arrays = [self._packed(array) for each in operands for array in each]  # type: ignore[arg-type]  # arrays or None
         self._steps.add(_PRODUCTS, [*made, *read, *arrays], source, numbers)
         self._hand_over(outs, made)

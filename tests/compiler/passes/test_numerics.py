@@ -117,6 +117,8 @@ class Subjects(nn.Module):
         (DivideMatrices(), "experts", "bf16", 0.1),
         (QuantizeWeights("qd8", True), "linears", "xnnpack_q8", 0.05),
         (QuantizeWeights("qb4", True), "wide_linear", "xnnpack_q4", 0.15),
+        (QuantizeWeights("q8", True), "linears", "cpu_q8", 0.05),
+        (QuantizeWeights("q4", True), "wide_linear", "cpu_q4", 0.15),
         (StoreBfloat16(), "linears", "bf16", 0.05),
     ],
 )

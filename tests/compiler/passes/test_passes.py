@@ -59,6 +59,8 @@ CASES = {
     "quantize_weights": (QuantizeWeights("qd8", True), WEIGHTS),
     "quantize_weights_alone": (QuantizeWeights("w8", True), WEIGHTS),
     "quantize_weights_int4": (QuantizeWeights("qb4", True), WIDE),
+    "quantize_weights_blocks": (QuantizeWeights("q8", True), WEIGHTS),
+    "quantize_weights_int4_blocks": (QuantizeWeights("q4", True), WIDE),
     "store_bfloat16": (StoreBfloat16(), WEIGHTS),
 }
 
@@ -123,6 +125,16 @@ def test_int4_constants_have_the_types_of_their_bytes():
     assert types["wide.int4"] == "uint8[1, 8, 8, 4]"
     assert types["wide.int4_scale"] == "bfloat16[1, 2, 8]"
     assert "embed.int4" not in types
+
+
+def test_int8_constants_have_a_scale_for_each_block():
+    before = program_before("quantize_weights_int4")
+    wide = QuantizeWeights("q8", embedding=True).run(before)
+    types = {c.name: str(c.type) for c in wide.constants}
+    assert types["embed.int8_blocks"] == "int8[8, 64]"
+    assert types["embed.int8_blocks_scale"] == "float32[8, 1]"
+    by_eights = QuantizeWeights("q4", embedding=True).run(before)
+    assert {"wide.int4", "odd.int8_blocks"} <= {c.name for c in by_eights.constants}
 
 
 def test_linears_alone_may_be_quantized():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import quant_reference
 import torch
-from eight_rows import one_by_one
+from eight_rows import one_by_one, unpack_int4
 from kernel_calls import run
 
 from kvc.runtime.kernels import quantized
@@ -191,7 +191,7 @@ def test_int4_products_are_exact_with_unit_scales():
     unit = torch.ones(5, 16, 8).bfloat16()
     arguments = (q, torch.ones(5, 1), zero, torch.from_numpy(weight), unit, None)
     (y,) = run("kvc::linear_qb4", arguments, (((5, 40), F32),))
-    values = torch.from_numpy(quant_reference.unpack_int4(weight))
+    values = torch.from_numpy(unpack_int4(weight))
     assert torch.equal(y, ((q.long() - zero.long()) @ values.t()).float())
 
 
@@ -209,7 +209,7 @@ def test_int4_linear_keeps_leading_dims(shape: tuple[int, ...]):
     x = torch.from_numpy(normal(*shape))
     weight, scale = narrow_weight(8, 32, 32)
     y = narrow_linear(x, torch.from_numpy(weight), scale, None)
-    values = quant_reference.unpack_int4(weight) * one_by_one(scale.float().numpy())
+    values = unpack_int4(weight) * one_by_one(scale.float().numpy())
     approximate = x @ torch.from_numpy(values).float().t()
     torch.testing.assert_close(y, approximate, rtol=0.05, atol=0.5)
 
@@ -240,6 +240,17 @@ def test_embedding_matches_the_reference(lead, dtype):
     indices = torch.from_numpy(np.asarray(GENERATOR.integers(0, 50, lead))).to(dtype)
     wanted = quant_reference.embedding_q8(weight, scale, indices.numpy())
     arguments = (torch.from_numpy(weight), torch.from_numpy(scale), indices)
+    (rows,) = run("kvc::embedding_q8", arguments, ((wanted.shape, F32),))
+    np.testing.assert_array_equal(rows.numpy(), wanted)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 6])
+def test_rows_of_a_table_may_have_a_scale_for_each_block(blocks: int):
+    weight = GENERATOR.integers(-127, 128, (50, 24), np.int8)
+    scale = GENERATOR.uniform(0.001, 0.1, (50, blocks)).astype(np.float32)
+    indices = GENERATOR.integers(0, 50, (2, 5))
+    wanted = quant_reference.embedding_q8(weight, scale, indices)
+    arguments = tuple(map(torch.from_numpy, (weight, scale, indices)))
     (rows,) = run("kvc::embedding_q8", arguments, ((wanted.shape, F32),))
     np.testing.assert_array_equal(rows.numpy(), wanted)
 

@@ -5,7 +5,7 @@ import torch
 from eight_rows import one_by_one, side_by_side
 from native_calls import native_graph, run_native
 from op_cases import Case
-from quantized_rows import quantized, reference, some_rows
+from quantized_rows import in_blocks, quantized, reference, some_blocks, some_rows
 from torch import Tensor
 
 F32, I8, I32, U8 = torch.float32, torch.int8, torch.int32, torch.uint8
@@ -19,9 +19,11 @@ def some_weight(columns: int, depth: int, block: int) -> tuple[Tensor, Tensor]:
 
 
 def native(arguments: tuple[object, ...], threads: int = 2) -> Tensor:
-    shape = (*arguments[0].shape[:-1], 8 * len(arguments[3]))
+    """Multiply rows of `kvc::quantize_rows`, or of blocks, which have factors too."""
+    op = "kvc::linear_qb4" if len(arguments) == 6 else "kvc::linear_q4"
+    shape = (*arguments[0].shape[:-1], 8 * len(arguments[-3]))
     like = (torch.empty(shape),)
-    built = native_graph(Case("kvc::linear_qb4", arguments), like)
+    built = native_graph(Case(op, arguments), like)
     assert built is not None
     (found,) = run_native(*built, like, threads)
     return found
@@ -42,10 +44,29 @@ def test_a_product_is_that_of_the_reference(rows, columns, depth, block):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=atol)
 
 
+@pytest.mark.usefixtures("each_processor")
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 16, 17, 24, 33, 50])
+@pytest.mark.parametrize(
+    ("columns", "depth", "block"),
+    [(8, 32, 32), (16, 64, 32), (32, 96, 32), (56, 320, 32), (104, 192, 64)],
+)
+def test_a_product_of_blocks_is_that_of_the_reference(rows, columns, depth, block):
+    weight, scale = some_weight(columns, depth, block)
+    quantized_rows = in_blocks(some_blocks(rows, depth))
+    for bias in (None, torch.randn(columns)):
+        arguments = (*quantized_rows, weight, scale, bias)
+        (expected,) = reference("kvc::linear_q4", arguments, ((rows, columns), F32))
+        found = native(arguments)
+        atol = 2e-6 * float(expected.abs().max()) + 1e-6
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=atol)
+
+
+@pytest.mark.usefixtures("each_processor")
 @pytest.mark.parametrize("depth", [32, 288, 576])
-def test_bits_depend_on_neither_threads_nor_how_many_rows_there_are(depth: int):
+@pytest.mark.parametrize("quantize", [quantized, in_blocks])
+def test_bits_depend_on_neither_threads_nor_how_many_rows_there_are(depth, quantize):
     weight, scale = some_weight(104, depth, 32)
-    rows = quantized(some_rows(40, depth))
+    rows = quantize(some_blocks(40, depth))
     whole = native((*rows, weight, scale, None), threads=1)
     for threads in (2, 3):
         assert torch.equal(native((*rows, weight, scale, None), threads), whole)
@@ -87,6 +108,29 @@ def test_integer_products_are_exact(rows: int, zero: int):
     rows_of = one_by_one(weight)
     halves = torch.stack((rows_of & 15, rows_of >> 4), -1).view(40, 512).long() - 8
     assert torch.equal(found, ((q.long() - zero) @ halves.t()).float())
+
+
+@pytest.mark.usefixtures("each_processor")
+@pytest.mark.parametrize("rows", [1, 5, 16])
+@pytest.mark.parametrize("zero", [-128, 127, 0, -7])
+def test_integer_products_of_blocks_are_exact(rows: int, zero: int):
+    q = torch.randint(-128, 128, (rows, 512), dtype=I8)
+    q[0] = -128 if zero > 0 else 127  # as far from zero as can be
+    weight, _ = some_weight(40, 512, 32)
+    weight[:, :, 0], weight[:, :, 1] = 0xFF, 0
+    scales = torch.ones(rows, 1), torch.ones(5, 16, 8).bfloat16()
+    zeros = torch.full((rows, 16), zero, dtype=I8)
+    zeros[:, ::3] = 5
+    factor = torch.randint(1, 32, (rows, 16), dtype=I8)
+    factor[0] = 31
+    found = native((q, scales[0], zeros, factor, weight, scales[1], None))
+    rows_of = one_by_one(weight)
+    halves = torch.stack((rows_of & 15, rows_of >> 4), -1).view(40, 512).double() - 8
+    blocks = [each.repeat_interleave(32, 1).double() for each in (zeros, factor)]
+    exact = ((q.double() - blocks[0]) * blocks[1]) @ halves.t()
+    torch.testing.assert_close(found, exact.float(), rtol=1e-6, atol=0)
+    unit = native((q, scales[0], zeros, factor * 0 + 1, weight, scales[1], None))
+    assert torch.equal(unit, ((q.double() - blocks[0]) @ halves.t()).float())
 
 
 @pytest.mark.parametrize("zero", [-40_000, -129, 128, 2**31 - 1])

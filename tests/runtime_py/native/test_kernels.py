@@ -45,9 +45,13 @@ ELSEWHERE = {
     "kvc::check_rows",
     "kvc::check_size",
     "kvc::embedding_q8",
+    "kvc::expert_linear_q8",
     "kvc::expert_linear_qd8",
+    "kvc::linear_q4",
+    "kvc::linear_q8",
     "kvc::linear_qb4",
     "kvc::linear_qd8",
+    "kvc::quantize_blocks",
     "kvc::quantize_rows",
     "kvc::replace",
 }

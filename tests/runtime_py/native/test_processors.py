@@ -9,7 +9,7 @@ import pytest
 import torch
 from native_calls import native_graph, run_native
 from op_cases import Case
-from quantized_rows import quantized, some_rows
+from quantized_rows import in_blocks, quantized, some_blocks, some_rows
 from torch import Tensor
 
 from kvc.runtime.native import find_library
@@ -91,6 +91,10 @@ def test_avx512_has_the_bits_of_avx2(results_by):
     for rows in (1, 3, 8, 17, 50):
         arguments = (*quantized(some_rows(rows, 320)), weight, scale, None)
         case, like = Case("kvc::linear_qb4", arguments), torch.empty(rows, 40)
+        expected = results_by("avx2", case, like)
+        assert torch.equal(results_by("avx512_vnni", case, like), expected)
+        arguments = (*in_blocks(some_blocks(rows, 320)), weight, scale, None)
+        case = Case("kvc::linear_q4", arguments)
         expected = results_by("avx2", case, like)
         assert torch.equal(results_by("avx512_vnni", case, like), expected)
         x = some_rows(rows, 100)

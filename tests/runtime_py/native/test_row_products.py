@@ -5,10 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from native_calls import run_native
+from op_cases import type_of
+from quantized_rows import some_blocks
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
+from kvc.runtime.delegates.cpu import binding
 from kvc.schema import row_products
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import (
@@ -113,17 +117,89 @@ def test_products_of_the_same_rows_are_one_group(path: Path):
     assert sorted(len(group) for group in groups.values()) == [2, 3, 4]
 
 
+SOURCES = {
+    "kvc::glu": (Ref(0), Ref(1), "silu"),
+    "aten::rms_norm": (Ref(0), (96,), Ref(2), 1e-5),
+}
+
+
+@pytest.mark.usefixtures("each_processor")
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(("op", "parts"), [("q8", 1), ("q8", 3), ("q4", 1)])
+def test_rows_in_blocks_have_the_bits_of_those_made_before(
+    source: str, op: str, parts: int, monkeypatch: pytest.MonkeyPatch
+):
+    torch.manual_seed(0)
+    if op == "q8":
+        weight = torch.randint(-128, 128, (56, 96), dtype=torch.int8)
+        scale = torch.rand(56, parts)
+    else:
+        weight = torch.randint(0, 256, (7, 12, 8, 4), dtype=torch.uint8)
+        scale = torch.rand(7, 3, 8).bfloat16()
+    for rows in (1, 3, 9, 33):
+        x = some_blocks(rows, 96)
+        given = x, x.flip(0).contiguous(), torch.rand(96), weight, scale
+        built = _two_products(source, f"kvc::linear_{op}", given)
+        assert len(products_of_rows(built)[3]) == 4
+        together = _run(built, given)
+        with monkeypatch.context() as patched:
+            patched.setattr(binding, "products_of_rows", lambda _: {})
+            apart = _run(built, given)
+        assert torch.equal(together[0], apart[0])
+        assert torch.equal(together[1], apart[1])
+
+
+def _two_products(source: str, op: str, given: tuple[Tensor, ...]) -> Graph:
+    """Return a graph of rows that are made, quantized, and multiplied twice."""
+    rows = len(given[0])
+    made = [
+        ((rows, 96), DType.FLOAT32),
+        ((rows, 96), DType.INT8),
+        ((rows, 1), DType.FLOAT32),
+        ((rows, 3), DType.INT8),
+        ((rows, 3), DType.INT8),
+        ((rows, 56), DType.FLOAT32),
+        ((rows, 56), DType.FLOAT32),
+    ]
+    size = -(-rows * 96 * 4 // 64) * 64
+    values = [
+        Value(type_of(x), Caller() if i < 3 else Constant(i))
+        for i, x in enumerate(given)
+    ]
+    values += [
+        Value(TensorType(dtype, shape), Scratch(i * size, size))
+        for i, (shape, dtype) in enumerate(made)
+    ]
+    arguments = (*(Ref(i) for i in (6, 7, 8, 9, 3, 4)), None)
+    instructions = (
+        Instruction(source, SOURCES[source], (5,)),
+        Instruction("kvc::quantize_blocks", (Ref(5),), (6, 7, 8, 9)),
+        Instruction(op, arguments, (10,)),
+        Instruction(op, arguments, (11,)),
+    )
+    nbytes = size * len(made)
+    return Graph(tuple(values), (0, 1, 2), (10, 11), instructions, nbytes, nbytes)
+
+
+def _run(built: Graph, given: tuple[Tensor, ...]) -> list[Tensor]:
+    return run_native(
+        built, dict(enumerate(given)), [torch.empty(len(given[0]), 56)] * 2, 2
+    )
+
+
 def graph(
     *instructions: Instruction, outputs: tuple[int, ...] = (6, 8), **lies: Storage
 ) -> Graph:
     """Return a graph in which values 4 and 5 are constants, and others scratch."""
-    storages = [Caller(), *(Scratch(64 * i, 64) for i in range(1, 10))]
+    storages = [Caller(), *(Scratch(64 * i, 64) for i in range(1, 12))]
     storages[4], storages[5] = Constant(0), Constant(1)
+    storages[11] = Constant(2)
     for name, storage in lies.items():
         storages[int(name.removeprefix("value"))] = storage
     kind = TensorType(DType.FLOAT32, (1, 4))
-    values = tuple(Value(kind, storage) for storage in storages)
-    return Graph(values, (0,), outputs, instructions, 640, 640)
+    values = [Value(kind, storage) for storage in storages]
+    values[11] = Value(TensorType(DType.FLOAT32, (1, 2)), storages[11])
+    return Graph(tuple(values), (0,), outputs, instructions, 768, 768)
 
 
 QUANTIZE = Instruction("kvc::quantize_rows", (Ref(0),), (1, 2, 3))
@@ -136,6 +212,16 @@ def product(
     return Instruction("kvc::linear_qd8", arguments, (result,))
 
 
+BLOCKS = Instruction("kvc::quantize_blocks", (Ref(0),), (1, 2, 3, 10))
+
+
+def of_blocks(
+    result: int, *, factor: int = 10, scale: int = 5, op: str = "kvc::linear_q8"
+) -> Instruction:
+    rows = Ref(1), Ref(2), Ref(3), Ref(factor)
+    return Instruction(op, (*rows, Ref(4), Ref(scale), None), (result,))
+
+
 def view(operand: int, result: int) -> Instruction:
     return Instruction("aten::view", (Ref(operand), (4,)), (result,))
 
@@ -145,6 +231,23 @@ def test_a_group_ends_where_something_else_runs_in_between():
     assert products_of_rows(together) == {3: (0, 1, 3)}
     other = Instruction("aten::neg", (Ref(6),), (7,))
     assert not products_of_rows(graph(QUANTIZE, product(6), other, product(8)))
+
+
+def test_rows_in_blocks_go_with_their_products():
+    made = graph(NORM, BLOCKS, of_blocks(6), of_blocks(8), value0=Scratch(0, 64))
+    assert products_of_rows(made) == {3: (0, 1, 2, 3)}
+    assert unwritten(made) == {0, 1, 2, 3, 10}
+    int4 = [of_blocks(result, op="kvc::linear_q4") for result in (6, 8)]
+    assert products_of_rows(graph(BLOCKS, *int4)) == {2: (0, 1, 2)}
+
+
+def test_products_of_blocks_run_on_their_own_where_they_read_rows_in_two_forms():
+    assert not products_of_rows(graph(BLOCKS, of_blocks(6), of_blocks(8, factor=9)))
+    # Scales of one and of several parts of the same rows.
+    assert not products_of_rows(graph(BLOCKS, of_blocks(6), of_blocks(8, scale=11)))
+    int4 = of_blocks(8, op="kvc::linear_q4")
+    assert not products_of_rows(graph(BLOCKS, of_blocks(6), int4))
+    assert not products_of_rows(graph(BLOCKS, product(6), product(8)))
 
 
 def test_rows_that_others_read_are_quantized_on_their_own():

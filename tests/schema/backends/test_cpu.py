@@ -21,6 +21,21 @@ def test_weights_whose_sizes_only_a_call_knows():
         scale = operand(DType.BFLOAT16, 1, blocks, 8)
         reason = why_not("kvc::linear_qb4", (*rows, weight, scale, None), result)
         assert (reason == "") is taken, reason
+        blocks_of_rows = operand(I8, 2, 2), operand(I8, 2, 2)
+        arguments = (*rows[:2], *blocks_of_rows, weight, scale, None)
+        reason = why_not("kvc::linear_q4", arguments, result)
+        assert (reason == "") is taken, reason
+
+
+def test_rows_whose_sums_int32_does_not_hold():
+    """Depth is that of rows of a product, however their blocks lie."""
+    for depth, taken in ((65_536, True), (65_568, False), (Affine(0, (("s", 1),)), 0)):
+        rows = operand(I8, 2, depth), operand(F32, 2, 1)
+        blocks = operand(I8, 2, 2048), operand(I8, 2, 2048)
+        weight = operand(I8, 4, 3, depth), operand(F32, 4, 3, 1)
+        arguments = (*rows, *blocks, *weight, operand(I64, 2), None)
+        reason = why_not("kvc::expert_linear_q8", arguments, [TensorType(F32, (2, 3))])
+        assert (reason == "") is bool(taken), reason
 
 
 def test_what_indices_select_has_no_more_dims_than_an_operand():

@@ -1,0 +1,138 @@
+"""Shape rules of rows that are int8 in blocks of 32, and of their products.
+
+The steps of a row's blocks are multiples of one step of the row, so that a product adds
+integers alone: `kvc::quantize_blocks` says how many, a block at a time.
+"""
+
+from typing import Final
+
+from kvc.schema.dtypes import DType
+from kvc.schema.ops.products import (
+    fits_experts,
+    int4_matrix,
+    linear,
+    require_experts,
+)
+from kvc.schema.ops.shapes import Rule, Shape, matrix_of, require, shape_of
+from kvc.schema.types import TensorType
+
+BLOCK: Final = 32  # values of a row that share a zero point and a factor
+# Of a weight, how many values have a scale of their own: 256 in most models. Smaller
+# blocks gain little, since the rows that they are multiplied by are no more exact.
+WEIGHT_BLOCK: Final = 288
+
+
+def quantize_blocks(x: TensorType) -> Rule:
+    """`kvc::quantize_blocks`: q, scale [..., 1], zero points and factors [..., n]."""
+    require(bool(x.dims) and x.dims[-1] != 0, "quantize_blocks of {}", x)
+    require(x.dtype is DType.FLOAT32, "quantize_blocks of {}", x)
+    *lead, width = shape_of(x)
+    blocks = (*lead, block_count(width))
+    return (
+        (DType.INT8, (*lead, width)),
+        (DType.FLOAT32, (*lead, 1)),
+        (DType.INT8, blocks),
+        (DType.INT8, blocks),
+    )
+
+
+def linear_q8(
+    q: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    factor: TensorType,
+    weight: TensorType,
+    weight_scale: TensorType,
+    bias: TensorType | None,
+) -> Rule:
+    """`kvc::linear_q8`: weight int8 [out, in], weight_scale float32 [out, m]."""
+    require(weight.dtype is DType.INT8, "linear_q8 with {}", weight)
+    sizes = matrix_of(weight)
+    _require_scales(weight_scale, sizes)
+    return _product(q, scale, zero_point, factor, sizes, bias)
+
+
+def linear_q4(
+    q: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    factor: TensorType,
+    weight: TensorType,
+    weight_scale: TensorType,
+    bias: TensorType | None,
+) -> Rule:
+    """`kvc::linear_q4`: weight and weight_scale as those of `kvc::linear_qb4`."""
+    sizes = int4_matrix(weight, weight_scale)
+    return _product(q, scale, zero_point, factor, sizes, bias)
+
+
+def expert_linear_q8(
+    q: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    factor: TensorType,
+    weight: TensorType,
+    weight_scale: TensorType,
+    experts: TensorType,
+    bias: TensorType | None,
+) -> Rule:
+    """`kvc::expert_linear_q8`: weight int8 [experts, out, in]."""
+    require(len(q.dims) == 2 and len(weight.dims) == 3, "{} times {}", q, weight)
+    require(weight.dtype is DType.INT8, "expert_linear_q8 with {}", weight)
+    count, results, columns = shape_of(weight)
+    _require_scales(weight_scale, (count, results, columns))
+    require_experts(experts, shape_of(q)[0])
+    require(fits_experts(bias, count, results), "bias {} of {}", bias, weight)
+    require(bias is None or bias.dtype is DType.FLOAT32, "bias {}", bias)
+    return _product(q, scale, zero_point, factor, (results, columns), None)
+
+
+def _require_scales(scale: TensorType, weight: Shape) -> None:
+    """Raise unless an int8 weight has as many scales for each of its rows."""
+    require(scale.dtype is DType.FLOAT32, "scales {}", scale)
+    *rows, columns = weight
+    fits = len(scale.dims) == len(weight) and [*shape_of(scale)[:-1]] == rows
+    require(fits, "scales {} of rows {}", scale, rows)
+    blocks = shape_of(scale)[-1]
+    whole = blocks == 1 or (blocks > 0 and columns % (blocks * BLOCK) == 0)
+    require(whole, "scales {} of rows of {} values", scale, columns)
+
+
+def _product(
+    q: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    factor: TensorType,
+    weight: tuple[int, int],
+    bias: TensorType | None,
+) -> Rule:
+    """Rows q [..., in] in blocks times a weight of shape [out, in] transposed."""
+    require(bool(q.dims) and q.dims[-1] != 0, "a product of {}", q)
+    *lead, width = shape_of(q)
+    require(shape_of(scale) == (*lead, 1), "scale {} of {}", scale, q)
+    blocks = (*lead, block_count(width))
+    fits = shape_of(zero_point) == shape_of(factor) == blocks
+    require(fits, "blocks {} and {} of {}", zero_point, factor, q)
+    dtypes = (q.dtype, scale.dtype, zero_point.dtype, factor.dtype)
+    known = dtypes == (DType.INT8, DType.FLOAT32, DType.INT8, DType.INT8)
+    require(known, "rows quantized as {}, {}, {}, {}", q, scale, zero_point, factor)
+    require(bias is None or bias.dtype is DType.FLOAT32, "bias {}", bias)
+    kind = TensorType(DType.INT8, weight)
+    return ((DType.FLOAT32, linear(q, kind, bias)[0][1]),)
+
+
+def weight_blocks(columns: int) -> int:
+    """Return how many scales the compiler gives each row of an int8 weight.
+
+    They are of equal blocks, multiples of 32 values and at most 288: as few as fit, or
+    one of the whole row where 32 does not divide it.
+    """
+    whole, rest = divmod(columns, BLOCK)
+    counts = (n for n in range(1, whole + 1) if whole % n == 0)
+    fit = (n for n in counts if columns <= n * WEIGHT_BLOCK)
+    return 1 if rest or not whole else next(fit)
+
+
+def block_count(width: int) -> int:
+    """Return how many blocks a row has; the last may be shorter."""
+    return -(-width // BLOCK)

@@ -1,0 +1,56 @@
+"""Weights as recipes store them, and products with them, without kvc's code."""
+
+import torch
+from eight_rows import one_by_one
+from torch import Tensor
+
+from kvc.compiler.quantize import quantize_blocks
+
+BLOCK = 32
+WEIGHT_BLOCK = 288  # at most, of int8 weights in blocks
+
+
+def zero_point(low: Tensor, high: Tensor) -> Tensor:
+    """Return the zero point, before it is rounded, of a range in steps."""
+    return torch.where((-128 + low) + (127 + high) > 0, -128 - low, 127 - high)
+
+
+def exact_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x [..., in] times the weight [out, in] transposed, exact till the end."""
+    return (x.double() @ weight.double().t()).float()
+
+
+def product_by_int4(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x [..., in] times a weight [out, in] as int4 by blocks of inputs.
+
+    Which scale is the best for a block is asked of kvc: near a tie, the order of a sum
+    decides.
+    """
+    scale = one_by_one(quantize_blocks(weight.detach())[1]).double()
+    blocks = weight.double().view(len(weight), -1, BLOCK) / scale[..., None]
+    values = blocks.round().clamp(-8, 7) * scale[..., None]
+    return (x.double() @ values.flatten(1).t()).float()
+
+
+def int8_matrix(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return int8 values [out, in], as float32, and scales float32 [out]."""
+    absmax = weight.detach().abs().amax(1)
+    scale = torch.where(absmax > 0, absmax / 127, 1.0)
+    return (weight / scale[:, None]).round().clamp(-127, 127), scale
+
+
+def stored_table(weight: Tensor, form: str) -> Tensor:
+    """Return what the rows of an embedding stand for."""
+    if form == "bfloat16":
+        return weight.bfloat16().float()
+    count = blocks_of(weight.shape[1]) if form == "int8_blocks" else 1
+    values, scale = int8_matrix(weight.reshape(len(weight) * count, -1))
+    return (values * scale[:, None]).view(weight.shape)
+
+
+def blocks_of(width: int) -> int:
+    """Return how many scales a row of an int8 weight has."""
+    if width % BLOCK:
+        return 1
+    fit = (n for n in range(1, width + 1) if width % (n * BLOCK) == 0)
+    return next(n for n in fit if width <= n * WEIGHT_BLOCK)
