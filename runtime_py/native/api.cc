@@ -19,8 +19,7 @@ const std::vector<Entry>& kernels() {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
          {kElementwise, kFused, kCopies, kIndices, kReductions, kCaches, kProducts,
-          kQuantizedProducts, kExperts,
-          kAttention, kLibraries}) {
+          kQuantizedProducts, kExperts, kAttention, kLibraries}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }
     return found;
@@ -51,7 +50,7 @@ void* find_workspace(size_t nbytes, int slot) {
 }  // namespace kvc
 
 // Version of this interface; `kvc.runtime.native` has the same.
-KVC_API int32_t kvc_version() { return 8; }
+KVC_API int32_t kvc_version() { return 9; }
 
 // Names of the instruction sets that kernels can use here, least first, each with a space
 // after it.
