@@ -108,9 +108,10 @@ def _tracing(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the exhaustive run what is no part of a daily sample."""
+    """Leave to the exhaustive run what is no part of a daily sample; order the rest."""
     for item in items:
         leave_to_the_exhaustive_run(item)
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
 
 def _collect() -> None:

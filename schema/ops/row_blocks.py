@@ -19,7 +19,7 @@ from kvc.schema.types import TensorType
 BLOCK: Final = 32  # values of a row that share a zero point and a factor
 # Of a weight, how many values have a scale of their own: 256 in most models. Smaller
 # blocks gain little, since the rows that they are multiplied by are no more exact.
-WEIGHT_BLOCK: Final = 288
+WEIGHT_BLOCK: Final = 256
 
 
 def quantize_blocks(x: TensorType) -> Rule:
@@ -124,7 +124,7 @@ def _product(
 def weight_blocks(columns: int) -> int:
     """Return how many scales the compiler gives each row of an int8 weight.
 
-    They are of equal blocks, multiples of 32 values and at most 288: as few as fit, or
+    They are of equal blocks, multiples of 32 values and at most 256: as few as fit, or
     one of the whole row where 32 does not divide it.
     """
     whole, rest = divmod(columns, BLOCK)

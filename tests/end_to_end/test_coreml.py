@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from coreml_programs import functions, interpreter, near, recipe
+from daily import only
 from tiny_runs import compiled
 
 from kvc.runtime import Program, generate, load
@@ -285,6 +286,7 @@ def test_a_decoder_is_whole(bundle: Path):
     assert set(ops) <= {"kvc::delegate", "aten::select.int", "aten::view"}
 
 
+@only(bundle=["coreml_q8"])
 def test_nothing_of_coremltools_is_imported(bundle: Path):
     code = (
         "import sys, numpy; from kvc.runtime import load\n"

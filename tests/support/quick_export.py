@@ -105,8 +105,12 @@ def _call(
     args: Sequence[object],
     kwargs: Mapping[str, object] | None = None,
 ) -> object:
-    """Call a branch or loop; compile it first where it is traced or has gradients."""
+    """Call a branch or loop; compile it first where it is traced or has gradients.
+
+    A scan is another one: compiled, it returns what it carries apart.
+    """
     modes = _get_current_function_mode_stack() or _get_current_dispatch_mode_stack()
-    if modes or torch.is_grad_enabled():
+    alike = function.__qualname__.startswith(("cond.<locals>", "while_loop.<locals>"))
+    if modes or torch.is_grad_enabled() or not alike:
         return _compile_and_call(function, args, kwargs)
     return function(*args, **(kwargs or {}))

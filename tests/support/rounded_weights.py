@@ -7,7 +7,7 @@ from torch import Tensor
 from kvc.compiler.quantize import quantize_blocks
 
 BLOCK = 32
-WEIGHT_BLOCK = 288  # at most, of int8 weights in blocks
+WEIGHT_BLOCK = 256  # at most, of int8 weights in blocks
 
 
 def zero_point(low: Tensor, high: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from daily import every
 from eager_parity import run_both
 from module_outcomes import Applied, outcome
 from torch import Tensor, nn
@@ -93,6 +94,7 @@ def written_in_a_format(made: Tensor) -> list[Tensor]:
     return [made * 2, whole, same]
 
 
+@every(2, "maker", "write")
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize(
     "write",

@@ -53,6 +53,9 @@ def reads(kind: type[PreTrainedModel], config: PreTrainedConfig) -> set[str]:
     return {_DECLARED[name] for name in said if name in _DECLARED}
 
 
+# It imports thousands of modules' classes. A trace changes `nn.Module`, and Python then
+# looks at each class below it: a millisecond each time.
+@pytest.mark.last
 @pytest.mark.filterwarnings("ignore")
 def test_of_every_type_that_makes_text_what_it_reads_is_known():
     listed = makers_of_text()

@@ -140,7 +140,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = kept
 
 
-@pytest.fixture(scope="session", params=_NAMES)
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Try each way; in a daily run, leave out those of which it has no case."""
+    daily = metafunc.config.getoption("markexpr") == "not exhaustive"
+    names = [name for name in _NAMES if not daily or name not in _ON_REQUEST]
+    metafunc.parametrize("backend", names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def backend(request: pytest.FixtureRequest) -> str:
     """Give every test each way to run its methods; see `state_backends`.
 
