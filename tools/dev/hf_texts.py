@@ -80,8 +80,8 @@ REMARKS: Final = """\
 ## Remarks
 
 - Mixtures of experts run as `kvc::expert_linear`, which reads only the matrices of the
-  chosen experts. Recipes with int8 or int4 linear layers store them as int8, with a
-  scale for each output channel of each expert; `bf16` as bfloat16. They run in the
+  chosen experts. Recipes with int8 or int4 linear layers store them as int8, with
+  scales as the matrices of other layers; `bf16` as bfloat16. They run in the
   backend `cpu` or on PyTorch, not in XNNPACK.
 - With `cpu_fp32`, `cpu_bf16` and `cpu_q8` each architecture runs whole in the backend
   `cpu`, without PyTorch: `pytest -m exhaustive
