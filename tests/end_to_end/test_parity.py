@@ -129,8 +129,8 @@ def test_xnnpack_fp32_on_the_reference_equals_eager(
         assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
-@only(recipe=["xnnpack_q4"])
-@pytest.mark.parametrize("recipe", ["xnnpack_q8", "xnnpack_q4"])
+@only(recipe=["xnnpack_q4", "cpu_q8"])
+@pytest.mark.parametrize("recipe", ["xnnpack_q8", "xnnpack_q4", "cpu_q8"])
 def test_a_quantized_recipe_equals_its_slow_reference(
     demo: ModelSpec, bundle_of: Callable[..., Path], recipe: str
 ) -> None:
@@ -138,7 +138,7 @@ def test_a_quantized_recipe_equals_its_slow_reference(
     with load(path, reference=True) as program, program.session() as session:
         got = session_logits(session, PROMPT, 24)
     tokens = [int(row.argmax()) for row in got[:-1]]
-    slow = quantized_decoder(demo.model, narrow=recipe == "xnnpack_q4")
+    slow = quantized_decoder(demo.model, recipe)
     expected = eager_logits(slow, PROMPT, tokens)
     errors = [
         np.abs(a - b).max() / np.abs(b).max()
@@ -176,7 +176,8 @@ def test_quantizing_changes_logits_a_little(
     demo: ModelSpec, bundle_of: Callable[..., Path]
 ) -> None:
     eager = eager_logits(demo.model, PROMPT, [])[0]
-    for recipe, most in (("bf16", 0.1), ("xnnpack_q8", 0.1), ("xnnpack_q4", 0.3)):
+    wanted = {"bf16": 0.1, "xnnpack_q8": 0.1, "xnnpack_q4": 0.3, "cpu_q8": 0.05}
+    for recipe, most in wanted.items():
         path = bundle_of(recipe)
         with load(path, reference=True) as program, program.session() as session:
             got = session_logits(session, PROMPT, 0)[0]

@@ -23,9 +23,25 @@ QUICK = 3
 MANY = int(os.environ.get("KVC_RANDOM_LAYERS", "400"))
 # How far from eager, of the greatest number of a result and 1 more: what rounding
 # weights does to layers after layers. A wrong matrix is farther.
-FAR = {"float32": 2e-5, "bfloat16": 0.1, "w8": 0.2, "qd8": 0.2, "qb4": 1.0}
+FAR = {
+    "float32": 2e-5,
+    "bfloat16": 0.1,
+    "w8": 0.2,
+    "qd8": 0.2,
+    "qb4": 1.0,
+    "q8": 0.1,
+    "q4": 1.0,
+}
 # From the reference: a number that is rounded may be on the other side of a half.
-NEAR = {"float32": 2e-5, "bfloat16": 0.02, "w8": 1e-4, "qd8": 0.02, "qb4": 0.02}
+NEAR = {
+    "float32": 2e-5,
+    "bfloat16": 0.02,
+    "w8": 1e-4,
+    "qd8": 0.02,
+    "qb4": 0.02,
+    "q8": 0.02,
+    "q4": 0.02,
+}
 RECIPES = list(map(load_recipe, PLAIN_RECIPES))
 
 

@@ -9,8 +9,11 @@ import copy
 
 import numpy as np
 import torch
+from block_reference import linear_q8
+from block_reference import quantize_blocks as quantize_blocks_of
 from eight_rows import one_by_one, side_by_side
 from quant_reference import embedding_q8, linear_qb4, linear_qd8, quantize_rows
+from rounded_weights import blocks_of
 from torch import Tensor, nn
 
 from kvc.compiler.models.decoder import Decoder
@@ -33,6 +36,23 @@ class ReferenceMatrix:
         return torch.from_numpy(linear_qd8(*quantized, self.values, self.scale, None))
 
 
+class BlockMatrix:
+    """int8 [out, in] and float32 [out, m] of a weight, for rows in blocks."""
+
+    def __init__(self, weight: Tensor) -> None:
+        values = weight.detach().numpy()
+        blocks = values.reshape(len(values), blocks_of(values.shape[1]), -1)
+        absmax = np.abs(blocks).max(axis=2)
+        self.scale = np.where(absmax > 0, absmax / np.float32(127), np.float32(1))
+        rows = np.rint(blocks / self.scale[:, :, None]).reshape(values.shape)
+        self.values = np.clip(rows, -127, 127).astype(np.int8)
+
+    def linear(self, x: Tensor) -> Tensor:
+        """Return x [..., in] times the weight transposed."""
+        quantized = quantize_blocks_of(x.numpy())
+        return torch.from_numpy(linear_q8(*quantized, self.values, self.scale, None))
+
+
 class NarrowMatrix:
     """An int4 weight and its scales, float32, as `side_by_side` has them."""
 
@@ -50,10 +70,19 @@ class NarrowMatrix:
         return torch.from_numpy(linear_qb4(*quantized, self.values, self.scale, None))
 
 
+Matrix = ReferenceMatrix | BlockMatrix | NarrowMatrix
+# Of tables and the output layer, and of the other layers.
+MATRICES: dict[str, tuple[type[Matrix], type[Matrix]]] = {
+    "xnnpack_q8": (ReferenceMatrix, ReferenceMatrix),
+    "xnnpack_q4": (ReferenceMatrix, NarrowMatrix),
+    "cpu_q8": (BlockMatrix, BlockMatrix),
+}
+
+
 class ReferenceLinear(nn.Module):
     """A linear layer without bias."""
 
-    def __init__(self, matrix: ReferenceMatrix | NarrowMatrix) -> None:
+    def __init__(self, matrix: Matrix) -> None:
         super().__init__()
         self.matrix = matrix
 
@@ -64,7 +93,7 @@ class ReferenceLinear(nn.Module):
 class ReferenceEmbedding(nn.Module):
     """Rows of a quantized table."""
 
-    def __init__(self, matrix: ReferenceMatrix) -> None:
+    def __init__(self, matrix: Matrix) -> None:
         super().__init__()
         self.matrix = matrix
 
@@ -73,14 +102,11 @@ class ReferenceEmbedding(nn.Module):
         return torch.from_numpy(rows)
 
 
-def quantized_decoder(model: Decoder, narrow: bool = False) -> Decoder:
-    """Return a copy of the model whose matrices are the reference's.
-
-    With `narrow` those of the layers are int4; embedding and output layer stay int8.
-    """
-    matrix = NarrowMatrix if narrow else ReferenceMatrix
+def quantized_decoder(model: Decoder, recipe: str) -> Decoder:
+    """Return a copy of the model whose matrices are the reference's, of a recipe."""
+    table, matrix = MATRICES[recipe]
     quantized = copy.deepcopy(model)
-    head = ReferenceMatrix(model.embed.weight)
+    head = table(model.embed.weight)
     quantized.embed = ReferenceEmbedding(head)
     quantized._logits = lambda x: head.linear(quantized.norm(x))
     for layer in quantized.layers:
