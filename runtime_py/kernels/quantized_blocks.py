@@ -99,19 +99,19 @@ def linear_q8(
     """Write the exact sums of blocks of weights, times their scales, / scale + bias.
 
     The scaled sums are added in order, each rounded. Sums are exact for up to 65,536
-    inputs; beyond, int32 overflows. So it may for factors below 1.
+    inputs; beyond, int32 overflows.
 
     Args:
         out: float32 [..., out].
         q: int8 [..., in], as the next three from `kvc::quantize_blocks`.
         scale: float32 [..., 1].
         zero_point: int8 [..., n].
-        factor: int8 [..., n].
+        factor: int8 [..., n]; one outside 1 to 31 counts as the nearest inside.
         weight: int8 [out, in].
         weight_scale: float32 [out, m], of blocks of in / m values.
         bias: float32 [out].
     """
-    # Halves of int8, so that products of integers serve: a factor is 127 at most.
+    # Halves of int8, so that products of integers serve.
     high, low = _halves(_steps(q, zero_point, factor))
     result, blocks = out.view(len(high), len(weight)), weight_scale.shape[1]
     width = weight.shape[1] // blocks
@@ -136,7 +136,7 @@ def _steps(q: Tensor, zero_point: Tensor, factor: Tensor) -> Tensor:
     padded = pad(q.reshape(-1, width), (0, count * BLOCK - width))
     steps = padded.view(-1, count, BLOCK).to(torch.int16)
     steps -= zero_point.reshape(-1, count, 1)
-    steps *= factor.reshape(-1, count, 1)
+    steps *= factor.reshape(-1, count, 1).clamp(1, MOST_FACTOR)
     return steps.view(-1, count * BLOCK)[:, :width]
 
 
@@ -167,7 +167,7 @@ def _linear_q4(
         q: int8 [..., in], as the next three from `kvc::quantize_blocks`.
         scale: float32 [..., 1].
         zero_point: int8 [..., n].
-        factor: int8 [..., n].
+        factor: int8 [..., n]; one outside 1 to 31 counts as the nearest inside.
         weight: uint8 [out / 8, in / 8, 8, 4], as in `kvc::linear_qb4`.
         weight_scale: bfloat16 [out / 8, in / block, 8].
         bias: float32 [out].

@@ -28,6 +28,7 @@ struct FloatProduct {
 };
 constexpr int64_t kWidenedColumns = 4;
 
+constexpr int16_t kMostFactor = 31;  // of a block of a row
 constexpr int64_t kTokens = 16;
 constexpr int64_t kBlock = 32;  // of k, that have a zero and a factor in a row
 constexpr int64_t kInt4 = kBlock;  // weights along k that have a scale of their own

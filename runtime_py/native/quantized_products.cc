@@ -262,7 +262,8 @@ bool quantized_linear(const Step& step, const Context& context) {
     std::memcpy(to.q, q.as<const int8_t>() + row * depth, depth);
     if constexpr (kInBlocks) {
       std::copy_n(zero.as<const int8_t>() + row * blocks, blocks, to.zero);
-      std::copy_n(step.tensors[4].as<const int8_t>() + row * blocks, blocks, to.factor);
+      const int8_t* factors = step.tensors[4].as<const int8_t>() + row * blocks;
+      for (int64_t b = 0; b < blocks; ++b) to.factor[b] = std::clamp<int16_t>(factors[b], 1, kMostFactor);
     } else {
       const int32_t shift = std::clamp(zero.as<const int32_t>()[row], -128, 127);
       fill_blocks(to, depth, static_cast<int16_t>(shift));

@@ -7,6 +7,8 @@ from op_cases import Case
 from quantized_rows import in_blocks, quantized, reference, some_blocks, some_rows
 from torch import Tensor
 
+from kvc.compiler.quantize import quantize_blocks
+
 F32, I8, I32 = torch.float32, torch.int8, torch.int32
 
 
@@ -288,6 +290,30 @@ def test_the_greatest_factors_fit(rows: int):
     (found,) = native("kvc::linear_q8", arguments, (torch.empty(rows, 50),))
     steps = (q.double() - zero.repeat_interleave(32, 1)) * 31
     assert torch.equal(found, (steps @ weight.double().t()).float())
+
+
+@pytest.mark.usefixtures("each_processor")
+@pytest.mark.parametrize("op", ["kvc::linear_q8", "kvc::linear_q4"])
+@pytest.mark.parametrize("rows", [1, 16, 32])
+def test_factors_from_anywhere_count_as_the_nearest_that_fit(op: str, rows: int):
+    q, scale, zero, factor = in_blocks(some_rows(rows, 64))
+    wild = factor.clone()
+    wild[:, 0], wild[::2, 1] = 127, -128
+    near = wild.clamp(1, 31)
+    if op == "kvc::linear_q8":
+        weight = (torch.randint(-127, 128, (24, 64), dtype=I8), torch.ones(24, 1))
+    else:
+        weight = quantize_blocks(torch.randn(24, 64))
+    empty = (torch.empty(rows, 24),)
+    found, wanted = (
+        native(op, (q, scale, zero, each, *weight, None), empty)[0].clone()
+        for each in (wild, near)
+    )
+    assert torch.equal(found, wanted)
+    (expected,) = reference(
+        op, (q, scale, zero, wild, *weight, None), ((rows, 24), F32)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
 
 
 def test_caches_are_quantized_as_by_the_reference():
