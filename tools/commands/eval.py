@@ -60,8 +60,7 @@ def eval_command(
     Kullback-Leibler divergence from it, in nats of a token with its standard error, and
     how often the likeliest token is the same: these tell recipes apart on a short text.
 
-    Examples: kvc eval fp32.kvc q8.kvc text.txt;
-    kvc eval --against fp32.kvc q8.kvc q4.kvc text.txt
+    Example: kvc eval --against fp32.kvc q8.kvc q4.kvc text.txt
     """
     from kvc.tools.evaluation import evaluate, table
     from kvc.tools.progress import Stages

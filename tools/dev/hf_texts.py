@@ -110,7 +110,7 @@ REMARKS: Final = """\
   and JetMoE have attention code of their own; while they are compiled, kvc's function
   replaces it. So are the experts of DBRX, JetMoE, Llama 4 and LongCat, of which only
   chosen ones are then computed. Those of DBRX lie in one matrix; recipes store them as
-  other experts, with a scale for each output channel of each.
+  other experts, with scales for the output channels of each.
 - JetMoE's experts of attention make queries for the same keys, which are stored once.
 - A value of Doge says how much more its key counts. That number is computed once and
   lies in the cache as the last one of the key; in an int8 cache it shares the key's
