@@ -25,7 +25,15 @@ LINEARS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         BLOCKS: ("kvc::linear_q8", "kvc::linear_q4"),
     }
 )
-_PRODUCTS: Final = frozenset(op for ops in LINEARS.values() for op in ops)
+# Of these products, how many arguments rows are: q, scale, zero point, and factor.
+ROWS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "kvc::linear_qd8": 3,
+        "kvc::linear_qb4": 3,
+        "kvc::linear_q8": 4,
+        "kvc::linear_q4": 4,
+    }
+)
 GLU: Final = "kvc::glu"
 NORM: Final = "aten::rms_norm"
 
@@ -74,7 +82,7 @@ def unwritten(graph: Graph) -> frozenset[int]:
         value
         for group in products_of_rows(graph).values()
         for index in group
-        if graph.instructions[index].op not in _PRODUCTS
+        if graph.instructions[index].op not in ROWS
         for value in graph.instructions[index].results
     )
 

@@ -76,7 +76,7 @@ def evaluate(
     text = _whole_characters(raw)
     tokens, start = tokenizer.encode(text, special=False), _start(tokenizer)
     score = score_tokens(program, tokens, window, stride, start, progress, against)
-    apart = score.divergence
+    divergence = score.divergence
     nbytes = None
     if "tokenizer" in program.metadata:
         nbytes = len(os.fsencode(text)) - (0 if start else _nbytes(tokenizer, tokens))
@@ -93,9 +93,9 @@ def evaluate(
         stride=score.stride,
         method=score.method,
         tokens_per_second=score.tokens / score.seconds,
-        divergence=apart.nats if apart else None,
-        divergence_error=apart.error if apart else None,
-        same_tokens=apart.same if apart else None,
+        divergence=divergence.nats if divergence else None,
+        divergence_error=divergence.error if divergence else None,
+        same_tokens=divergence.same if divergence else None,
     )
 
 
@@ -158,5 +158,5 @@ def _compared(found: Sequence[Evaluation]) -> bool:
 def _comparison(one: Evaluation) -> tuple[str, ...]:
     if one.divergence is None:
         return ()
-    apart = f"{one.divergence:.5f} ± {one.divergence_error:.5f}"
-    return apart, f"{one.same_tokens:.1%}"
+    divergence = f"{one.divergence:.5f} ± {one.divergence_error:.5f}"
+    return divergence, f"{one.same_tokens:.1%}"

@@ -10,14 +10,8 @@ from typing import ClassVar
 
 from kvc.compiler.ir import Argument, Method, Node, Program
 from kvc.compiler.passes.rewrite import each_method
+from kvc.schema.row_products import ROWS
 
-# Of products, how many arguments rows are: q, scale, zero point, a factor of blocks.
-_ROWS = {
-    "kvc::linear_qd8": 3,
-    "kvc::linear_qb4": 3,
-    "kvc::linear_q8": 4,
-    "kvc::linear_q4": 4,
-}
 _NEAR = 16  # nodes
 
 
@@ -42,7 +36,7 @@ def _gather(method: Method) -> Method:
     groups: dict[int, list[Node]] = {}  # of nodes that stay, those that follow them
     heads: dict[tuple[Argument, ...], int] = {}
     for index, node in enumerate(method.nodes):
-        rows = node.arguments[: _ROWS.get(node.op, 0)]
+        rows = node.arguments[: ROWS.get(node.op, 0)]
         if not _may_move(node, made):
             groups[index] = [node]
         elif rows in heads and index - ends[rows] <= _NEAR:
@@ -56,5 +50,5 @@ def _gather(method: Method) -> Method:
 
 def _may_move(node: Node, made: set[int]) -> bool:
     """Tell whether a node is a product whose weights are there from the beginning."""
-    rows = _ROWS.get(node.op)
+    rows = ROWS.get(node.op)
     return rows is not None and not made & {v.id for v in node.inputs[rows:]}

@@ -1,6 +1,6 @@
 """How far the tokens that a model expects are from what another one expects.
 
-In: logits of one model, row by row, and a scorer of the other. Out: the mean
+In: what one model expects, row by row, and a scorer of the other. Out: the mean
 Kullback-Leibler divergence of a token with its standard error, and how often both
 choose the same token. A perplexity of some thousand tokens moves by a percent for no
 reason; the divergence compares whole distributions, and tells recipes apart earlier.
@@ -57,8 +57,8 @@ class Beside:
         self._rows = self._scorer.logits(tokens, first)
         self._left = self._left[:0]
 
-    def add(self, logits: Logits) -> None:
-        """Compare the next rows, float32 [n, vocab].
+    def add(self, expected: Exact) -> None:
+        """Compare the next rows, as `log_probabilities` gives them.
 
         Raises:
             BadSetting: the reference knows another number of tokens.
@@ -67,11 +67,11 @@ class Beside:
         """
         began = time.perf_counter()
         done = 0
-        while done < len(logits):
+        while done < len(expected):
             if not len(self._left):
                 self._left = next(self._rows)
-            count = min(len(self._left), len(logits) - done)
-            self._compare(self._left[:count], logits[done : done + count])
+            count = min(len(self._left), len(expected) - done)
+            self._compare(self._left[:count], expected[done : done + count])
             self._left, done = self._left[count:], done + count
         self.seconds += time.perf_counter() - began
 
@@ -82,22 +82,20 @@ class Beside:
         error = float(nats.std()) / math.sqrt(len(nats)) if mean < math.inf else mean
         return Divergence(mean, error, self._same / len(nats))
 
-    def _compare(self, reference: Logits, logits: Logits) -> None:
-        if reference.shape != logits.shape:
-            expected = f"a model of {logits.shape[1]} tokens"
-            found = f"one of {reference.shape[1]}"
-            raise BadSetting(name="against", expected=expected, found=found)
-        expected_log, found_log = (
-            log_probabilities(reference),
-            log_probabilities(logits),
-        )
-        likely = np.exp(expected_log)
+    def _compare(self, logits: Logits, expected: Exact) -> None:
+        """Compare rows with the reference's logits for them."""
+        if logits.shape != expected.shape:
+            wanted = f"a model of {expected.shape[1]} tokens"
+            found = f"one of {logits.shape[1]}"
+            raise BadSetting(name="against", expected=wanted, found=found)
+        reference = log_probabilities(logits)
+        likely = np.exp(reference)
         # What the reference rules out adds nothing, however unlikely it is here.
-        apart = np.subtract(
-            expected_log, found_log, out=np.zeros_like(likely), where=likely > 0
+        ratio = np.subtract(
+            reference, expected, out=np.zeros_like(likely), where=likely > 0
         )
-        self._found.append((likely * apart).sum(-1))
-        self._same += int((reference.argmax(-1) == logits.argmax(-1)).sum())
+        self._found.append((likely * ratio).sum(-1))
+        self._same += int((reference.argmax(-1) == expected.argmax(-1)).sum())
 
 
 def log_probabilities(logits: Logits) -> Exact:

@@ -10,7 +10,12 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.program import Program
-from kvc.runtime.scoring.divergence import Beside, Divergence, log_probabilities
+from kvc.runtime.scoring.divergence import (
+    Beside,
+    Divergence,
+    Exact,
+    log_probabilities,
+)
 from kvc.runtime.scoring.scorers import Logits, Scorer, cut_windows, find_scorer
 from kvc.schema.errors import BadSetting, UnusableLogits
 from kvc.schema.frozen import frozen
@@ -108,16 +113,19 @@ def score_tokens(
                 other.begin(seen, first)
             at = first
             for logits in scorer.logits(seen, first):
-                bits += _bits(logits, seen[at : at + len(logits)])
+                chosen = seen[at : at + len(logits)]
+                _check_tokens(logits, chosen)
+                expected = log_probabilities(logits)
+                bits += _bits(expected, chosen)
                 at += len(logits)
                 for other in beside:
-                    other.add(logits)
+                    other.add(expected)
             counted += part.end - part.first
     if not counted:
         raise BadSetting(name="text", expected="2 tokens or more", found=len(tokens))
     seconds = time.perf_counter() - began - sum(other.seconds for other in beside)
-    apart = beside[0].divergence() if beside else None
-    return Score(bits, counted, length, step, scorer.method, seconds, apart)
+    divergence = beside[0].divergence() if beside else None
+    return Score(bits, counted, length, step, scorer.method, seconds, divergence)
 
 
 def _window(
@@ -142,15 +150,19 @@ def _warm_up(scorer: Scorer, tokens: Sequence[int], first: int) -> None:
         pass
 
 
-def _bits(logits: Logits, tokens: Sequence[int]) -> float:
-    """Return the bits of tokens [n] by logits float32 [n, vocab], in float64.
+def _check_tokens(logits: Logits, tokens: Sequence[int]) -> None:
+    """Check that logits float32 [n, vocab] are for these tokens.
 
     Raises:
-        UnusableLogits: a token has none, or they are no numbers.
+        UnusableLogits: a token has none.
     """
     for token in (min(tokens), max(tokens)):
         if not 0 <= token < logits.shape[1]:
             reason = f"they are for {logits.shape[1]} tokens, the text has {token}"
             raise UnusableLogits(reason=reason)
-    nats = -log_probabilities(logits)[np.arange(len(tokens)), np.array(tokens)]
-    return float(nats.sum() / math.log(2))
+
+
+def _bits(expected: Exact, tokens: Sequence[int]) -> float:
+    """Return the bits of tokens [n] by the logarithms of probabilities [n, vocab]."""
+    chosen = expected[np.arange(len(tokens)), np.array(tokens)]
+    return float(-chosen.sum() / math.log(2))

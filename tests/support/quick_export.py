@@ -1,6 +1,6 @@
 """torch without the work that it repeats at each trace, or does for nobody here.
 
-What torch.export computes stays the same. A small trace takes two thirds of its time.
+What torch.export computes stays the same, in 0.75 to 0.85 of its time.
 """
 
 import functools

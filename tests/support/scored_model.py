@@ -1,16 +1,26 @@
 """A tiny decoder with every kind of method that a text can be scored by."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from made_once import MadeOnce
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.models.decoder import Decoder, DecoderConfig
 from kvc.compiler.models.demo import decoder_methods
+from kvc.runtime import Program, load
 
 CONFIG = DecoderConfig(
     vocab=256, dim=32, layers=1, heads=2, kv_heads=1, ffn=48, capacity=40
 )
+_ROLES = ("prefill", "decode")
+KINDS = {
+    "decode": _ROLES,
+    "prefill_all": (*_ROLES, "prefill_all"),
+    "forward": ("forward",),
+}
+TOKENS = list(b"def score(text):\n    return 'bits', 8 * text # and so on ...")
 CHUNK, LEAST = 8, 3  # prefill takes up to 8, the others 3 at least
 
 
@@ -42,3 +52,13 @@ def write_scored(
         model, [known[name] for name in names], "fp32", metadata=metadata, files=files
     ).save(path)
     return path
+
+
+def scored_programs(folder: Path) -> Iterator[MadeOnce[Program]]:
+    """Yield programs of the model, by their kinds, which are open until the end."""
+    opened = MadeOnce(
+        lambda kind: load(write_scored(folder / f"{kind}.kvc", *KINDS[kind]))
+    )
+    yield opened
+    for program in opened.values():
+        program.close()

@@ -93,6 +93,12 @@ def test_rows_together_are_as_alone_where_they_are_tiny_or_overflow(magnitude: f
     )
 
 
+def signed(weight: Tensor) -> Tensor:
+    """Return the values of stored weights, int64 [out, in]."""
+    rows = one_by_one(weight)
+    return torch.stack((rows & 15, rows >> 4), -1).flatten(1).long() - 8
+
+
 @pytest.mark.parametrize("rows", [1, 5, 16])
 @pytest.mark.parametrize("zero", [-128, 127, 0, -7])
 def test_integer_products_are_exact(rows: int, zero: int):
@@ -105,9 +111,7 @@ def test_integer_products_are_exact(rows: int, zero: int):
         torch.full((rows, 1), zero, dtype=I32),
     )
     found = native((q, torch.ones(rows, 1), zeros, weight, unit, None))
-    rows_of = one_by_one(weight)
-    halves = torch.stack((rows_of & 15, rows_of >> 4), -1).view(40, 512).long() - 8
-    assert torch.equal(found, ((q.long() - zero) @ halves.t()).float())
+    assert torch.equal(found, ((q.long() - zero) @ signed(weight).t()).float())
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -123,14 +127,13 @@ def test_integer_products_of_blocks_are_exact(rows: int, zero: int):
     zeros[:, ::3] = 5
     factor = torch.randint(1, 32, (rows, 16), dtype=I8)
     factor[0] = 31
+    values = signed(weight).double()
     found = native((q, scales[0], zeros, factor, weight, scales[1], None))
-    rows_of = one_by_one(weight)
-    halves = torch.stack((rows_of & 15, rows_of >> 4), -1).view(40, 512).double() - 8
     blocks = [each.repeat_interleave(32, 1).double() for each in (zeros, factor)]
-    exact = ((q.double() - blocks[0]) * blocks[1]) @ halves.t()
+    exact = ((q.double() - blocks[0]) * blocks[1]) @ values.t()
     torch.testing.assert_close(found, exact.float(), rtol=1e-6, atol=0)
     unit = native((q, scales[0], zeros, factor * 0 + 1, weight, scales[1], None))
-    assert torch.equal(unit, ((q.double() - blocks[0]) @ halves.t()).float())
+    assert torch.equal(unit, ((q.double() - blocks[0]) @ values.t()).float())
 
 
 @pytest.mark.parametrize("zero", [-40_000, -129, 128, 2**31 - 1])

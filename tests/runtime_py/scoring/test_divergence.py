@@ -4,22 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from made_once import MadeOnce
-from scored_model import write_scored
+from scored_model import KINDS, TOKENS, scored_programs
 
-from kvc.runtime import load
 from kvc.runtime.scoring import score_tokens
-from kvc.runtime.scoring.divergence import Beside
+from kvc.runtime.scoring.divergence import Beside, log_probabilities
 from kvc.runtime.scoring.scorers import find_scorer
 from kvc.schema.errors import BadSetting, UnusableLogits
-
-ROLES = ("prefill", "decode")
-KINDS = {
-    "decode": ROLES,
-    "prefill_all": (*ROLES, "prefill_all"),
-    "forward": ("forward",),
-}
-TOKENS = list(b"def score(text):\n    return 'bits', 8 * text # and so on ...")
 
 
 class Pieces:
@@ -37,7 +27,7 @@ class Pieces:
 def divergence_of(reference, found, *sizes):
     beside = Beside(Pieces(reference, *sizes))
     beside.begin([], 1)
-    beside.add(np.asarray(found, np.float32))
+    beside.add(log_probabilities(np.asarray(found, np.float32)))
     return beside.divergence()
 
 
@@ -77,13 +67,7 @@ def test_models_of_other_tokens_are_not_compared():
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("compared")
-    opened = MadeOnce(
-        lambda kind: load(write_scored(folder / f"{kind}.kvc", *KINDS[kind]))
-    )
-    yield opened
-    for program in opened.values():
-        program.close()
+    yield from scored_programs(tmp_path_factory.mktemp("compared"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,5 +92,5 @@ def test_another_context_is_apart(programs):
         beside.begin(shifted[:20], 1)
         own = find_scorer(programs["forward"], other)
         for logits in own.logits(TOKENS[:20], 1):
-            beside.add(logits)
+            beside.add(log_probabilities(logits))
     assert beside.divergence().nats > 1e-3

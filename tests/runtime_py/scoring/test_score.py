@@ -10,33 +10,26 @@ import torch
 from counting_model import VOCAB, counting_program
 from daily import every
 from hand_built import write_bundle
-from made_once import MadeOnce
-from scored_model import CONFIG, scored_model, write_scored
+from scored_model import (
+    CONFIG,
+    KINDS,
+    TOKENS,
+    scored_model,
+    scored_programs,
+    write_scored,
+)
 from torch.nn import functional
 
 from kvc.runtime import load
 from kvc.runtime.scoring import cut_windows, score_tokens
+from kvc.runtime.scoring.divergence import log_probabilities
 from kvc.runtime.scoring.score import _bits
 from kvc.schema.errors import BadSetting, InputMismatch, UnknownName, UnusableLogits
-
-ROLES = ("prefill", "decode")
-KINDS = {
-    "decode": ROLES,
-    "prefill_all": (*ROLES, "prefill_all"),
-    "forward": ("forward",),
-}
-TOKENS = list(b"def score(text):\n    return 'bits', 8 * text # and so on ...")
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scored")
-    opened = MadeOnce(
-        lambda kind: load(write_scored(folder / f"{kind}.kvc", *KINDS[kind]))
-    )
-    yield opened
-    for program in opened.values():
-        program.close()
+    yield from scored_programs(tmp_path_factory.mktemp("scored"))
 
 
 def eager_bits(tokens, window, stride, start=()):
@@ -160,9 +153,11 @@ def test_float64_keeps_what_float32_would_lose():
     logits = np.full((2, 50_000), 88.0, np.float32)
     logits[0, 0] = 100.0
     exact = math.log2(50_000)
-    assert _bits(logits[1:], [3]) == pytest.approx(exact, rel=1e-12)
+    assert _bits(log_probabilities(logits[1:]), [3]) == pytest.approx(exact, rel=1e-12)
     first = math.log2(1 + 49_999 * math.exp(-12))
-    assert _bits(logits, [0, 3]) == pytest.approx(exact + first, rel=1e-12)
+    assert _bits(log_probabilities(logits), [0, 3]) == pytest.approx(
+        exact + first, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,12 +168,13 @@ def test_logits_that_are_no_numbers_are_refused(bad):
         pytest.raises(UnusableLogits, match="NaN, or infinities"),
         np.errstate(invalid="ignore"),
     ):
-        _bits(np.array([bad], np.float32), [0])
+        log_probabilities(np.array([bad], np.float32))
 
 
 def test_a_token_that_is_ruled_out_costs_infinitely_much():
     with np.errstate(divide="ignore"):
-        assert _bits(np.array([[0.0, -math.inf]], np.float32), [1]) == math.inf
+        found = log_probabilities(np.array([[0.0, -math.inf]], np.float32))
+        assert _bits(found, [1]) == math.inf
 
 
 @pytest.mark.parametrize("names", [("prefill", "decode"), ("forward",)])
