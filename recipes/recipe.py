@@ -31,7 +31,7 @@ class Recipe:
             backend says. "qb4" is int4 weight with one bfloat16 scale per 32
             inputs of an output channel, and the same activations. "q8" and "q4" are
             these with activations in blocks of 32, and int8 weights, tables too, in
-            blocks of up to 288; see `cpu_q8.toml`.
+            blocks of up to 256; see `cpu_q8.toml`.
         embedding: how embedding tables are stored. "int8" is one float32 scale per
             row, rows are widened as they are looked up.
         backend: which backend is offered the graph; "" leaves all to kvc's kernels.

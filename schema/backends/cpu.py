@@ -198,8 +198,19 @@ def _quantized_linear(first: int) -> Rule:
 
 
 def _quantized_table(arguments: Arguments, results: Results) -> str:
-    scale = operand(arguments[1]).type.dtype
-    return "" if scale is DType.FLOAT32 else _of({scale})
+    table, scale = (operand(each).type for each in arguments[:2])
+    if scale.dtype is not DType.FLOAT32:
+        return _of({scale.dtype})
+    divided = (*table.dims[-1:], *scale.dims[1:])  # which no call checks
+    static = not scale.dims[1:] or all(isinstance(size, int) for size in divided)
+    return "" if static else f"a table {table} with scales {scale}"
+
+
+def _turned(arguments: Arguments, results: Results) -> str:
+    """Turn two halves of rows; no call checks that they are halves."""
+    x = operand(arguments[0]).type
+    whole = isinstance(x.dims[-1], int)
+    return _FLOAT32(arguments, results) if whole else f"halves of {x}"
 
 
 def _quantized_rows(arguments: Arguments, results: Results) -> str:
@@ -374,13 +385,17 @@ RULES: Final[dict[str, Rule]] = {
     **_table(_rows, "aten::rms_norm aten::layer_norm aten::softmax.int"),
     **_table(_rows, "aten::log_softmax.int"),
     **_table(_FLOAT32, "aten::matmul aten::mm aten::bmm aten::addmm"),
-    **_table(_quantized_rows, "kvc::quantize_rows kvc::quantize_cache"),
-    "kvc::quantize_blocks": _quantized_rows,
-    **_table(_quantized_linear(3), "kvc::linear_qd8 kvc::linear_qb4"),
-    "kvc::expert_linear_qd8": _quantized_linear(3),
-    **_table(_quantized_linear(4), "kvc::linear_q8 kvc::linear_q4"),
-    "kvc::expert_linear_q8": _quantized_linear(4),
-    **_table(_FLOAT32, "kvc::glu kvc::rotary_embedding"),
+    **_table(
+        _quantized_rows, "kvc::quantize_rows kvc::quantize_blocks kvc::quantize_cache"
+    ),
+    **_table(
+        _quantized_linear(3), "kvc::linear_qd8 kvc::linear_qb4 kvc::expert_linear_qd8"
+    ),
+    **_table(
+        _quantized_linear(4), "kvc::linear_q8 kvc::linear_q4 kvc::expert_linear_q8"
+    ),
+    "kvc::glu": _FLOAT32,
+    "kvc::rotary_embedding": _turned,
     "aten::logical_not": _alike(DType.BOOL),
     "aten::where.self": _choice,
     "aten::masked_fill.Scalar": _fill,

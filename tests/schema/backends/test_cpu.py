@@ -27,6 +27,29 @@ def test_weights_whose_sizes_only_a_call_knows():
         assert (reason == "") is taken, reason
 
 
+def test_a_table_whose_blocks_only_a_call_knows():
+    """At 1, 32 and 64 blocks, which are tried, 64 values divide; at 3 they do not."""
+    some, ids = Affine(0, (("s", 1),)), operand(I64, 3)
+    for width, blocks, taken in (
+        (64, (2,), True),
+        (64, (some,), False),
+        (some, (2,), False),
+        (some, (), True),
+    ):
+        table = operand(I8, 9, width), operand(F32, 9, *blocks)
+        result = [TensorType(F32, (3, width))]
+        reason = why_not("kvc::embedding_q8", (*table, ids), result)
+        assert (reason == "") is taken, reason
+
+
+def test_rows_whose_halves_only_a_call_knows():
+    """The last element of an odd row would be none that was computed."""
+    for width, taken in ((8, True), (Affine(0, (("s", 1),)), False)):
+        table = operand(F32, 3, width)
+        reason = why_not("kvc::rotary_embedding", (table,) * 3, [table.type])
+        assert (reason == "") is taken, reason
+
+
 def test_rows_whose_sums_int32_does_not_hold():
     """Depth is that of rows of a product, however their blocks lie."""
     for depth, taken in ((65_536, True), (65_568, False), (Affine(0, (("s", 1),)), 0)):
