@@ -6,6 +6,11 @@ any dtype, since they compute nothing; control flow stays outside.
 
 from typing import Final
 
+from kvc.schema.backends.cpu_rows import (
+    quantized_linear,
+    quantized_rows,
+    quantized_table,
+)
 from kvc.schema.backends.operands import (
     Arguments,
     Operand,
@@ -19,7 +24,6 @@ from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Dim, TensorType
 
 MAX_RANK: Final = 8
-MAX_DEPTH: Final = 65_536  # int8 products whose int32 sum is exact
 MAX_SHARE: Final = 24  # query heads for one head of keys
 
 _FLOATS: Final = (DType.FLOAT32, DType.FLOAT64)
@@ -183,39 +187,11 @@ def _experts(arguments: Arguments, results: Results) -> str:
     return _alike(DType.FLOAT32, DType.BFLOAT16)((x, weight, bias), results)
 
 
-def _quantized_linear(first: int) -> Rule:
-    """Multiply int8 rows by a weight, argument `first`, with its scales after it."""
-
-    def rule(arguments: Arguments, results: Results) -> str:
-        depth = operand(arguments[0]).type.dims[-1]
-        if not isinstance(depth, int) or depth > MAX_DEPTH:
-            return f"int8 rows of {depth} elements"
-        weights = [each.type for each in operands_of(arguments[first : first + 2])]
-        static = all(kind.is_static for kind in weights)
-        return "" if static else f"weights {weights[0]} by scales {weights[1]}"
-
-    return rule
-
-
-def _quantized_table(arguments: Arguments, results: Results) -> str:
-    table, scale = (operand(each).type for each in arguments[:2])
-    if scale.dtype is not DType.FLOAT32:
-        return _of({scale.dtype})
-    divided = (*table.dims[-1:], *scale.dims[1:])  # which no call checks
-    static = not scale.dims[1:] or all(isinstance(size, int) for size in divided)
-    return "" if static else f"a table {table} with scales {scale}"
-
-
 def _turned(arguments: Arguments, results: Results) -> str:
     """Turn two halves of rows; no call checks that they are halves."""
     x = operand(arguments[0]).type
     whole = isinstance(x.dims[-1], int)
     return _FLOAT32(arguments, results) if whole else f"halves of {x}"
-
-
-def _quantized_rows(arguments: Arguments, results: Results) -> str:
-    x = operand(arguments[0]).type
-    return "" if x.dtype is DType.FLOAT32 and x.dims else _of({x.dtype})
 
 
 def _chosen(*dtypes: DType) -> Rule:
@@ -386,13 +362,13 @@ RULES: Final[dict[str, Rule]] = {
     **_table(_rows, "aten::log_softmax.int"),
     **_table(_FLOAT32, "aten::matmul aten::mm aten::bmm aten::addmm"),
     **_table(
-        _quantized_rows, "kvc::quantize_rows kvc::quantize_blocks kvc::quantize_cache"
+        quantized_rows, "kvc::quantize_rows kvc::quantize_blocks kvc::quantize_cache"
     ),
     **_table(
-        _quantized_linear(3), "kvc::linear_qd8 kvc::linear_qb4 kvc::expert_linear_qd8"
+        quantized_linear(3), "kvc::linear_qd8 kvc::linear_qb4 kvc::expert_linear_qd8"
     ),
     **_table(
-        _quantized_linear(4), "kvc::linear_q8 kvc::linear_q4 kvc::expert_linear_q8"
+        quantized_linear(4), "kvc::linear_q8 kvc::linear_q4 kvc::expert_linear_q8"
     ),
     "kvc::glu": _FLOAT32,
     "kvc::rotary_embedding": _turned,
@@ -409,7 +385,7 @@ RULES: Final[dict[str, Rule]] = {
     "aten::scatter.value": _written(_filled),
     "aten::linear": _linear,
     "aten::scaled_dot_product_attention": _attention_product,
-    "kvc::embedding_q8": _quantized_table,
+    "kvc::embedding_q8": quantized_table,
     "kvc::expert_linear": _experts,
     "kvc::attention": _attention,
 }
