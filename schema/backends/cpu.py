@@ -187,13 +187,6 @@ def _experts(arguments: Arguments, results: Results) -> str:
     return _alike(DType.FLOAT32, DType.BFLOAT16)((x, weight, bias), results)
 
 
-def _turned(arguments: Arguments, results: Results) -> str:
-    """Turn two halves of rows; no call checks that they are halves."""
-    x = operand(arguments[0]).type
-    whole = isinstance(x.dims[-1], int)
-    return _FLOAT32(arguments, results) if whole else f"halves of {x}"
-
-
 def _chosen(*dtypes: DType) -> Rule:
     """Choose among elements by their order; the other results are indices."""
 
@@ -370,8 +363,7 @@ RULES: Final[dict[str, Rule]] = {
     **_table(
         quantized_linear(4), "kvc::linear_q8 kvc::linear_q4 kvc::expert_linear_q8"
     ),
-    "kvc::glu": _FLOAT32,
-    "kvc::rotary_embedding": _turned,
+    **_table(_FLOAT32, "kvc::glu kvc::rotary_embedding"),
     "aten::logical_not": _alike(DType.BOOL),
     "aten::where.self": _choice,
     "aten::masked_fill.Scalar": _fill,

@@ -12,14 +12,6 @@ def operand(dtype: DType, *dims: int | Affine) -> Operand:
     return Operand(TensorType(dtype, dims), constant=True)
 
 
-def test_rows_whose_halves_only_a_call_knows():
-    """The last element of an odd row would be none that was computed."""
-    for width, taken in ((8, True), (Affine(0, (("s", 1),)), False)):
-        table = operand(F32, 3, width)
-        reason = why_not("kvc::rotary_embedding", (table,) * 3, [table.type])
-        assert (reason == "") is taken, reason
-
-
 def test_what_indices_select_has_no_more_dims_than_an_operand():
     x = TensorType(F32, (2,) * 8)
     for width, taken in ((1, True), (2, False), (8, False)):
