@@ -217,7 +217,8 @@ def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -
     """
     chosen = indices.reshape(-1)
     rows = select(weight, 0, chosen)
-    scales = select(scale.view(len(scale), -1), 0, chosen).unsqueeze(-1)
+    parts = scale.view(*weight.shape[:1], scale.shape[1:].numel())
+    scales = select(parts, 0, chosen).unsqueeze(-1)
     blocks = rows.view(*scales.shape[:2], weight.shape[1] // scales.shape[1])
     torch.mul(blocks, scales, out=out.view(blocks.shape))
 

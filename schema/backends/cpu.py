@@ -6,6 +6,11 @@ any dtype, since they compute nothing; control flow stays outside.
 
 from typing import Final
 
+from kvc.schema.backends.cpu_rows import (
+    quantized_linear,
+    quantized_rows,
+    quantized_table,
+)
 from kvc.schema.backends.operands import (
     Arguments,
     Operand,
@@ -19,7 +24,6 @@ from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Dim, TensorType
 
 MAX_RANK: Final = 8
-MAX_DEPTH: Final = 65_536  # int8 products whose int32 sum is exact
 MAX_SHARE: Final = 24  # query heads for one head of keys
 
 _FLOATS: Final = (DType.FLOAT32, DType.FLOAT64)
@@ -181,30 +185,6 @@ def _linear(arguments: Arguments, results: Results) -> str:
 def _experts(arguments: Arguments, results: Results) -> str:
     x, weight, _, bias, _ = arguments
     return _alike(DType.FLOAT32, DType.BFLOAT16)((x, weight, bias), results)
-
-
-def _quantized_linear(first: int) -> Rule:
-    """Multiply int8 rows by a weight, argument `first`, with its scales after it."""
-
-    def rule(arguments: Arguments, results: Results) -> str:
-        depth = operand(arguments[0]).type.dims[-1]
-        if not isinstance(depth, int) or depth > MAX_DEPTH:
-            return f"int8 rows of {depth} elements"
-        weights = [each.type for each in operands_of(arguments[first : first + 2])]
-        static = all(kind.is_static for kind in weights)
-        return "" if static else f"weights {weights[0]} by scales {weights[1]}"
-
-    return rule
-
-
-def _quantized_table(arguments: Arguments, results: Results) -> str:
-    scale = operand(arguments[1]).type.dtype
-    return "" if scale is DType.FLOAT32 else _of({scale})
-
-
-def _quantized_rows(arguments: Arguments, results: Results) -> str:
-    x = operand(arguments[0]).type
-    return "" if x.dtype is DType.FLOAT32 and x.dims else _of({x.dtype})
 
 
 def _chosen(*dtypes: DType) -> Rule:
@@ -374,12 +354,15 @@ RULES: Final[dict[str, Rule]] = {
     **_table(_rows, "aten::rms_norm aten::layer_norm aten::softmax.int"),
     **_table(_rows, "aten::log_softmax.int"),
     **_table(_FLOAT32, "aten::matmul aten::mm aten::bmm aten::addmm"),
-    **_table(_quantized_rows, "kvc::quantize_rows kvc::quantize_cache"),
-    "kvc::quantize_blocks": _quantized_rows,
-    **_table(_quantized_linear(3), "kvc::linear_qd8 kvc::linear_qb4"),
-    "kvc::expert_linear_qd8": _quantized_linear(3),
-    **_table(_quantized_linear(4), "kvc::linear_q8 kvc::linear_q4"),
-    "kvc::expert_linear_q8": _quantized_linear(4),
+    **_table(
+        quantized_rows, "kvc::quantize_rows kvc::quantize_blocks kvc::quantize_cache"
+    ),
+    **_table(
+        quantized_linear(3), "kvc::linear_qd8 kvc::linear_qb4 kvc::expert_linear_qd8"
+    ),
+    **_table(
+        quantized_linear(4), "kvc::linear_q8 kvc::linear_q4 kvc::expert_linear_q8"
+    ),
     **_table(_FLOAT32, "kvc::glu kvc::rotary_embedding"),
     "aten::logical_not": _alike(DType.BOOL),
     "aten::where.self": _choice,
@@ -394,7 +377,7 @@ RULES: Final[dict[str, Rule]] = {
     "aten::scatter.value": _written(_filled),
     "aten::linear": _linear,
     "aten::scaled_dot_product_attention": _attention_product,
-    "kvc::embedding_q8": _quantized_table,
+    "kvc::embedding_q8": quantized_table,
     "kvc::expert_linear": _experts,
     "kvc::attention": _attention,
 }

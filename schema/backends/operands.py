@@ -68,7 +68,7 @@ def unknown_dtypes(types: Iterable[TensorType], known: AbstractSet[DType]) -> st
 
 
 def in_blocks(scale: object) -> str:
-    """Return that a row of a table has several scales, "" where it has one.
+    """Return that a table's scales are those of blocks, "" where they are of rows.
 
     Args:
         scale: the argument of `kvc::embedding_q8`.

@@ -1,5 +1,7 @@
 """Shape rules of products: matrices, convolution, attention, the quantized ones."""
 
+from collections.abc import Sequence
+
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.shapes import (
     Rule,
@@ -289,14 +291,31 @@ def _quantized_linear(
     weight: tuple[int, int],
     bias: TensorType | None,
 ) -> Rule:
-    """Quantized rows q [..., in] times a weight of shape [out, in] transposed."""
+    others = (scale, DType.FLOAT32, 1), (zero_point, DType.INT32, 1)
+    return rows_times(q, others, weight, bias)
+
+
+def rows_times(
+    q: TensorType,
+    others: Sequence[tuple[TensorType, DType, int]],
+    weight: tuple[int, int],
+    bias: TensorType | None,
+) -> Rule:
+    """Quantized rows times a weight of shape [out, in] transposed.
+
+    Args:
+        q: int8 [..., in].
+        others: what else says what numbers these are, each with its dtype and how many
+            there are of a row.
+        weight: out and in.
+        bias: float32 [out].
+    """
     require(bool(q.dims) and q.dims[-1] != 0, "a quantized linear of {}", q)
-    rows = (*shape_of(q)[:-1], 1)
-    per_row = shape_of(scale) == rows and shape_of(zero_point) == rows
-    require(per_row, "one scale per row")
-    dtypes = (q.dtype, scale.dtype, zero_point.dtype)
-    known = dtypes == (DType.INT8, DType.FLOAT32, DType.INT32)
-    require(known, "rows quantized as {}, {}, {}", q, scale, zero_point)
+    require(q.dtype is DType.INT8, "a quantized linear of {}", q)
+    lead = shape_of(q)[:-1]
+    for other, dtype, count in others:
+        fits = other.dtype is dtype and shape_of(other) == (*lead, count)
+        require(fits, "{} of quantized rows {}", other, q)
     require(bias is None or bias.dtype is DType.FLOAT32, "bias {}", bias)
     kind = TensorType(DType.INT8, weight)
     return ((DType.FLOAT32, linear(q, kind, bias)[0][1]),)

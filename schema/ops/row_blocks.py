@@ -10,8 +10,8 @@ from kvc.schema.dtypes import DType
 from kvc.schema.ops.products import (
     fits_experts,
     int4_matrix,
-    linear,
     require_experts,
+    rows_times,
 )
 from kvc.schema.ops.shapes import Rule, Shape, matrix_of, require, shape_of
 from kvc.schema.types import TensorType
@@ -107,18 +107,10 @@ def _product(
     bias: TensorType | None,
 ) -> Rule:
     """Rows q [..., in] in blocks times a weight of shape [out, in] transposed."""
-    require(bool(q.dims) and q.dims[-1] != 0, "a product of {}", q)
-    *lead, width = shape_of(q)
-    require(shape_of(scale) == (*lead, 1), "scale {} of {}", scale, q)
-    blocks = (*lead, block_count(width))
-    fits = shape_of(zero_point) == shape_of(factor) == blocks
-    require(fits, "blocks {} and {} of {}", zero_point, factor, q)
-    dtypes = (q.dtype, scale.dtype, zero_point.dtype, factor.dtype)
-    known = dtypes == (DType.INT8, DType.FLOAT32, DType.INT8, DType.INT8)
-    require(known, "rows quantized as {}, {}, {}, {}", q, scale, zero_point, factor)
-    require(bias is None or bias.dtype is DType.FLOAT32, "bias {}", bias)
-    kind = TensorType(DType.INT8, weight)
-    return ((DType.FLOAT32, linear(q, kind, bias)[0][1]),)
+    require(bool(q.dims), "a quantized linear of {}", q)
+    count = block_count(shape_of(q)[-1])
+    blocks = [(each, DType.INT8, count) for each in (zero_point, factor)]
+    return rows_times(q, [(scale, DType.FLOAT32, 1), *blocks], weight, bias)
 
 
 def weight_blocks(columns: int) -> int:

@@ -270,3 +270,11 @@ def test_floats_times_int8_are_what_the_reference_says(
     wanted = quant_reference.linear_w8(*given)
     slack = 1e-5 * depth**0.5 * 127
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=slack)
+
+
+@pytest.mark.parametrize("scales", [(0,), (0, 2)])
+def test_nothing_is_looked_up_in_a_table_without_rows(scales: tuple[int, ...]):
+    table = torch.zeros(0, 64, dtype=I8), torch.zeros(scales)
+    ids = torch.zeros(0, dtype=torch.int64)
+    (found,) = run("kvc::embedding_q8", (*table, ids), (((0, 64), F32),))
+    assert found.shape == (0, 64)
