@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvc.schema.errors import BadSetting
 from kvc.schema.uses import PACKED
 from kvc.tools.text import columns, escape, size
 
@@ -67,6 +68,7 @@ def evaluate(
     """Measure a bundle on a text, beside another if there is one.
 
     Raises:
+        BadSetting: the text is other tokens to `against`.
         KvcError: as `score_tokens` and `tokenizer_of`.
     """
     from kvc.runtime.scoring import score_tokens
@@ -75,6 +77,8 @@ def evaluate(
     tokenizer = tokenizer_of(program)
     text = _whole_characters(raw)
     tokens, start = tokenizer.encode(text, special=False), _start(tokenizer)
+    if against is not None and "tokenizer" in program.metadata:
+        _check_alike(against, text, tokens)
     score = score_tokens(program, tokens, window, stride, start, progress, against)
     divergence = score.divergence
     nbytes = None
@@ -97,6 +101,21 @@ def evaluate(
         divergence_error=divergence.error if divergence else None,
         same_tokens=divergence.same if divergence else None,
     )
+
+
+def _check_alike(against: "Program", text: str, tokens: Sequence[int]) -> None:
+    """Check that the text is the same tokens to another bundle, if it has a tokenizer.
+
+    Raises:
+        BadSetting: they are others.
+    """
+    from kvc.runtime.tokenizers import tokenizer_of
+
+    if "tokenizer" not in against.metadata:
+        return
+    if list(tokenizer_of(against).encode(text, special=False)) != list(tokens):
+        expected = "a bundle to which the text is the same tokens"
+        raise BadSetting(name="against", expected=expected, found="other tokens")
 
 
 def _whole_characters(raw: bytes) -> str:

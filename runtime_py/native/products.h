@@ -148,8 +148,8 @@ struct ProductKernels {
   // q = x * scale, rounded, halves to even, plus zero, within int8; any for a NaN.
   void (*quantize)(const float* x, int64_t n, float scale, float zero, int8_t* q);
   // What kvc::quantize_blocks makes of a row; returns its scale. q has as many as n; zero and
-  // factor have one for each kBlock. `steps`: room for 3 floats for each of these and 24 more.
-  float (*quantize_blocks)(const float* x, int64_t n, float* steps, int8_t* q, int16_t* zero,
+  // factor have one for each kBlock. `scratch`: 3 floats for each of these, and 24 more.
+  float (*quantize_blocks)(const float* x, int64_t n, float* scratch, int8_t* q, int16_t* zero,
                            int16_t* factor);
   // (q - zero) * factor of one row, [stride].
   void (*expand)(const BlockRows& row, int64_t stride, int16_t* to);

@@ -40,10 +40,10 @@ int64_t parts_of(const Tensor& weight, const Tensor& scale) {
 }
 
 // Rows that a thread quantizes before they are laid out.
-class Room {
+class RowBuffer {
  public:
   // `memory`: as much as `nbytes` says.
-  Room(void* memory, int64_t rows, const RowShape& shape)
+  RowBuffer(void* memory, int64_t rows, const RowShape& shape)
       : shape_(shape), steps_(static_cast<float*>(memory)) {
     const int64_t blocks = shape.blocks_of_row();
     all_.zero = reinterpret_cast<int16_t*>(steps_ + 3 * blocks + 24);
@@ -116,14 +116,14 @@ bool quantize_blocks(const Step& step, const Context& context) {
   if (!rows_together(step.tensors[4], context, 0, &x)) return context.complete();
   parallel(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width)), context.threads,
            [&](int64_t begin, int64_t end, int) {
-    void* memory = context.workspace(Room::nbytes(1, shape), 3);
+    void* memory = context.workspace(RowBuffer::nbytes(1, shape), 3);
     if (memory == nullptr) return;
-    const Room room(memory, 1, shape);
-    const BlockRows made = room.row(0);
+    const RowBuffer buffer(memory, 1, shape);
+    const BlockRows made = buffer.row(0);
     for (int64_t row = begin; row < end; ++row) {
       const float* from = static_cast<const float*>(x.data) + row * x.stride;
       scales.as<float>()[row] = product_kernels().quantize_blocks(
-          from, width, room.steps(), q.as<int8_t>() + row * width, made.zero, made.factor);
+          from, width, buffer.steps(), q.as<int8_t>() + row * width, made.zero, made.factor);
       std::copy_n(made.zero, n, step.tensors[2].as<int8_t>() + row * n);
       std::copy_n(made.factor, n, step.tensors[3].as<int8_t>() + row * n);
     }
@@ -147,8 +147,8 @@ void lay_out_int4(const BlockRows& row, int64_t depth, int8_t* q, int16_t* eight
   }
 }
 
-// Lays rows out as products with int8 or int4 weights read them. `fill(row, room, i)` writes
-// a row as the i-th of a room and returns its scale.
+// Lays rows out as products with int8 or int4 weights read them. `fill(row, buffer, i)` writes
+// a row as the i-th of a buffer and returns its scale.
 template <class Fill>
 bool lay_out(int64_t rows, const RowShape& shape, bool int4, const Context& context,
              const Fill& fill, Int8Rows* found) {
@@ -173,25 +173,25 @@ bool lay_out(int64_t rows, const RowShape& shape, bool int4, const Context& cont
   int16_t *zero = eights + narrow * 2 * of_row, *factor = zero + narrow * of_row;
   auto* halves = reinterpret_cast<int8_t*>(factor + narrow * of_row);
   parallel((blocks + 1) / 2, 1, context.threads, [&](int64_t begin, int64_t end, int) {
-    void* own = context.workspace(Room::nbytes(2 * kTokens, shape), 3);
-    const Room room(own, 2 * kTokens, shape);
+    void* own = context.workspace(RowBuffer::nbytes(2 * kTokens, shape), 3);
+    const RowBuffer buffer(own, 2 * kTokens, shape);
     for (int64_t pair = begin; own != nullptr && pair < end; ++pair) {
       const int64_t block = 2 * pair, count = std::min<int64_t>(2, blocks - block);
       for (int64_t i = 0; i < count * kTokens; ++i) {
         const int64_t row = block * kTokens + i;
-        scale[row] = row < rows ? fill(row, room, i) : 1;
-        room.clear_after(i, row < rows ? depth : 0);
+        scale[row] = row < rows ? fill(row, buffer, i) : 1;
+        buffer.clear_after(i, row < rows ? depth : 0);
       }
-      layout.lay_out(room.all(), count, shape, side_by_side + block * size);
+      layout.lay_out(buffer.all(), count, shape, side_by_side + block * size);
     }
   });
-  void* own = context.workspace(Room::nbytes(1, shape), 3);
+  void* own = context.workspace(RowBuffer::nbytes(1, shape), 3);
   if (own == nullptr) return context.complete();
-  const Room room(own, 1, shape);
+  const RowBuffer buffer(own, 1, shape);
   for (int64_t i = 0; i < others; ++i) {
-    const BlockRows row = room.row(0);
-    scale[in_blocks + i] = fill(in_blocks + i, room, 0);
-    room.clear_after(0, depth);
+    const BlockRows row = buffer.row(0);
+    scale[in_blocks + i] = fill(in_blocks + i, buffer, 0);
+    buffer.clear_after(0, depth);
     kernels.expand(row, stride, in_rows + i * stride);
     if (!int4) continue;
     lay_out_int4(row, depth, halves + i * depth, eights + i * 2 * of_row);
@@ -257,8 +257,8 @@ bool quantized_linear(const Step& step, const Context& context) {
   const int64_t depth = q.dim(-1), blocks = (depth + kBlock - 1) / kBlock;
   const RowShape shape = shape_of(depth, parts_of(operands[0], operands[1]));
   Int8Rows x;
-  const auto fill = [&](int64_t row, const Room& room, int64_t i) {
-    const BlockRows to = room.row(i);
+  const auto fill = [&](int64_t row, const RowBuffer& buffer, int64_t i) {
+    const BlockRows to = buffer.row(i);
     std::memcpy(to.q, q.as<const int8_t>() + row * depth, depth);
     if constexpr (kInBlocks) {
       std::copy_n(zero.as<const int8_t>() + row * blocks, blocks, to.zero);
@@ -302,7 +302,7 @@ bool linears_of_rows(const Step& step, const Context& context) {
     source.kind = RowSource::kNone, source.x = made, source.stride = depth;
   }
   const auto& kernels = product_kernels();
-  const auto fill = [&](int64_t row, const Room& room, int64_t i) {
+  const auto fill = [&](int64_t row, const RowBuffer& buffer, int64_t i) {
     const float* from = source.x + row * source.stride;
     if (source.kind != RowSource::kNone) {
       auto* made = static_cast<float*>(context.workspace(depth * sizeof(float), 4));
@@ -310,8 +310,8 @@ bool linears_of_rows(const Step& step, const Context& context) {
       source.make(row, 0, depth, made);
       from = made;
     }
-    const BlockRows to = room.row(i);
-    if (in_blocks) return kernels.quantize_blocks(from, depth, room.steps(), to.q, to.zero, to.factor);
+    const BlockRows to = buffer.row(i);
+    if (in_blocks) return kernels.quantize_blocks(from, depth, buffer.steps(), to.q, to.zero, to.factor);
     const Quantization found = quantization_of(kernels, from, depth);
     kernels.quantize(from, depth, found.scale, found.zero, to.q);
     fill_blocks(to, depth, static_cast<int16_t>(found.zero));

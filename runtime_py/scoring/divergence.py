@@ -28,7 +28,8 @@ class Divergence:
         nats: the mean over tokens of sum(p * ln(p / q)), p the reference's
             probabilities of the next token, q the model's. 0 is the same, infinity a
             model that rules out what the reference does not.
-        error: the standard error of this mean, as if tokens were independent.
+        error: the standard error of this mean, as if tokens were independent; of one
+            token infinity.
         same: the share of tokens where the likeliest next token is the same.
     """
 
@@ -79,7 +80,8 @@ class Beside:
         """Return the means of all rows."""
         nats = np.concatenate(self._found)
         mean = float(nats.mean())
-        error = float(nats.std()) / math.sqrt(len(nats)) if mean < math.inf else mean
+        known = mean < math.inf and len(nats) > 1
+        error = float(nats.std(ddof=1)) / math.sqrt(len(nats)) if known else math.inf
         return Divergence(mean, error, self._same / len(nats))
 
     def _compare(self, logits: Logits, expected: Exact) -> None:

@@ -36,8 +36,12 @@ def test_it_is_the_sum_of_p_times_the_logarithm_of_p_by_q():
     first = 0.5 * math.log(2) + 0.25 * math.log(0.5)
     found = divergence_of(np.log(p), np.log(q) + 3)  # logits are up to a constant
     assert found.nats == pytest.approx(first / 2, rel=1e-6)
-    assert found.error == pytest.approx(first / 2 / math.sqrt(2), rel=1e-6)
+    assert found.error == pytest.approx(first / 2, rel=1e-6)  # two: first and 0
     assert found.same == 0.5
+
+
+def test_of_one_token_nothing_says_how_far_off_the_mean_is():
+    assert divergence_of([[0.0, 1.0]], [[1.0, 0.0]]).error == math.inf
 
 
 @pytest.mark.parametrize("sizes", [(), (1,), (2, 1), (1, 1, 1)])

@@ -166,3 +166,15 @@ def test_a_model_of_other_tokens_is_nothing_to_compare_with(kvc, whole, tmp_path
     done = kvc("eval", "--against", whole, other, file)
     assert done.exit_code == 1
     assert f"against: expected a model of {VOCAB} tokens, got one of 256" in done.stderr
+
+
+def test_a_bundle_with_another_tokenizer_is_nothing_to_compare_with(
+    kvc, whole, tmp_path, file
+):
+    tokenizer = byte_level().to_str().encode()
+    other = write_scored(
+        tmp_path / "other.kvc", "forward", files={"tokenizer.json": tokenizer}
+    )
+    done = kvc("eval", "--against", other, whole, file)
+    assert done.exit_code == 1
+    assert "against: expected a bundle to which the text is the same" in done.stderr
