@@ -26,6 +26,7 @@ from kvc.schema.container import (
     Content,
     Progress,
     SavedBundle,
+    foretold_nbytes,
     path_text,
     save_bundle,
 )
@@ -85,6 +86,14 @@ class Bundle:
         self._sources = sources
         self._files = files
         self.model_nbytes = sum(map(nbytes_of, set(map(base_of, sources.values()))))
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that `save` will write into one file, or a few more.
+
+        More, where weights that are not known to be equal turn out to be.
+        """
+        return foretold_nbytes(self.program, partial(self._content, WeightReader()))
 
     @keeping_interrupts
     def save(

@@ -1,26 +1,31 @@
-"""Have a program run on samples, for backends that store values as integers.
+"""Have a program run on samples: for backends of fixed point, and for int4 weights.
 
 In: a program whose partitions are cut and proven, and somebody who runs it. Out: the
-range of each value of the partitions, in terms of the IR. The program is saved to a
-temporary bundle for that, as large as its weights.
+range of each value of the partitions, in terms of the IR; or, where the partitions are
+the linear layers, moments of what these multiply. The program is saved to a temporary
+bundle for that, as large as its weights.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from kvc.compiler.backends import Backend, Lowered, Partition
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.constants import Source
 from kvc.compiler.emit.graph import value_numbers
 from kvc.compiler.emit.program import DelegateCall
+from kvc.compiler.ir import Constant, Method, Value
+from kvc.compiler.moments import Moments
+from kvc.compiler.passes.quantize_weights import NARROW
 from kvc.compiler.variants import Emitted
 from kvc.recipes import Recipe
 from kvc.schema import model
-from kvc.schema.calibration import Observed, Ranges
+from kvc.schema.calibration import Observed, Ranges, SeenInputs
 from kvc.schema.container import Content, Progress
 from kvc.schema.errors import (
     CalibrationNeeded,
@@ -31,6 +36,7 @@ from kvc.schema.errors import (
 )
 from kvc.schema.graph import Graph
 from kvc.schema.provenance import Calibration
+from kvc.schema.types import Symbol
 
 
 class Calibrator(Protocol):
@@ -43,13 +49,20 @@ class Calibrator(Protocol):
             KvcError: the samples are not for this model, or a call fails.
         """
 
+    def sum_inputs(self, bundle: Path, progress: Progress) -> SeenInputs:
+        """Return what the linear layers of a bundle's partitions multiply.
+
+        Raises:
+            KvcError: the samples are not for this model, or a call fails.
+        """
+
 
 def check_calibration(
     recipes: Sequence[Recipe],
     backends: Sequence[Sequence[Backend]],
     calibrator: Calibrator | None,
 ) -> None:
-    """Check that samples are given where they are needed, and only there.
+    """Check that samples are given where they are needed, and only where of use.
 
     Raises:
         CalibrationNeeded, CalibrationUnused: they are not.
@@ -58,7 +71,8 @@ def check_calibration(
     needing = [each.name for each in every if each.calibrated]
     if needing and calibrator is None:
         raise CalibrationNeeded(backend=needing[0])
-    if calibrator is not None and not needing:
+    narrow = any(one.linear in NARROW for one in recipes)
+    if calibrator is not None and not needing and not narrow:
         names = listing(list(dict.fromkeys(each.name for each in every)))
         recipe = listing([one.name for one in recipes])
         raise CalibrationUnused(recipes=recipe, backends=names)
@@ -106,10 +120,7 @@ class Calibrating:
             NeverSeen: one of its values has no elements in any sample.
             KvcError: as `Calibrator.observe`, or the bundle cannot be written.
         """
-        self.progress("calibrate", 0, 0)
-        with tempfile.TemporaryDirectory(prefix="kvc-calibrate-") as folder:
-            path = Path(folder) / "bundle.kvc"
-            Bundle(program, sources, self.files).save(path)
+        with self._saved(program, sources) as path:
             observed = self.calibrator.observe(path, self.progress)
         for backend in parts:
             if backend.calibrated:
@@ -123,6 +134,62 @@ class Calibrating:
             for backend, by_name in parts.items()
         }
         return found, observed.calibration
+
+    def moments(
+        self, program: model.Program, sources: Mapping[str, Source]
+    ) -> tuple[Mapping[str, Moments], Calibration]:
+        """Return the moments of the inputs of weights, and what these were found with.
+
+        Args:
+            program: of `plain_calls` whose partitions are linear layers.
+            sources: of its names.
+
+        Raises:
+            KvcError: as `Calibrator.sum_inputs`, or the bundle cannot be written.
+        """
+        with self._saved(program, sources) as path:
+            seen = self.calibrator.sum_inputs(path, self.progress)
+        shared = {id(sums): Moments(sums) for sums in seen.sums.values()}
+        moments = {name: shared[id(sums)] for name, sums in seen.sums.items()}
+        return moments, seen.calibration
+
+    @contextmanager
+    def _saved(
+        self, program: model.Program, sources: Mapping[str, Source]
+    ) -> Iterator[Path]:
+        self.progress("calibrate", 0, 0)
+        with tempfile.TemporaryDirectory(prefix="kvc-calibrate-") as folder:
+            path = Path(folder) / "bundle.kvc"
+            Bundle(program, sources, self.files).save(path)
+            yield path
+
+
+class LinearLayers(Backend):
+    """Takes the linear layers over constant matrices, to see what they multiply."""
+
+    name: ClassVar[str] = "linear-layers"
+
+    def supports(self, method: Method) -> frozenset[int]:
+        """Return the linear layers; see `Backend.supports`."""
+        constants = {value.id for value, _ in method.constants}
+        return frozenset(
+            index
+            for index, node in enumerate(method.nodes)
+            if node.op == "aten::linear" and _is_among(node.arguments[1], constants)
+        )
+
+    def lower(
+        self,
+        partitions: Mapping[str, Sequence[Partition]],
+        constants: Mapping[str, Constant],
+        symbols: tuple[Symbol, ...],
+    ) -> Mapping[str, Sequence[Lowered]]:
+        """Return nothing beside the code; see `Backend.lower`."""
+        return {name: [Lowered()] * len(some) for name, some in partitions.items()}
+
+
+def _is_among(argument: object, ids: set[int]) -> bool:
+    return isinstance(argument, Value) and argument.id in ids
 
 
 def _ranged(

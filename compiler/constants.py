@@ -7,8 +7,9 @@ tensor are in memory, whatever its size.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from math import prod
 from typing import Final, Protocol
 
@@ -16,13 +17,13 @@ import torch
 from torch import Tensor
 
 from kvc.compiler.identity import Identity
-from kvc.compiler.quantize import (
-    channel_scales,
-    int8_block_scales,
-    quantize_blocks,
+from kvc.compiler.int4 import quantize_int4
+from kvc.compiler.int8 import (
     quantize_channels,
     quantize_int8_blocks,
 )
+from kvc.compiler.moments import Factors, Moments
+from kvc.compiler.regrouping import gathered, in_multiples
 from kvc.schema.errors import NotFinite
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.ops.row_blocks import weight_blocks
@@ -93,17 +94,41 @@ class Transform(Enum):
     INT8_BLOCKS = "int8_blocks"  # int8 values, per block of a row
     INT8_BLOCKS_SCALE = "int8_blocks_scale"  # float32 scale of each block of each row
     INT4 = "int4"  # two int4 values a byte, per block of a row, eight rows together
-    INT4_SCALE = "int4_scale"  # bfloat16 scale of each block of each row
+    INT4_SCALE = "int4_scale"  # bfloat16 scale of each block of each row, positive
+    INT4_SIGNED = "int4_signed"  # as INT4, with scales that may be negative
+    INT4_SIGNED_SCALE = "int4_signed_scale"  # as INT4_SCALE
     BFLOAT16 = "bfloat16"  # rounded to bfloat16
     TRANSPOSED = "transposed"  # the last two axes exchanged
 
 
+Quantizer = Callable[[Tensor], tuple[Tensor, Tensor]]  # of rows: values, scales
+
+# What quantizes a matrix -> what its scales are.
+_SCALES: Final = {
+    Transform.INT8: Transform.INT8_SCALE,
+    Transform.INT8_BLOCKS: Transform.INT8_BLOCKS_SCALE,
+    Transform.INT4: Transform.INT4_SCALE,
+    Transform.INT4_SIGNED: Transform.INT4_SIGNED_SCALE,
+}
+SCALE: Final = "_scale"  # ends the names of scales
+INT4: Final = (Transform.INT4, Transform.INT4_SIGNED)
+_INT4_SCALES: Final = tuple(_SCALES[one] for one in INT4)
+_ORDERED_ELEMENTS: Final = 1 << 22  # 16 MiB of float32
+
+
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A transform of another source."""
+    """A transform of another source.
+
+    Attributes:
+        transform: what is done.
+        base: to what.
+        moments: of the inputs that a weight multiplies, where int4 is chosen by them.
+    """
 
     transform: Transform
     base: "Source"
+    moments: Moments | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +154,7 @@ class WeightReader:
         """Take the names of matrices that are to be quantized, for errors."""
         self._names = names or {}
         self._scales: dict[Derived, Tensor] = {}
+        self._factors = Factors()
 
     def chunks(self, source: Source) -> Iterator[memoryview]:
         """Yield the bytes of a source in order, a few MiB at most at a time."""
@@ -173,22 +199,10 @@ class WeightReader:
                 parts, held = [whole[count * rows :]], held - count * rows
 
     def _derived(self, source: Derived, whole_rows: bool) -> Iterator[Tensor]:
+        if source.transform in _SCALES:
+            scales = replace(source, transform=_SCALES[source.transform])
+            return self._quantized(scales, self._quantizer(scales))
         match source.transform:
-            case Transform.INT8:
-                kept = Derived(Transform.INT8_SCALE, source.base)
-                return self._quantized(kept, quantize_channels)
-            case Transform.INT8_BLOCKS:
-                kept = Derived(Transform.INT8_BLOCKS_SCALE, source.base)
-                return self._quantized(kept, quantize_int8_blocks)
-            case Transform.INT4:
-                kept = Derived(Transform.INT4_SCALE, source.base)
-                return self._quantized(kept, quantize_blocks)
-            case Transform.INT8_SCALE:
-                return self._scales_of(source, channel_scales)
-            case Transform.INT8_BLOCKS_SCALE:
-                return self._scales_of(source, int8_block_scales)
-            case Transform.INT4_SCALE:
-                return self._scales_of(source, lambda rows: quantize_blocks(rows)[1])
             case Transform.BFLOAT16:
                 blocks = self.blocks(source.base, whole_rows)
                 return (block.to(torch.bfloat16) for block in blocks)
@@ -197,33 +211,50 @@ class WeightReader:
                 if len(_shape(source.base)) == 2:  # one matrix, which is read whole
                     return _cut(torch.cat(list(blocks)).mT, whole_rows)
                 return (block.mT.contiguous() for block in blocks)
+            case _:
+                return self._scales_of(source, self._quantizer(source))
 
-    def _quantized(
-        self, kept: Derived, quantize: Callable[[Tensor], tuple[Tensor, Tensor]]
-    ) -> Iterator[Tensor]:
+    def _quantizer(self, scales: Derived) -> Quantizer:
+        """Return what makes values and some scales of rows."""
+        match scales.transform:
+            case Transform.INT8_SCALE:
+                return quantize_channels
+            case Transform.INT8_BLOCKS_SCALE:
+                return quantize_int8_blocks
+            case transform:
+                known = scales.moments
+                factor = None if known is None else self._factors.of(known)
+                signed = transform is Transform.INT4_SIGNED_SCALE
+                return partial(quantize_int4, signed=signed, factor=factor)
+
+    def _quantized(self, kept: Derived, quantize: Quantizer) -> Iterator[Tensor]:
         """Yield the values of a matrix; its scales are kept as the source `kept`."""
         scales = []
-        for block in self._rows_to_quantize(kept):
+        for block in self.rows_to_quantize(kept):
             values, scale = quantize(block)
             scales.append(scale)
             yield values
         self._scales[kept] = torch.cat(scales)
 
-    def _scales_of(
-        self, source: Derived, scales_of: Callable[[Tensor], Tensor]
-    ) -> Iterator[Tensor]:
+    def _scales_of(self, source: Derived, quantize: Quantizer) -> Iterator[Tensor]:
         known = self._scales.pop(source, None)
         if known is not None:
             yield known
             return
-        for block in self._rows_to_quantize(source):
-            yield scales_of(block)
+        for block in self.rows_to_quantize(source):
+            yield quantize(block)[1]
 
-    def _rows_to_quantize(self, source: Derived) -> Iterator[Tensor]:
-        """Yield rows as they can be quantized: for int4, eight of them together."""
+    def rows_to_quantize(self, source: Derived) -> Iterator[Tensor]:
+        """Yield rows as they can be quantized: for int4, eight of them together.
+
+        With moments columns are rounded one by one: more rows share the steps of that.
+        """
         blocks = self._finite_blocks(source)
-        int4 = source.transform is Transform.INT4_SCALE
-        return _in_multiples(QB4_ROWS, blocks) if int4 else blocks
+        if source.transform not in (*INT4, *_INT4_SCALES):
+            return blocks
+        if source.moments is not None:
+            blocks = gathered(_ORDERED_ELEMENTS, blocks)
+        return in_multiples(QB4_ROWS, blocks)
 
     def _finite_blocks(self, source: Derived) -> Iterator[Tensor]:
         """Yield the rows of the matrix, or matrices, that a source is quantized from.
@@ -249,18 +280,6 @@ class WeightReader:
 def _is_finite(block: Tensor) -> bool:
     # Its ends tell, and are found without a mask as long as the block.
     return not block.numel() or bool(torch.stack(block.aminmax()).isfinite().all())
-
-
-def _in_multiples(count: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Yield the same rows in blocks that have a multiple of `count` each."""
-    kept: Tensor | None = None
-    for block in blocks:
-        rows = block if kept is None else torch.cat((kept, block))
-        whole = len(rows) // count * count
-        kept = rows[whole:] if whole < len(rows) else None
-        if kept is None or whole:
-            yield rows[:whole]
-    assert kept is None, "rows that are no multiple have another form"
 
 
 def _cut(tensor: Tensor, whole_rows: bool) -> Iterator[Tensor]:
@@ -317,11 +336,11 @@ def _shape(source: Source) -> tuple[int, ...]:
         case Derived(Transform.TRANSPOSED, base):
             *count, rows, columns = _shape(base)
             return *count, columns, rows
-        case Derived(Transform.INT4, base):
+        case Derived(Transform.INT4 | Transform.INT4_SIGNED, base):
             rows, columns = _shape(base)
             values = 2 * QB4_BYTES
             return rows // QB4_ROWS, columns // values, QB4_ROWS, QB4_BYTES
-        case Derived(Transform.INT4_SCALE, base):
+        case Derived(Transform.INT4_SCALE | Transform.INT4_SIGNED_SCALE, base):
             rows, columns = _shape(base)
             return rows // QB4_ROWS, columns // QB4_BLOCK, QB4_ROWS
         case Derived():

@@ -7,24 +7,21 @@ Program --plan, emit--> schema.Program --save--> model.kvc
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from importlib.metadata import version
 
 import torch
 from torch import nn
 
 from kvc.compiler.analysis.declare import declare
-from kvc.compiler.analysis.growable import find_growable
-from kvc.compiler.backends import Backend, Partition, find_backend
-from kvc.compiler.backends.answers import lowered_partitions, supported_nodes
-from kvc.compiler.backends.moves import with_moves
-from kvc.compiler.backends.outline import outline
-from kvc.compiler.buckets import check_fixed, values_of, with_buckets
+from kvc.compiler.backends import Backend, find_backend
+from kvc.compiler.buckets import with_buckets
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.calibration import (
     Calibrating,
     Calibrator,
+    LinearLayers,
     Parts,
     check_calibration,
     plain_calls,
@@ -33,25 +30,28 @@ from kvc.compiler.calibration import (
 from kvc.compiler.capture import CapturedMethod, Unchanged, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_budgets, check_copy_budget
-from kvc.compiler.emit.program import DelegateCall, emit_program
+from kvc.compiler.emit.program import emit_program
 from kvc.compiler.files import (
     Files,
     check_declared,
     check_generation_config,
     take_files,
 )
+from kvc.compiler.fitting import check_fit, chosen, gains
 from kvc.compiler.front_ends import with_front_end
 from kvc.compiler.import_fx import import_program
-from kvc.compiler.in_place import Verdict, in_write_order, prove_all
-from kvc.compiler.ir import Method as IrMethod
-from kvc.compiler.ir import Node, Program
-from kvc.compiler.ir.control import blocks_by_number, blocks_of, control_of, entries
+from kvc.compiler.in_place import Verdict
+from kvc.compiler.ir import Program
+from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.left_to_pytorch import backends_of, warn_of_left, without_pytorch
+from kvc.compiler.lowering import delegates, lower
+from kvc.compiler.moments import Moments
 from kvc.compiler.passes import run_passes
 from kvc.compiler.passes.base import check
-from kvc.compiler.passes.choosing import passes_for
+from kvc.compiler.passes.choosing import Narrowing, observing_passes, passes_for
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.quantize_weights import NARROW
 from kvc.compiler.plain_caches import warn_of_plain_caches
 from kvc.compiler.position_limit import check_max_length, limited
 from kvc.compiler.progress import reporting
@@ -60,11 +60,10 @@ from kvc.compiler.roles import check_roles
 from kvc.compiler.spec import Method, StateSpec
 from kvc.compiler.variants import Emitted, together
 from kvc.recipes import DefaultRecipe, Recipe, Wanted, default_recipe, load_recipes
-from kvc.schema.buckets import fixed_sizes
-from kvc.schema.container import Progress
-from kvc.schema.errors import CaptureError, CompileError
+from kvc.schema.container import Content, Progress
+from kvc.schema.errors import CaptureError, CompileError, FitTooSmall
 from kvc.schema.interrupts import keeping_interrupts
-from kvc.schema.provenance import Provenance
+from kvc.schema.provenance import Calibration, Provenance
 
 
 @keeping_interrupts
@@ -79,6 +78,7 @@ def compile_program(
     files: Files | None = None,
     max_length: int | None = None,
     calibrate: Calibrator | None = None,
+    fit: int | None = None,
 ) -> Bundle:
     """Compile methods of a model, which share its weights and its state.
 
@@ -100,7 +100,9 @@ def compile_program(
         max_length: the most tokens of a session. Rings set no such limit; a cache of
             a fixed size does, and then the lower of both limits holds.
         calibrate: samples, such as `kvc.runtime.calibration.Samples("text.txt")`, for a
-            recipe whose backend stores values as integers.
+            recipe whose backend stores values as integers, or whose weights are int4.
+        fit: the most bytes of the bundle, for a recipe of int4: the weights whose
+            rounding costs most become int8, as many as fit.
 
     Warns:
         LeftToPyTorch: backends leave operators to PyTorch, which the bundle so needs.
@@ -119,6 +121,8 @@ def compile_program(
         BadBuckets: the recipe's buckets do not fit the sizes of the model.
         CalibrationNeeded, CalibrationUnused: a backend needs samples and there are
             none, or the other way round.
+        FitUnused: `fit` is given to a recipe without int4, or to several recipes.
+        FitTooSmall: the bundle takes more than `fit` where all that can be is int4.
         BadSamples, NotCalibrated, SamplesNotFinite, RangeUnbounded: the samples are
             not for this model, do not run all of it, or show that it cannot be stored
             as integers.
@@ -140,6 +144,7 @@ def compile_program(
     taken = take_files(files or {})
     backends = [_backends_of(one) for one in recipes]
     check_calibration(recipes, backends, calibrate)
+    check_fit(recipes, fit)
     report = reporting(progress)
     # The outer one, so that it is the last that puts things back.
     with Unchanged(model, methods), stand_ins(model):
@@ -148,14 +153,8 @@ def compile_program(
         imported = import_program(model, captured)
     check_roles(imported)
     samples = None if calibrate is None else Calibrating(calibrate, taken, report)
-    make = partial(
-        _made_by,
-        imported=imported,
-        metadata=metadata or {},
-        max_copy_bytes=max_copy_bytes or {},
-        samples=samples,
-        report=report,
-    )
+    making = _Making(imported, metadata or {}, max_copy_bytes or {}, samples, report)
+    make = making.by if fit is None else partial(_made_to_fit, making, fit, taken)
     made = _made_by_all(wanted, make)
     emitted = together(made)
     program = limited(with_calibration(emitted.program, made), max_length)
@@ -184,40 +183,98 @@ def _made_by_all(
     return made
 
 
-def _made_by(
-    recipe: Recipe,
-    imported: Program,
-    metadata: Mapping[str, object],
-    max_copy_bytes: Mapping[str, int],
-    samples: Calibrating | None,
-    report: Progress,
+@dataclass(frozen=True)
+class _Making:
+    """What recipes make programs of.
+
+    Attributes:
+        imported: the model's methods.
+        metadata, max_copy_bytes: as of `compile_program`.
+        samples: to calibrate with.
+        report: told of each stage.
+    """
+
+    imported: Program
+    metadata: Mapping[str, object]
+    max_copy_bytes: Mapping[str, int]
+    samples: Calibrating | None
+    report: Progress
+
+    def by(self, recipe: Recipe, wide: frozenset[str] = frozenset()) -> Emitted:
+        """Return what a recipe makes of the program.
+
+        `wide` are the names of weights that become int8 where others become int4.
+        """
+        backends, samples = _backends_of(recipe), self.samples
+        narrowing, used = Narrowing(wide), None
+        if samples is not None and recipe.linear in NARROW:
+            moments, used = self.moments
+            narrowing = Narrowing(wide, moments)
+        program = with_buckets(self.imported, recipe)
+        program, _ = run_passes(passes_for(recipe, backends, narrowing), program)
+        program = DropDeadCode().run(declare(program))
+        check(program, "declaring states")
+        warn_of_plain_caches(program)
+        self.report("lower", 0, 1)
+        lowered = lower(program, backends)
+        program, verdicts = lowered.program, lowered.verdicts
+        sources = {c.name: c.source for c in program.constants}
+        provenance = replace(_provenance(self.imported, recipe), calibration=used)
+        metadata = _as_json(self.metadata)
+        emit = partial(emit_program, program, verdicts, metadata=metadata)
+        parts: Parts = {each: lowered.partitions(each, recipe) for each in backends}
+        if samples is not None and any(each.calibrated for each in backends):
+            plain = emit(plain_calls(parts), provenance)
+            parts, used = samples.ranges(plain, sources, parts)
+            provenance = replace(provenance, calibration=used)
+        each_of = ((one, parts[one]) for one in backends)
+        calls = [
+            call for one, some in each_of for call in delegates(program, one, some)
+        ]
+        check_copy_budget(_by_entry(program, verdicts), self.max_copy_bytes)
+        self.report("plan", 0, 1)
+        return Emitted(emit(calls, provenance), sources)
+
+    @cached_property
+    def moments(self) -> tuple[Mapping[str, Moments], Calibration]:
+        """Return what samples tell of the inputs of weights, and what was used."""
+        assert self.samples is not None
+        program, _ = run_passes(observing_passes(), self.imported)
+        program = DropDeadCode().run(declare(program))
+        layers = LinearLayers({})
+        lowered = lower(program, [layers])
+        plain = emit_program(
+            lowered.program,
+            lowered.verdicts,
+            plain_calls({layers: lowered.partitions(layers)}),
+            _provenance(self.imported, None),
+            _as_json(self.metadata),
+        )
+        sources = {c.name: c.source for c in lowered.program.constants}
+        return self.samples.moments(plain, sources)
+
+
+def _made_to_fit(
+    making: _Making, fit: int, files: Mapping[str, Content], recipe: Recipe
 ) -> Emitted:
-    """Return what a recipe makes of an imported program."""
-    backends = _backends_of(recipe)
-    program = with_buckets(imported, recipe)
-    program, _ = run_passes(passes_for(recipe, backends), program)
-    program = DropDeadCode().run(declare(program))
-    check(program, "declaring states")
-    warn_of_plain_caches(program)
-    report("lower", 0, 1)
-    owners: dict[int, Backend] = {}
-    for backend in backends:
-        program = _lower(program, backend, owners)
-    program, verdicts = _update_in_place(program)
-    sources = {c.name: c.source for c in program.constants}
-    provenance = _provenance(imported, recipe)
-    emit = partial(emit_program, program, verdicts, metadata=_as_json(metadata))
-    parts: Parts = {
-        each: _partitions(program, each, owners, recipe) for each in backends
-    }
-    if samples is not None and any(each.calibrated for each in backends):
-        plain = emit(plain_calls(parts), provenance)
-        parts, used = samples.ranges(plain, sources, parts)
-        provenance = replace(provenance, calibration=used)
-    calls = [call for each in backends for call in _calls(program, each, parts[each])]
-    check_copy_budget(_by_entry(program, verdicts), max_copy_bytes)
-    report("plan", 0, 1)
-    return Emitted(emit(calls, provenance), sources)
+    """Return what a recipe makes, with as many weights of int8 as fit.
+
+    Raises:
+        FitTooSmall: none do, and int4 alone does not fit either.
+    """
+    made = making.by(recipe)
+    needed = Bundle(made.program, made.sources, files).nbytes
+    if needed > fit:
+        raise FitTooSmall(recipe=recipe.name, nbytes=needed, allowed=fit)
+    making.report("choose bits", 0, 0)
+    ordered, room = gains(made.sources), fit - needed
+    while wide := chosen(ordered, made.program, room):
+        wider = making.by(recipe, wide)
+        over = Bundle(wider.program, wider.sources, files).nbytes - fit
+        if over <= 0:
+            return wider
+        room -= over  # blobs lie in another order, with other gaps
+    return made
 
 
 def _capture_all(
@@ -247,109 +304,6 @@ def _backends_of(recipe: Recipe) -> tuple[Backend, ...]:
     return (first, find_backend(recipe.rest)({})) if recipe.rest else (first,)
 
 
-def _lower(program: Program, backend: Backend, owners: dict[int, Backend]) -> Program:
-    """Cut a backend's partitions out of all methods, and of the blocks that are left.
-
-    Args:
-        program: that others may have taken partitions of.
-        backend: that takes some.
-        owners: whose each partition is, by its block; those of this backend are added.
-    """
-    blocks, growable = blocks_by_number(program), find_growable(program)
-    done: list[IrMethod] = []
-    waiting = list(reversed(entries(program)))
-    count = max(blocks, default=-1) + 1
-    grows = {s.name: s.grows for s in program.states if s.grows is not None}
-    new: dict[int, Backend] = {}
-    while waiting:
-        method = waiting.pop()
-        if backend.in_place:
-            method = with_moves(method, grows)
-        order = in_write_order(method, program)
-        method = order.method
-        taken = supported_nodes(backend, method)
-        outlined = outline(
-            method,
-            taken,
-            count,
-            growable[method.name],
-            order.waits,
-            backend.in_place,
-            backend.foreign_views(method),
-        )
-        done.append(outlined.method)
-        run = [number for node in outlined.method.nodes for number in _blocks_at(node)]
-        left = [number for number in run if number in blocks and number not in owners]
-        waiting += [blocks[number] for number in reversed(left)]
-        for number in run:
-            if number in owners:
-                done += [blocks[number], *blocks_of(blocks[number], blocks)]
-        for partition in outlined.partitions:
-            done += [partition.graph, *blocks_of(partition.graph, blocks)]
-        new.update((count + i, backend) for i in range(len(outlined.partitions)))
-        count += len(outlined.partitions)
-    owners.update(new)
-    changed = replace(program, methods=tuple(done))
-    check(changed, f"lowering to {backend.name}")
-    return changed
-
-
-def _blocks_at(node: Node) -> tuple[int, ...]:
-    control = control_of(node)
-    return () if control is None else control.blocks
-
-
-def _partitions(
-    program: Program, backend: Backend, owners: Mapping[int, Backend], recipe: Recipe
-) -> dict[str, list[Partition]]:
-    """Return the proven partitions of a backend, by what calls them.
-
-    Raises:
-        BadBuckets: it needs fixed shapes, and the recipe does not give them.
-    """
-    blocks = blocks_by_number(program)
-    partitions: dict[str, list[Partition]] = {}
-    for method in program.methods:
-        for node in method.nodes:
-            for number in _blocks_at(node):
-                if owners.get(number) is backend:
-                    code = (blocks[number], *blocks_of(blocks[number], blocks))
-                    if backend.fixed_shapes:
-                        check_fixed(backend.name, code, program.symbols, recipe)
-                    types = (v.type for graph in code for v in values_of(graph))
-                    sizes = fixed_sizes(program.symbols, types)
-                    partition = Partition(blocks[number], sizes)
-                    partitions.setdefault(method.name, []).append(partition)
-    return partitions
-
-
-def _calls(
-    program: Program, backend: Backend, partitions: Mapping[str, Sequence[Partition]]
-) -> list[DelegateCall]:
-    """Ask a backend what each of its partitions needs beside its code."""
-    constants = {c.name: c for c in program.constants}
-    lowered = lowered_partitions(backend, partitions, constants, program.symbols)
-    return [
-        DelegateCall(backend.name, partition.graph, made)
-        for name, some in partitions.items()
-        for partition, made in zip(some, lowered[name], strict=True)
-    ]
-
-
-def _update_in_place(
-    program: Program,
-) -> tuple[Program, dict[str, tuple[Verdict, ...]]]:
-    """Order each method so that its writes happen in place.
-
-    After lowering, since that reorders nodes.
-    """
-    proofs = prove_all(program)
-    methods = tuple(proofs[method.name].method for method in program.methods)
-    proven = replace(program, methods=methods)
-    check(proven, "updating in place")
-    return proven, {name: proof.verdicts for name, proof in proofs.items()}
-
-
 def _by_entry(
     program: Program, verdicts: Mapping[str, tuple[Verdict, ...]]
 ) -> dict[str, tuple[Verdict, ...]]:
@@ -375,12 +329,12 @@ def _as_json(metadata: Mapping[str, object]) -> dict[str, str]:
         raise CompileError(message=f"metadata must be JSON: {error}") from error
 
 
-def _provenance(program: Program, recipe: Recipe) -> Provenance:
+def _provenance(program: Program, recipe: Recipe | None) -> Provenance:
     text = program_text(program)
     return Provenance(
         kvc_version=version("kvc"),
         torch_version=torch.__version__,
-        recipe=recipe.name,
-        recipe_text=recipe.text,
+        recipe="" if recipe is None else recipe.name,
+        recipe_text="" if recipe is None else recipe.text,
         source_digest=hashlib.sha256(text.encode()).hexdigest(),
     )

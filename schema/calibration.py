@@ -1,11 +1,15 @@
-"""What calibration finds out: how small and large each value of partitions becomes.
+"""What calibration finds out: of each value its range, of each weight its inputs.
 
-In: nothing; these are values. `kvc.runtime.calibration` makes them of samples, and
-backends of fixed point choose by them how they store what they compute.
+In: nothing; these are values. `kvc.runtime.calibration` makes them of samples. Backends
+of fixed point choose by ranges how they store what they compute; int4 weights are
+rounded by what they are multiplied with.
 """
 
 from collections.abc import Mapping
 from dataclasses import field
+
+import numpy as np
+import numpy.typing as npt
 
 from kvc.schema.frozen import frozen
 from kvc.schema.provenance import Calibration
@@ -26,6 +30,9 @@ class Range:
         return Range(min(self.low, other.low), max(self.high, other.high))
 
 
+# Of the inputs x of a linear layer, float32 [in, in]: the sum of x x'.
+Sums = npt.NDArray[np.float32]
+
 Ranges = Mapping[int, Range]  # by a value's id in the graph of the file
 
 
@@ -44,3 +51,16 @@ class Observed:
     ranges: Mapping[int, Ranges]
     calibration: Calibration
     scores: Mapping[int, Ranges] = field(default_factory=dict)
+
+
+@frozen
+class SeenInputs:
+    """What samples have shown of the inputs of linear layers.
+
+    Attributes:
+        sums: by the names of their weights; those with the same inputs share one.
+        calibration: what was used.
+    """
+
+    sums: Mapping[str, Sums]
+    calibration: Calibration

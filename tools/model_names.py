@@ -35,6 +35,7 @@ def compile_model(
     progress: Progress,
     max_copy_bytes: Mapping[str, int],
     calibrate: Calibrator | None,
+    fit: int | None,
 ) -> Bundle:
     """Compile a built-in model, or what a factory returns.
 
@@ -53,6 +54,7 @@ def compile_model(
         max_copy_bytes=max_copy_bytes,
         files=spec.files,
         calibrate=calibrate,
+        fit=fit,
     )
 
 
@@ -63,6 +65,7 @@ def compile_folder(
     max_copy_bytes: Mapping[str, int],
     options: FolderOptions,
     calibrate: Calibrator | None,
+    fit: int | None,
 ) -> Bundle:
     """Compile a Hugging Face folder.
 
@@ -91,6 +94,7 @@ def compile_folder(
         progress=progress,
         max_copy_bytes=max_copy_bytes,
         calibrate=calibrate,
+        fit=fit,
     )
 
 

@@ -104,6 +104,7 @@ def export_hf(
     progress: Progress | None = None,
     max_copy_bytes: Mapping[str, int] | None = None,
     calibrate: Calibrator | None = None,
+    fit: int | None = None,
 ) -> Bundle:
     """Compile a model of transformers; a language model with a cache of kvc's.
 
@@ -151,6 +152,7 @@ def export_hf(
         progress: as of `compile_program`.
         max_copy_bytes: as of `compile_program`.
         calibrate: as of `compile_program`.
+        fit: as of `compile_program`.
 
     Warns:
         PartLeftOut: the model reads pictures, videos or sounds, too, and the bundle
@@ -183,7 +185,7 @@ def export_hf(
             opened.task, asked, prefill_chunk, prefill_sizes, all_logits, inputs_embeds,
             pictures,
         )  # fmt: skip
-        return export_encoders(opened, settings, asked, progress, calibrate)
+        return export_encoders(opened, settings, asked, progress, calibrate, fit)
     with (
         Unchanged(decoder), using_kvc(decoder), as_products(decoder),
         ExitStack() as together,
@@ -241,6 +243,7 @@ def export_hf(
                 files=opened.files,
                 max_length=None if linear_layers(layers.own, sizes) else sizes.length,
                 calibrate=calibrate,
+                fit=fit,
             )
 
 

@@ -44,6 +44,7 @@ def export_encoders(
     asked: CacheConfig,
     progress: Progress | None,
     calibrate: Calibrator | None,
+    fit: int | None,
 ) -> Bundle:
     """Compile a model without a cache.
 
@@ -70,6 +71,7 @@ def export_encoders(
                 progress=progress,
                 files=opened.files,
                 calibrate=calibrate,
+                fit=fit,
             )
 
 

@@ -1,8 +1,11 @@
 """Which passes a recipe takes, and in which order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from kvc.compiler.backends import Backend
+from kvc.compiler.moments import Moments
 from kvc.compiler.passes.append_to_caches import AppendToCaches
 from kvc.compiler.passes.base import Pass
 from kvc.compiler.passes.dedupe_constants import DedupeConstants
@@ -29,18 +32,48 @@ from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.recipes import Recipe
 
+_FIRST: Final[tuple[Pass, ...]] = (
+    SplitStacks(),
+    ForwardCopies(),
+    DropDeadCode(),
+    DedupeConstants(),
+    LendWholeMemory(),
+    DropIdleWrites(),
+    WriteThroughViews(),
+    SinkIndices(),
+    RecognizeCacheWrites(),
+    AppendToCaches(),
+    FuseRmsNorms(),
+)
 
-def passes_for(recipe: Recipe, backends: Sequence[Backend]) -> tuple[Pass, ...]:
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """How int4 weights are chosen, where a recipe has some.
+
+    Attributes:
+        wide: names of weights that become int8 instead.
+        moments: of the inputs of weights, by name, where samples tell.
+    """
+
+    wide: frozenset[str] = frozenset()
+    moments: Mapping[str, Moments] = field(default_factory=dict)
+
+
+_NARROW: Final = Narrowing()
+
+
+def passes_for(
+    recipe: Recipe, backends: Sequence[Backend], narrowing: Narrowing = _NARROW
+) -> tuple[Pass, ...]:
     """Return the passes of a recipe before lowering, in order.
 
     Args:
         recipe: of the bundle.
         backends: those of the recipe.
+        narrowing: of its weights.
     """
-    passes: list[Pass] = [SplitStacks(), ForwardCopies(), DropDeadCode()]
-    passes.append(DedupeConstants())
-    passes += [LendWholeMemory(), DropIdleWrites(), WriteThroughViews(), SinkIndices()]
-    passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
+    passes = list(_FIRST)
     if _selects_early(backends):
         passes.append(SelectEarly())
     if recipe.cache == "int8":
@@ -54,7 +87,9 @@ def passes_for(recipe: Recipe, backends: Sequence[Backend]) -> tuple[Pass, ...]:
     if stored:
         passes.append(DivideMatrices())
     if recipe.linear != "float32" or embedding:
-        passes.append(QuantizeWeights(recipe.linear, embedding, recipe.keep))
+        wide, moments = narrowing.wide, narrowing.moments
+        quantize = QuantizeWeights(recipe.linear, embedding, recipe.keep, wide, moments)
+        passes.append(quantize)
     if recipe.weights == "bfloat16":
         passes.append(StoreBfloat16(recipe.keep))
     passes.append(ShareEqualNodes())
@@ -64,6 +99,16 @@ def passes_for(recipe: Recipe, backends: Sequence[Backend]) -> tuple[Pass, ...]:
         passes += [FuseGlus(), GatherProducts()]
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
+
+
+def observing_passes() -> tuple[Pass, ...]:
+    """Return passes after which linear layers read the weights that recipes quantize.
+
+    Numbers stay float32, and places that nothing reads are computed, too: the layers
+    before the last token's logits would be seen for few tokens otherwise.
+    """
+    linear: tuple[Pass, ...] = (LinearProducts(), DivideMatrices(), ShareEqualNodes())
+    return (*_FIRST, *linear, MaterializeViews(), DropDeadCode())
 
 
 def _selects_early(backends: Sequence[Backend]) -> bool:

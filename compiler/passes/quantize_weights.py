@@ -13,12 +13,13 @@ embedding is never multiplied as int4: a second copy would cost more than it sav
 be less exact. The matrices of experts are int8 where rows are quantized.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal
 
 from kvc.compiler.constants import Transform
 from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.moments import Moments
 from kvc.compiler.passes.kept import kept_weights
 from kvc.compiler.passes.weights import MethodBuilder, WeightBook
 from kvc.schema.dtypes import DType
@@ -26,10 +27,12 @@ from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.ops.row_blocks import block_count, weight_blocks
 from kvc.schema.types import TensorType
 
+NARROW: Final = ("qb4", "q4")  # int4
+
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How rows and int8 weights are quantized, and the ops that multiply them."""
+    """How rows and weights are quantized, and the ops that multiply them."""
 
     rows: str
     int8: str
@@ -37,6 +40,8 @@ class _Form:
     experts: str
     values: Transform
     scales: Transform
+    narrow_values: Transform
+    narrow_scales: Transform
 
     @property
     def in_blocks(self) -> bool:
@@ -51,6 +56,8 @@ _BY_ROW: Final = _Form(
     experts="kvc::expert_linear_qd8",
     values=Transform.INT8,
     scales=Transform.INT8_SCALE,
+    narrow_values=Transform.INT4,
+    narrow_scales=Transform.INT4_SCALE,
 )
 _BY_BLOCK: Final = _Form(
     rows="kvc::quantize_blocks",
@@ -59,6 +66,8 @@ _BY_BLOCK: Final = _Form(
     experts="kvc::expert_linear_q8",
     values=Transform.INT8_BLOCKS,
     scales=Transform.INT8_BLOCKS_SCALE,
+    narrow_values=Transform.INT4_SIGNED,
+    narrow_scales=Transform.INT4_SIGNED_SCALE,
 )
 
 
@@ -74,12 +83,16 @@ class QuantizeWeights:
             multiple of eight.
         embedding: store embeddings as int8.
         keep: patterns of what stays float32, as routers do.
+        wide: names of weights that "qb4" and "q4" store as int8.
+        moments: of the inputs of weights, by name, where samples tell.
     """
 
     name: ClassVar[str] = "quantize-weights"
     linear: Literal["float32", "qd8", "qb4", "w8", "q8", "q4"]
     embedding: bool
     keep: tuple[str, ...] = ()
+    wide: frozenset[str] = frozenset()
+    moments: Mapping[str, Moments] = field(default_factory=dict)
 
     def run(self, program: Program) -> Program:
         """Return the program over quantized weights.
@@ -121,10 +134,8 @@ class QuantizeWeights:
                 if self.linear == "w8":
                     yield _floats_by_int8(node, weight, builder, book)
                     return
-                narrow = self.linear in ("qb4", "q4") and weight not in tables
-                yield from _quantized_linear(
-                    node, weight, narrow, self._form, builder, book
-                )
+                narrow = self.linear in NARROW and weight not in tables | self.wide
+                yield from self._quantized(node, weight, narrow, builder, book)
                 return
         quantizing = self.linear not in ("float32", "w8")
         if quantizing and node.op == "kvc::expert_linear":
@@ -141,6 +152,28 @@ class QuantizeWeights:
                 yield replace(node, op="kvc::embedding_q8", arguments=arguments)
                 return
         yield node
+
+    def _quantized(
+        self,
+        node: Node,
+        name: str,
+        narrow: bool,
+        builder: MethodBuilder,
+        book: WeightBook,
+    ) -> Iterator[Node]:
+        x, weight, bias = node.arguments
+        assert isinstance(x, Value)
+        assert isinstance(weight, Value)
+        form = self._form
+        quantizing = _quantized_rows(x, form, builder, node.source)
+        yield quantizing
+        if narrow and _in_blocks(weight):
+            moments = self.moments.get(name)
+            op = form.int4
+            stored = _int4_weight(weight, name, form, moments, builder, book)
+        else:
+            op, stored = form.int8, _int8_weight(weight, name, form, builder, book)
+        yield replace(node, op=op, arguments=(*quantizing.outputs, *stored, bias))
 
     @property
     def _form(self) -> _Form:
@@ -191,7 +224,12 @@ def _int8_weight(
 
 
 def _int4_weight(
-    weight: Value, name: str, builder: MethodBuilder, book: WeightBook
+    weight: Value,
+    name: str,
+    form: _Form,
+    moments: Moments | None,
+    builder: MethodBuilder,
+    book: WeightBook,
 ) -> tuple[Value, Value]:
     """Return the packed values [out / 8, in / 8, 8, 4], the scales beside them."""
     rows, columns = weight.type.dims
@@ -200,8 +238,8 @@ def _int4_weight(
     groups, fours = rows // QB4_ROWS, columns // (2 * QB4_BYTES)
     packed = TensorType(DType.UINT8, (groups, fours, QB4_ROWS, QB4_BYTES))
     scales = TensorType(DType.BFLOAT16, (groups, columns // QB4_BLOCK, QB4_ROWS))
-    values = book.derive(name, Transform.INT4, packed)
-    scale = book.derive(name, Transform.INT4_SCALE, scales)
+    values = book.derive(name, form.narrow_values, packed, moments=moments)
+    scale = book.derive(name, form.narrow_scales, scales, moments=moments)
     return builder.constant(values), builder.constant(scale)
 
 
@@ -210,27 +248,6 @@ def _in_blocks(weight: Value) -> bool:
     if not (isinstance(rows, int) and isinstance(columns, int)):
         return False
     return rows % QB4_ROWS == 0 and columns > 0 and columns % QB4_BLOCK == 0
-
-
-def _quantized_linear(
-    node: Node,
-    name: str,
-    narrow: bool,
-    form: _Form,
-    builder: MethodBuilder,
-    book: WeightBook,
-) -> Iterator[Node]:
-    x, weight, bias = node.arguments
-    assert isinstance(x, Value)
-    assert isinstance(weight, Value)
-    quantizing = _quantized_rows(x, form, builder, node.source)
-    yield quantizing
-    quantized = quantizing.outputs
-    if narrow and _in_blocks(weight):
-        op, stored = form.int4, _int4_weight(weight, name, builder, book)
-    else:
-        op, stored = form.int8, _int8_weight(weight, name, form, builder, book)
-    yield replace(node, op=op, arguments=(*quantized, *stored, bias))
 
 
 def _floats_by_int8(

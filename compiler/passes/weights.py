@@ -6,6 +6,7 @@ method that is being rewritten, each once.
 
 from kvc.compiler.constants import Derived, Divided, Transform
 from kvc.compiler.ir import Constant, Method, Value
+from kvc.compiler.moments import Moments
 from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType
 
@@ -19,18 +20,23 @@ class WeightBook:
         self.derived: dict[str, Constant] = {}
 
     def derive(
-        self, name: str, transform: Transform, kind: TensorType, turned: bool = False
+        self,
+        name: str,
+        transform: Transform,
+        kind: TensorType,
+        turned: bool = False,
+        moments: Moments | None = None,
     ) -> Constant:
         """Return the constant that is a transform of the named one.
 
-        `turned` exchanges the last two axes first.
+        `turned` exchanges the last two axes first; `moments` are of what it multiplies.
         """
         whole_name = f"{name}.{Transform.TRANSPOSED.value}" if turned else name
         derived_name = f"{whole_name}.{transform.value}"
         if derived_name not in self.derived:
             base = self._originals[name].source
             base = Derived(Transform.TRANSPOSED, base) if turned else base
-            source = Derived(transform, base)
+            source = Derived(transform, base, moments)
             provenance = f"{self._provenance} of {name}"
             self.derived[derived_name] = Constant(
                 derived_name, kind, source, provenance

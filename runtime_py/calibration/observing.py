@@ -99,15 +99,15 @@ class Observer(Delegate):
     """Stands for the run-time half of each backend of a program."""
 
     def __init__(self, options: Options) -> None:
-        self._program = options.program
+        self.declared = options.program
         self.handles: dict[int, ObservedHandle] = {}
 
     def init(
         self, partition: model.Delegate, data: Mapping[str, FreeableBuffer]
     ) -> ObservedHandle:
         """Return a handle that observes."""
-        handle = ObservedHandle(self._program, partition, data)
-        self.handles[self._program.delegates.index(partition)] = handle
+        handle = ObservedHandle(self.declared, partition, data)
+        self.handles[self.declared.delegates.index(partition)] = handle
         return handle
 
     def packed(self) -> Mapping[str, int]:
@@ -119,8 +119,8 @@ class Observer(Delegate):
 
 
 @contextmanager
-def observed(path: Path) -> Iterator["Observation"]:
-    """Open a bundle to observe it.
+def opened(path: Path, delegate: type[Delegate]) -> Iterator[Program]:
+    """Open a bundle whose partitions are run by `delegate`, whatever their backends.
 
     Raises:
         FormatError, LoadError: it cannot be read.
@@ -131,11 +131,27 @@ def observed(path: Path) -> Iterator["Observation"]:
     except BaseException:
         bundle.close()
         raise
-    found = Observation(bundle, stored)
+    program = Program(
+        bundle.path, bundle.digest, stored, "map", find_backend=lambda _: delegate
+    )
     try:
-        yield found
+        yield program
     finally:
-        found.program.close()
+        program.close()
+
+
+@contextmanager
+def observed(path: Path) -> Iterator["Observation"]:
+    """Open a bundle to observe it; raises what `opened` does."""
+    found: list[Observer] = []
+
+    class Noted(Observer):
+        def __init__(self, options: Options) -> None:
+            super().__init__(options)
+            found.append(self)
+
+    with opened(path, Noted) as program:
+        yield Observation(program, found)
 
 
 class Observation:
@@ -145,19 +161,9 @@ class Observation:
         program: to call.
     """
 
-    def __init__(self, bundle: BundleFile, stored: StoredBlobs) -> None:
-        self._declared = bundle.program
-        self._observers: list[Observer] = []
-        noted = self._observers
-
-        class Noted(Observer):
-            def __init__(self, options: Options) -> None:
-                super().__init__(options)
-                noted.append(self)
-
-        self.program = Program(
-            bundle.path, bundle.digest, stored, "map", find_backend=lambda _: Noted
-        )
+    def __init__(self, program: Program, observers: Sequence[Observer]) -> None:
+        self.program = program
+        self._observers = observers
 
     def _handles(self) -> dict[int, ObservedHandle]:
         """Return the partitions that have run, by their ids."""
@@ -178,9 +184,11 @@ class Observation:
         Values that share memory share a range, and all that are one state do.
         """
         handles = self._handles()
+        if not handles:
+            return {}
         for handle in handles.values():
             handle.note_constants()
-        memories = StateMemories(self._declared)
+        memories = StateMemories(self._observers[0].declared)
         groups: dict[object, Range] = {}
         for number, handle in handles.items():
             for value, found in handle.seen.items():

@@ -1,31 +1,58 @@
 """`Samples`: what a model is calibrated with, read once, checked before any work.
 
 In: a text, or arrays named as inputs, or nothing, for texts that the model makes
-itself. Out: what `compile_program(calibrate=...)` asks for the ranges of values.
+itself. Out: what `compile_program(calibrate=...)` asks for: ranges of values, and what
+weights are multiplied with.
 """
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from kvc.runtime.calibration.array_calls import call_with
 from kvc.runtime.calibration.array_files import MOST_NBYTES, Arrays, read_arrays
+from kvc.runtime.calibration.input_moments import summed
 from kvc.runtime.calibration.observing import observed
+from kvc.runtime.calibration.text_calls import run_pieces, takes_texts
 from kvc.runtime.calibration.token_calls import (
+    MOST_SEQUENCES,
     Sequences,
     generate_sequences,
+    read_sequences,
     run_sequences,
     text_sequences,
 )
 from kvc.runtime.program import Program
-from kvc.schema.calibration import Observed
+from kvc.schema.calibration import Observed, SeenInputs
 from kvc.schema.container import Progress, path_text
 from kvc.schema.errors import BadSamples, reason_of
+from kvc.schema.frozen import frozen
 from kvc.schema.provenance import Calibration
 
-METHOD: Final = "minmax"  # the least and the greatest number of all samples
 _ARRAYS: Final = (".npy", ".npz", ".safetensors")
+
+
+@frozen
+class _Aim:
+    """What samples are run for.
+
+    Attributes:
+        method: how provenance calls what is done with them.
+        most: sequences of tokens that a text is cut into.
+        run: runs sequences.
+    """
+
+    method: str
+    most: int
+    run: Callable[[str, Program, Sequences, Progress], None]
+
+
+# The least and the greatest number of all samples.
+_RANGES: Final = _Aim("minmax", MOST_SEQUENCES, run_sequences)
+# Weights are rounded column by column, by the moments of their inputs.
+_INPUTS: Final = _Aim("gptq", 4 * MOST_SEQUENCES, read_sequences)
 
 
 class Samples:
@@ -76,36 +103,41 @@ class Samples:
             KvcError: a call fails.
         """
         with observed(bundle) as observation:
-            used = self._run(observation.program, progress)
+            used = self._run(observation.program, _RANGES, progress)
             return Observed(observation.ranges(), used, observation.scores())
 
-    def _run(self, program: Program, progress: Progress) -> Calibration:
+    def sum_inputs(self, bundle: Path, progress: Progress) -> SeenInputs:
+        """Run a bundle whose partitions are linear layers; return what these multiply.
+
+        Raises:
+            BadSamples: the samples are not for this model.
+            SamplesNotFinite: it computes a NaN or an infinity.
+            CannotWrite: there is no room for the sums.
+            KvcError: a call fails.
+        """
+        with summed(bundle) as (program, inputs):
+            used = self._run(program, _INPUTS, progress)
+            return SeenInputs(inputs.by_weight(), used)
+
+    def _run(self, program: Program, aim: _Aim, progress: Progress) -> Calibration:
+        source = self._source
+        kind, digest, sequences = "text", self._digest, None
         if self._arrays.by_name:
-            sequences = self._arrays.sequences_for(program)
+            kind, sequences = "arrays", self._arrays.sequences_for(program)
             if sequences is None:
                 calls = call_with(self._arrays, program, progress)
-                return Calibration("arrays", self._digest, calls, 0, METHOD)
-            return self._run_tokens(
-                "arrays", self._digest, program, sequences, progress
-            )
-        if self._text:
-            sequences = text_sequences(self._source, self._text, program)
-            return self._run_tokens("text", self._digest, program, sequences, progress)
-        sequences = generate_sequences(self._source, program, progress)
-        digest = hashlib.sha256(repr(sequences).encode()).hexdigest()
-        return self._run_tokens("generated", digest, program, sequences, progress)
-
-    def _run_tokens(
-        self,
-        kind: str,
-        digest: str,
-        program: Program,
-        sequences: Sequences,
-        progress: Progress,
-    ) -> Calibration:
-        run_sequences(self._source, program, sequences, progress)
-        count = sum(map(len, sequences))
-        return Calibration(kind, digest, len(sequences), count, METHOD)
+                return Calibration(kind, digest, calls, 0, aim.method)
+        elif self._text and takes_texts(program):
+            texts, tokens = run_pieces(source, self._text, program, progress)
+            return Calibration(kind, digest, texts, tokens, aim.method)
+        elif self._text:
+            sequences = text_sequences(source, self._text, program, aim.most)
+        else:
+            kind, sequences = "generated", generate_sequences(source, program, progress)
+            digest = hashlib.sha256(repr(sequences).encode()).hexdigest()
+        aim.run(source, program, sequences, progress)
+        tokens = sum(map(len, sequences))
+        return Calibration(kind, digest, len(sequences), tokens, aim.method)
 
 
 def _read(path: str) -> bytes:

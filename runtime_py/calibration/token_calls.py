@@ -33,8 +33,10 @@ def reads_tokens(program: Program) -> bool:
     return {"prefill", "decode"} <= roles and "encode" not in roles
 
 
-def text_sequences(source: str, text: str, program: Program) -> Sequences:
+def text_sequences(source: str, text: str, program: Program, most: int) -> Sequences:
     """Return a text as sequences of tokens: all of it, or parts from all over it.
+
+    `most` is how many.
 
     Raises:
         BadSamples: the program does not read text.
@@ -49,7 +51,7 @@ def text_sequences(source: str, text: str, program: Program) -> Sequences:
     length = _length(program)
     if len(tokens) < 2:
         raise BadSamples(source=source, reason="the text is one token, of 2 or more")
-    count = max(1, min(MOST_SEQUENCES, len(tokens) // length))
+    count = max(1, min(most, len(tokens) // length))
     last = max(0, len(tokens) - length)
     starts = np.linspace(0, last, count).astype(int).tolist()
     return [tuple(tokens[at : at + length]) for at in starts]
@@ -106,7 +108,7 @@ def run_sequences(
         for number, tokens in enumerate(sequences):
             item = f"text {number + 1} of {len(sequences)}"
             progress("calibrate", number, len(sequences), item)
-            _run_sequence(source, session, tokens)
+            _run_sequence(source, session, tokens, min(_STEPS, len(tokens) // 2))
             for one in sizes:
                 _run_prefill(session, one, tokens)
             appending = find_all_logits(session)
@@ -116,11 +118,29 @@ def run_sequences(
                     pass
 
 
-def _run_sequence(source: str, session: Session, tokens: Sequence[int]) -> None:
-    """Feed the beginning in chunks, and the rest token by token."""
+def read_sequences(
+    source: str, program: Program, sequences: Sequences, progress: Progress
+) -> None:
+    """Read sequences as prompts; the first one's last token by decode.
+
+    Raises:
+        BadSamples: the model does not have a token, or has no room for a sequence.
+        KvcError: as `Session.call`.
+    """
+    _check_reads(source, program)
+    with program.session() as session:
+        for number, tokens in enumerate(sequences):
+            item = f"text {number + 1} of {len(sequences)}"
+            progress("calibrate", number, len(sequences), item)
+            _run_sequence(source, session, tokens, steps=0 if number else 1)
+
+
+def _run_sequence(
+    source: str, session: Session, tokens: Sequence[int], steps: int
+) -> None:
+    """Feed the beginning in chunks, and the last tokens, `steps`, one by one."""
     session.reset()
     feeder = Feeder(session)
-    steps = min(_STEPS, len(tokens) // 2)
     try:
         feeder.check_prompts([tokens])
     except KvcError as error:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Contents,
         Progress,
         SavedBundle,
+        foretold_nbytes,
         save_bundle,
     )
     from kvc.schema.container.split import join_bundle, split_bundle, stored_contents
@@ -57,7 +58,14 @@ _ON_DEMAND: Final = {
         "unreferenced",
     ),
     "reused": ("check_reuse",),
-    "save": ("Accept", "Contents", "Progress", "SavedBundle", "save_bundle"),
+    "save": (
+        "Accept",
+        "Contents",
+        "Progress",
+        "SavedBundle",
+        "foretold_nbytes",
+        "save_bundle",
+    ),
     "split": ("join_bundle", "split_bundle", "stored_contents"),
     "temporary": ("AtomicFile", "why_not_replaced"),
     "verify": ("Verified", "verify_bundle", "verify_data_file", "verify_file"),
@@ -86,6 +94,7 @@ __all__ = [
     "collect_garbage",
     "default_align",
     "find_data_file",
+    "foretold_nbytes",
     "guess_kind",
     "is_session",
     "is_spare",

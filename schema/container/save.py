@@ -6,7 +6,7 @@ bundle has its own, a reader finds the old files.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from hashlib import sha256
@@ -17,7 +17,15 @@ from typing import Final, Protocol
 from kvc.schema.codec import encode, encode_index
 from kvc.schema.container.blob_stream import BlobStream, Content
 from kvc.schema.container.free_space import check_space
-from kvc.schema.container.header import BUNDLE, DATA, Kind
+from kvc.schema.container.header import (
+    BUNDLE,
+    DATA,
+    HEADER_NBYTES,
+    TAIL_ALIGN,
+    Kind,
+    align_up,
+    default_align,
+)
 from kvc.schema.container.new_data_file import NewDataFile
 from kvc.schema.container.opened import Folder
 from kvc.schema.container.reused import ReusedFile, open_reused
@@ -140,6 +148,30 @@ def save_bundle(
         check_space(bundle.path, bundle.folder, map(contents, names), sizes)
         placed = _store(program, contents, targets, count, progress)
         return _finish(bundle, targets, placed, reused, accept)
+
+
+def foretold_nbytes(program: Program, contents: Contents) -> int:
+    """Return how many bytes a bundle with all its blobs will take, before it is made.
+
+    It takes less where contents of different keys turn out to be the same bytes.
+
+    Args:
+        program: as of `save_bundle`.
+        contents: of its names; only their sizes and keys are asked for.
+    """
+    end, ids, blobs = HEADER_NBYTES, dict[Hashable, int](), list[Blob]()
+    names: list[NamedData] = []
+    for number, named in enumerate(program.names):
+        content = contents(number)
+        if content.key not in ids:
+            ids[content.key] = len(blobs)
+            align = default_align(content.nbytes)
+            start = align_up(end, align)
+            end = start + content.nbytes
+            blobs.append(Blob(bytes(32), content.nbytes, 0, start, align))
+        names.append(replace(named, blob=ids[content.key]))
+    whole = replace(program, names=tuple(names), blobs=tuple(blobs), files=(_SELF,))
+    return align_up(end, TAIL_ALIGN) + len(encode(whole))
 
 
 def _store(

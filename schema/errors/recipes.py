@@ -94,11 +94,27 @@ class CalibrationNeeded(RecipeError):
 
 
 class CalibrationUnused(RecipeError):
-    """Samples are given, and no backend of the recipe asks for any.
+    """Samples are given, and neither the recipe nor its backends use any.
 
     Attributes: recipes (as text), backends (those of these recipes, as text).
     """
 
     recipes: str
     backends: str
-    template = "--calibrate: recipe {recipes} has no use for samples, since none of its backends ({backends}) stores values as integers of a range that must be known before; leave it out"
+    template = "--calibrate: recipe {recipes} has no use for samples, since it has no int4 weights, and none of its backends ({backends}) stores values as integers of a range that must be known before; leave it out"
+
+
+class FitUnused(RecipeError):
+    """A number of bytes is given to choose bits by, and there is nothing to choose."""
+
+    recipes: str
+    template = "--fit: it chooses which weights of one recipe are int8 rather than int4, and {recipes} has no such choice; take cpu_q4 or xnnpack_q4 alone, or limit the file with --max-file"
+
+
+class FitTooSmall(RecipeError):
+    """A bundle takes more bytes than it is to fit in, with the fewest bits there are."""
+
+    recipe: str
+    nbytes: int
+    allowed: int
+    template = "--fit {allowed}: with all weights of int4 that can be, the bundle by {recipe} takes {nbytes} bytes; give it more, or compile without --fit and see with kvc dump where they go"

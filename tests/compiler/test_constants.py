@@ -19,8 +19,8 @@ from kvc.compiler.constants import (
     nbytes_of,
     read,
 )
-from kvc.compiler.quantize import (
-    quantize_blocks,
+from kvc.compiler.int4 import quantize_int4
+from kvc.compiler.int8 import (
     quantize_channels,
     quantize_int8_blocks,
 )
@@ -204,7 +204,7 @@ def test_values_that_were_not_read_to_their_end_leave_no_scales(small_blocks):
 @pytest.mark.parametrize("shape", [(56, 64), (24, 32), (16, 96), (0, 64)])
 def test_int4_blocks_of_rows_are_those_of_the_whole(shape, small_blocks):
     tensor = numbers(*shape)
-    packed, scale = quantize_blocks(tensor)
+    packed, scale = quantize_int4(tensor, signed=False)
     for base in (TensorSource(tensor), StoredSource(stored(tensor), torch.float32)):
         assert torch.equal(read(Derived(Transform.INT4, base)), packed)
         assert torch.equal(read(Derived(Transform.INT4_SCALE, base)), scale)
@@ -214,7 +214,7 @@ def test_int4_blocks_of_rows_are_those_of_the_whole(shape, small_blocks):
 def test_int4_rows_come_by_eights_however_the_matrix_is_read(elements, monkeypatch):
     monkeypatch.setattr(constants, "BLOCK_ELEMENTS", elements)
     tensor = numbers(48, 32)
-    packed, scale = quantize_blocks(tensor)
+    packed, scale = quantize_int4(tensor, signed=False)
     for base in (TensorSource(tensor), StoredSource(stored(tensor), torch.float32)):
         blocks = list(WeightReader().blocks(Derived(Transform.INT4, base)))
         assert len(blocks) > 1
@@ -234,7 +234,7 @@ def test_the_scales_behind_int4_values_are_not_computed_again(small_blocks):
     assert len(kept.ranges) == 32, "another transform has scales of its own"
     (scale,) = reader.blocks(Derived(Transform.INT4_SCALE, base))
     assert len(kept.ranges) == 32
-    assert torch.equal(scale, quantize_blocks(kept.tensor)[1])
+    assert torch.equal(scale, quantize_int4(kept.tensor, signed=False)[1])
 
 
 def test_stored_tensors_are_cast_as_they_are_read(small_blocks):

@@ -13,7 +13,7 @@ from ir_samples import I64, constant, method, node, program, value
 from kvc.compiler.backends import Lowered
 from kvc.compiler.emit.program import DelegateCall, emit_program
 from kvc.compiler.ir import Method, Program
-from kvc.compiler.pipeline import _update_in_place
+from kvc.compiler.lowering import update_in_place
 from kvc.schema import model
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Graph, Instruction
@@ -172,7 +172,7 @@ def _numbered(*blocks: Method) -> list[Method]:
 def _emitted(
     whole: Program, *partitions: Method, lowered: Lowered = _NOTHING
 ) -> model.Program:
-    proven, verdicts = _update_in_place(whole)
+    proven, verdicts = update_in_place(whole)
     source = Provenance("0", "0", "fp32", "", "")
     calls = [DelegateCall("sample", partition, lowered) for partition in partitions]
     made = emit_program(proven, verdicts, calls, source, {})

@@ -142,7 +142,7 @@ class Rounded(TorchFunctionMode):
             )
         steps, scale = self._blocks(x) if self._in_blocks else self._rows(x)
         if form == "int4" and weight.shape[1] % BLOCK == 0:
-            made = product_by_int4(steps, weight) / scale
+            made = product_by_int4(steps, weight, self._in_blocks) / scale
         elif form == "int8":
             values, weight_scale = int8_matrix(weight)
             made = exact_product(steps, values) / scale * weight_scale

@@ -16,8 +16,8 @@ from quant_reference import embedding_q8, linear_qb4, linear_qd8, quantize_rows
 from rounded_weights import blocks_of
 from torch import Tensor, nn
 
+from kvc.compiler.int4 import quantize_int4
 from kvc.compiler.models.decoder import Decoder
-from kvc.compiler.quantize import quantize_blocks
 
 
 class ReferenceMatrix:
@@ -58,7 +58,9 @@ class NarrowMatrix:
 
     def __init__(self, weight: Tensor) -> None:
         values = weight.detach().numpy()
-        scale = one_by_one(quantize_blocks(weight.detach())[1].float().numpy())
+        scale = one_by_one(
+            quantize_int4(weight.detach(), signed=False)[1].float().numpy()
+        )
         rounded = np.rint(values / np.repeat(scale, 32, axis=1))
         stored = (np.clip(rounded, -8, 7) + 8).astype(np.uint8)
         self.values = side_by_side(stored[:, 0::2] | stored[:, 1::2] << 4)

@@ -4,7 +4,7 @@ import torch
 from eight_rows import one_by_one
 from torch import Tensor
 
-from kvc.compiler.quantize import quantize_blocks
+from kvc.compiler.int4 import quantize_int4
 
 BLOCK = 32
 WEIGHT_BLOCK = 256  # at most, of int8 weights in blocks
@@ -20,13 +20,13 @@ def exact_product(x: Tensor, weight: Tensor) -> Tensor:
     return (x.double() @ weight.double().t()).float()
 
 
-def product_by_int4(x: Tensor, weight: Tensor) -> Tensor:
+def product_by_int4(x: Tensor, weight: Tensor, signed: bool) -> Tensor:
     """Return x [..., in] times a weight [out, in] as int4 by blocks of inputs.
 
     Which scale is the best for a block is asked of kvc: near a tie, the order of a sum
-    decides.
+    decides. Scales may be negative where they are `signed`.
     """
-    scale = one_by_one(quantize_blocks(weight.detach())[1]).double()
+    scale = one_by_one(quantize_int4(weight.detach(), signed)[1]).double()
     blocks = weight.double().view(len(weight), -1, BLOCK) / scale[..., None]
     values = blocks.round().clamp(-8, 7) * scale[..., None]
     return (x.double() @ values.flatten(1).t()).float()

@@ -16,6 +16,7 @@ from opaque_backend import Opaque, OpaqueDelegate
 from kvc.compiler import pipeline
 from kvc.compiler.backends import Backend, Partition
 from kvc.compiler.backends.mlx import Mlx
+from kvc.compiler.lowering import Lowering
 from kvc.recipes import Recipe, Wanted, load_recipe, load_recipes
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.schema.calibration import Range
@@ -51,7 +52,7 @@ LEFT = {
 SLACK = {"qnn_fp16": 1e-2, "coreai_fp16": 1e-2, "coreml_fp16": 1e-2, "qnn_a16w8": 4e-2}
 MANY = 20  # the ways but the plain one try one of so many random cases
 REACH = 64.0  # of all values, where no samples tell
-_partitions = pipeline._partitions
+_partitions = Lowering.partitions
 
 
 def examples(number: int, backend: str) -> int:
@@ -116,7 +117,7 @@ def compiling_with(name: str) -> Iterator[None]:
                 allow_for(patch, SLACK[name], rounded_caches=name == "coreai_fp16")
             if name == "qnn_a16w8":
                 patch.setattr(pipeline, "check_calibration", lambda *_: None)
-                patch.setattr(pipeline, "_partitions", _wide_partitions)
+                patch.setattr(Lowering, "partitions", _wide_partitions)
         elif name:
             patch.setattr(pipeline, "_backends_of", other_backends)
         for other, (_, delegate) in BACKENDS.items():

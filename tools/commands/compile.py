@@ -93,9 +93,15 @@ _FOLDERS_RECIPE = "cpu_q8"
 @click.option(
     "--calibrate",
     metavar="FILE|generated",
-    help="Samples for a recipe whose backend stores values as integers: a text, or "
-    "arrays named as inputs (.npz, .npy, .safetensors); generated: the model makes "
-    "texts itself.",
+    help="Samples for a recipe of int4, whose weights are then rounded by what they "
+    "multiply, or whose backend stores values as integers: a text, or arrays named as "
+    "inputs (.npz, .npy, .safetensors); generated: the model makes texts itself.",
+)
+@click.option(
+    "--fit",
+    metavar="N",
+    help="For a recipe of int4: store as int8 those weights that gain most by it, as "
+    "many as a bundle of N bytes holds.",
 )
 @click.option(
     "--check",
@@ -127,6 +133,7 @@ def compile_command(
     reuse: tuple[str, ...],
     pack: str | None,
     calibrate: str | None,
+    fit: str | None,
     check: bool,
     what_if: str | None,
     quiet: bool,
@@ -178,6 +185,7 @@ def compile_command(
     backends = [one.backend for one in recipes] or [""]
     packed_form = "" if pack is None else _check_pack(backends, pack)
     samples = None if calibrate is None else _samples(calibrate)
+    most = None if fit is None else nbytes_of(fit, "--fit")
 
     from kvc.tools.progress import Stages
 
@@ -188,12 +196,12 @@ def compile_command(
         stages.show("loading the model", 0, 0)
         if is_folder(model):
             bundle = compile_folder(
-                model, recipes, stages.show, allowed, options, samples
+                model, recipes, stages.show, allowed, options, samples, most
             )
         else:
             refuse_options(options, model)
             wanted = recipes or default_recipe(cache_dtype)
-            bundle = compile_model(model, wanted, stages.show, allowed, samples)
+            bundle = compile_model(model, wanted, stages.show, allowed, samples, most)
         if check:
             bundle = _with_results(bundle, stages)
         report = bundle.save(

@@ -134,7 +134,9 @@ def test_int8_constants_have_a_scale_for_each_block():
     assert types["embed.int8_blocks"] == "int8[8, 64]"
     assert types["embed.int8_blocks_scale"] == "float32[8, 1]"
     by_eights = QuantizeWeights("q4", embedding=True).run(before)
-    assert {"wide.int4", "odd.int8_blocks"} <= {c.name for c in by_eights.constants}
+    assert {"wide.int4_signed", "odd.int8_blocks"} <= {
+        c.name for c in by_eights.constants
+    }
 
 
 def test_linears_alone_may_be_quantized():

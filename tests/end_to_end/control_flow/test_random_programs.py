@@ -15,9 +15,9 @@ from random_methods import ROW, SQUARE, STATES
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.emit.program import emit_program
 from kvc.compiler.ir import Program
+from kvc.compiler.lowering import update_in_place
 from kvc.compiler.passes import run_passes
 from kvc.compiler.passes.choosing import passes_for
-from kvc.compiler.pipeline import _update_in_place
 from kvc.recipes import load_recipe
 from kvc.runtime import load
 from kvc.schema.provenance import Provenance
@@ -35,7 +35,7 @@ def bundle(program: Program) -> Bundle:
     entry = replace(entry, input_tree=inputs, output_tree=outputs)
     whole = Program(program.symbols, (), program.states, (entry, *blocks))
     passed, _ = run_passes(passes_for(load_recipe("fp32"), ()), whole)
-    proven, verdicts = _update_in_place(passed)
+    proven, verdicts = update_in_place(passed)
     return Bundle(emit_program(proven, verdicts, (), SOURCE, {}), {}, {})
 
 

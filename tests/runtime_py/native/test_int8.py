@@ -7,7 +7,7 @@ from op_cases import Case
 from quantized_rows import in_blocks, quantized, reference, some_blocks, some_rows
 from torch import Tensor
 
-from kvc.compiler.quantize import quantize_blocks
+from kvc.compiler.int4 import quantize_int4
 
 F32, I8, I32 = torch.float32, torch.int8, torch.int32
 
@@ -303,7 +303,7 @@ def test_factors_from_anywhere_count_as_the_nearest_that_fit(op: str, rows: int)
     if op == "kvc::linear_q8":
         weight = (torch.randint(-127, 128, (24, 64), dtype=I8), torch.ones(24, 1))
     else:
-        weight = quantize_blocks(torch.randn(24, 64))
+        weight = quantize_int4(torch.randn(24, 64), signed=True)
     empty = (torch.empty(rows, 24),)
     found, wanted = (
         native(op, (q, scale, zero, each, *weight, None), empty)[0].clone()

@@ -1,0 +1,59 @@
+"""Quantization of weights to int8: symmetric, by output channel or block.
+
+Each row is on its own, so that a matrix may come in blocks of rows.
+"""
+
+import torch
+from torch import Tensor
+
+from kvc.schema.ops.row_blocks import weight_blocks
+
+
+def channel_scales(weight: Tensor) -> Tensor:
+    """Return the scale of each row of a matrix.
+
+    Args:
+        weight: float [out, in].
+
+    Returns:
+        float32 [out] = absmax / 127, normal and positive, as XNNPACK demands: a row of
+        zeros, or of numbers so small that it would be subnormal, has scale 1.
+    """
+    scale = weight.float().abs().amax(dim=1) / 127
+    return scale.masked_fill_(scale < torch.finfo(torch.float32).tiny, 1)
+
+
+def quantize_channels(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize the rows of a matrix.
+
+    Args:
+        weight: float [out, in].
+
+    Returns:
+        int8 [out, in] within +-127, and float32 [out] of `channel_scales`.
+    """
+    values = weight.float()
+    scale = channel_scales(values)
+    rows = values / scale[:, None]
+    return rows.round_().clamp_(-127, 127).to(torch.int8), scale
+
+
+def quantize_int8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize the rows of a matrix, each in blocks as `weight_blocks` says.
+
+    Args:
+        weight: float [out, in].
+
+    Returns:
+        int8 [out, in] within +-127, and float32 [out, blocks] as of `channel_scales`.
+    """
+    values, scale = quantize_channels(_int8_parts(weight))
+    rows, columns = weight.shape
+    return values.view(rows, columns), scale.view(rows, weight_blocks(columns))
+
+
+def _int8_parts(weight: Tensor) -> Tensor:
+    """Return the blocks of each row, one after another, as rows of their own."""
+    rows, columns = weight.shape
+    count = weight_blocks(columns)
+    return weight.reshape(rows * count, columns // count)

@@ -1,0 +1,160 @@
+"""Run a program, and sum up products of what its weights multiply.
+
+In: the path of a bundle whose linear layers are partitions. Out: for each weight the
+sum of x x' over its inputs x, in files without a name: for a large model they take as
+much as its weights.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.binding.values import Values
+from kvc.runtime.calibration.observing import opened
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import Delegate, Options
+from kvc.runtime.delegates.stepped import SteppedHandle
+from kvc.runtime.program import Program
+from kvc.runtime.recording import Step
+from kvc.schema import model
+from kvc.schema.calibration import Sums
+from kvc.schema.errors import CannotWrite, SamplesNotFinite, reason_of
+from kvc.schema.graph import Constant, Instruction, Ref
+
+_LINEAR: Final = "aten::linear"
+_COLUMNS: Final = 1024  # that are multiplied at once
+_PIECE: Final = 1 << 20  # bytes
+
+
+class InputMoments:
+    """The sums of a program's linear layers."""
+
+    def __init__(self) -> None:
+        self._sums: dict[frozenset[str], Sums] = {}
+        self._methods: dict[frozenset[str], str] = {}
+
+    def add(self, method: str, weights: frozenset[str], inputs: Array) -> None:
+        """Add inputs [..., in] that some weights multiply in a method.
+
+        Raises:
+            CannotWrite: there is no room for the sums.
+        """
+        rows = torch.from_numpy(inputs).reshape(-1, inputs.shape[-1])
+        if weights not in self._sums:
+            self._sums[weights] = _zeros(rows.shape[1])
+            self._methods[weights] = method
+        sums = torch.from_numpy(self._sums[weights])
+        for begin in range(0, len(sums), _COLUMNS):
+            end = begin + _COLUMNS
+            sums[begin:end].addmm_(rows[:, begin:end].T, rows)
+
+    def by_weight(self) -> Mapping[str, Sums]:
+        """Return the sums of each weight; those with equal inputs share theirs.
+
+        Raises:
+            SamplesNotFinite: an input was NaN or infinite, or its square is.
+        """
+        found: dict[str, Sums] = {}
+        for weights, sums in self._sums.items():
+            if not np.isfinite(sums).all():
+                raise SamplesNotFinite(
+                    method=self._methods[weights],
+                    what="what is multiplied with",
+                    place=f" {min(weights)}",
+                )
+            for name in weights:
+                found[name] = found[name] + sums if name in found else sums
+        return found
+
+
+def _zeros(columns: int) -> Sums:
+    """Return float32 [columns, columns] of zeros, in a file without a name.
+
+    Raises:
+        CannotWrite: there is no room for it.
+    """
+    left = 4 * columns * columns
+    try:
+        with tempfile.TemporaryFile(prefix="kvc-calibrate-") as file:
+            while left:  # a hole in a file would end the process when it is filled
+                left -= file.write(bytes(min(left, _PIECE)))
+            file.flush()
+            return np.memmap(file, np.float32, "r+", shape=(columns, columns))
+    except OSError as error:
+        path = tempfile.gettempdir()
+        raise CannotWrite(path=path, reason=reason_of(error)) from error
+
+
+class _Handle(SteppedHandle):
+    """A partition of linear layers that adds up what they multiply."""
+
+    def __init__(
+        self,
+        program: model.Program,
+        partition: model.Delegate,
+        data: Mapping[str, FreeableBuffer],
+        moments: InputMoments,
+    ) -> None:
+        super().__init__(program, partition, data)
+        method = program.methods[partition.method].name
+        self._add = partial(moments.add, method)
+        self._names = [named.name for named in program.names]
+
+    def before(self, instruction: Instruction, values: Values) -> Sequence[Step]:
+        """Add up the input of a linear layer; see `SteppedHandle.before`.
+
+        The first of those that multiply one input does so for all.
+        """
+        reading = [one for one in self._graph.instructions if _reads(one, instruction)]
+        if instruction is not reading[0]:
+            return ()
+        names = frozenset(self._weight(one) for one in reading)
+        inputs = values.argument(instruction.arguments[0], values.array)
+        return [(partial(self._add, names), (inputs,))]
+
+    def _weight(self, instruction: Instruction) -> str:
+        weight = instruction.arguments[1]
+        assert isinstance(weight, Ref)
+        storage = self._graph.values[weight.value].storage
+        assert isinstance(storage, Constant)
+        return self._names[storage.name]
+
+
+def _reads(one: Instruction, other: Instruction) -> bool:
+    """Tell whether two linear layers multiply the same input."""
+    return one.op == _LINEAR and one.arguments[0] == other.arguments[0]
+
+
+@contextmanager
+def summed(path: Path) -> Iterator[tuple[Program, InputMoments]]:
+    """Open a bundle to sum up what the linear layers of its partitions multiply.
+
+    Raises:
+        FormatError, LoadError: it cannot be read.
+    """
+    moments = InputMoments()
+
+    class Summing(Delegate):
+        def __init__(self, options: Options) -> None:
+            self._program = options.program
+
+        def init(
+            self, partition: model.Delegate, data: Mapping[str, FreeableBuffer]
+        ) -> _Handle:
+            return _Handle(self._program, partition, data, moments)
+
+        def packed(self) -> Mapping[str, int]:
+            return {}
+
+        def close(self) -> None:
+            """Nothing is shared."""
+
+    with opened(path, Summing) as program:
+        yield program, moments
