@@ -108,7 +108,7 @@ class FitUnused(RecipeError):
     """A number of bytes is given to choose bits by, and there is nothing to choose."""
 
     recipes: str
-    template = "--fit: it chooses which weights of one recipe are int8 rather than int4, and {recipes} has no such choice; take cpu_q4 or xnnpack_q4 alone, or limit the file with --max-file"
+    template = "--fit: it chooses which weights of one recipe are int8 rather than int4, and there is no such choice with {recipes}; take one recipe of int4 (kvc recipes lists them), or limit the file with --max-file"
 
 
 class FitTooSmall(RecipeError):
