@@ -26,7 +26,7 @@ from kvc.tools.checks.rounding import Moves
 
 FILE: Final = "kvc_check.json"
 _VERSION: Final = 3  # raised where other calls are made, too
-_COARSE_TIMES: Final = 4
+_COARSE_TIMES: Final = 3
 _COARSE_LEAST: Final = 0.01  # what is allowed where rounding moves nothing
 _FINE_TIMES: Final = 10
 _FINE_LEAST: Final = 1e-5

@@ -39,7 +39,7 @@ class Moves:
     """How far rounding moves the results of one name, as shares of their size.
 
     Attributes:
-        coarse: by coarse changes, in root mean square over all.
+        coarse: by coarse changes, the most of all.
         fine: by fine ones, the most of each of several short calls.
     """
 
@@ -89,14 +89,14 @@ def measure_moves(source: Source, calls: Sequence[int]) -> tuple[Moves, ...]:
         before = read(sample_results(program, calls))
     seeds = range(1, 1 + _TIMES)
     runs = [_moved_by(source, (_COARSE, seed), before, calls) for seed in seeds]
-    coarse = {one.name: max(_size(run[one.name]) for run in runs) for one in before}
+    coarse = {one.name: max(run[one.name].max() for run in runs) for one in before}
     alike = _alike(before, coarse)
     short = [one for one in before if one.short]
     runs = [_moved_by(source, (_FINE, seed), short, calls) for seed in seeds]
     fine = {one.name: np.max([run[one.name] for run in runs], axis=0) for one in short}
     return tuple(
         Moves(
-            coarse=max(coarse[one.name], alike.get(one.name, 0.0)),
+            coarse=float(max(coarse[one.name], alike.get(one.name, 0.0))),
             fine=tuple(fine[one.name].tolist()) if one.short else (),
         )
         for one in before
@@ -111,17 +111,11 @@ def _alike(
     How far one moves is chance; that of the others, such as logits, tells more.
     """
     single = [one for one in readings if len(one.rows) == 1]
-    return {
-        one.name: _size(
-            np.array([coarse[other.name] for other in single if other.kind == one.kind])
-        )
-        for one in single
-    }
-
-
-def _size(numbers: Numbers) -> float:
-    """Return a root mean square."""
-    return float(np.sqrt(np.mean(numbers**2)))
+    kinds: dict[str, list[float]] = {}
+    for one in single:
+        kinds.setdefault(one.kind, []).append(coarse[one.name])
+    usual = {kind: float(np.sqrt(np.mean(np.square(m)))) for kind, m in kinds.items()}
+    return {one.name: usual[one.kind] for one in single}
 
 
 def _moved_by(

@@ -97,7 +97,7 @@ def move(share):
     """Return what moves all rows of a result, by a share of what is allowed."""
 
     def change(one):
-        allowed = max(0.01, 4 * one["coarse"])
+        allowed = max(0.01, 3 * one["coarse"])
         one["rows"] = [
             [value * (1 + share * allowed) for value in row] for row in one["rows"]
         ]
