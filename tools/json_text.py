@@ -19,7 +19,7 @@ VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
         "bench": 1,
         "profile": 1,
         "verify": 2,
-        "check": 1,
+        "check": 2,
         "gc": 1,
         "recipes": 1,
         "devices": 1,

@@ -1,5 +1,7 @@
 """Sample calls of a bundle with what they gave where it was compiled: `kvc check`.
 
-`calls.py` makes the calls, the same ones everywhere; `expected.py` keeps parts of their
-results as a file in the bundle, and compares others with it.
+`calls.py` makes the calls, the same ones everywhere; `readings.py` sums up their
+results; `rounding.py` measures how far rounding alone moves them; `expected.py` keeps
+both as a file in the bundle, and compares others with it. `stored.py` checks weights by
+their digests.
 """

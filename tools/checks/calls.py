@@ -2,11 +2,18 @@
 
 In: an open program. Out: results, each with a name. A language model reads a prompt,
 whole and in pieces, in two sessions by turns, and is rewound; other methods are called
-twice each, in their order, on one session, with made-up arguments.
+twice each, in their order, on one session, with made-up arguments. What states hold
+in the end are results, too.
+
+Short calls know nothing of each other: two tokens, or each method once, in a session of
+their own. So little is rounded there that many give the same to the last digits.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -20,54 +27,112 @@ from kvc.schema.model import Method
 from kvc.schema.trees import match, unflatten
 from kvc.schema.types import TensorType, evaluate
 
-Result = tuple[str, Array | str]
-
-_SEED = 20
+_SEED: Final = 20
 _PROMPT, _PIECE, _STEPS, _BACK = 12, 5, 3, 2
-_SIZE = 4  # of what a caller chooses, where it may be that
+_HELD: Final = _PROMPT + _STEPS
+_SIZE: Final = 4  # of what a caller chooses, where it may be that
+_SHORT: Final = 4096  # elements that the methods of a short call take together, at most
 
 
-def sample_results(program: Program) -> Iterator[Result]:
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call gave; several results may have one name.
+
+    Attributes:
+        name: of it.
+        given: the numbers, or the kind of error that the call ended in.
+        short: whether it is of a short call.
+        held: whether a state holds it.
+    """
+
+    name: str
+    given: Array | str
+    short: bool = False
+    held: bool = False
+
+
+def sample_results(program: Program, short: Sequence[int]) -> Iterator[Result]:
     """Make the calls; yield what each gives, or the kind of error that it ends in.
+
+    Args:
+        program: open.
+        short: the numbers of short calls, which come first.
 
     Raises:
         KvcError: no session can be opened.
     """
-    roles = {method.role for method in program.methods.values()}
-    with program.session() as session:
-        room = session.capacity
-    fits = room is None or room >= _PROMPT + _STEPS
-    if fits and {"prefill", "decode"} <= roles and "encode" not in roles:
+    yield from short_results(program, short)
+    if _is_language(program):
         yield from _language(program)
     else:
         yield from _one_by_one(program)
 
 
+def short_results(program: Program, numbers: Sequence[int]) -> Iterator[Result]:
+    """Make short calls, each in a session of its own.
+
+    Args:
+        program: open; where its methods take much, there are no short calls.
+        numbers: which; each has other tokens, or other arguments.
+
+    Raises:
+        KvcError: no session can be opened.
+    """
+    language = _is_language(program)
+    for number in numbers:
+        random = np.random.default_rng([_SEED, number])
+        with program.session() as session:
+            if language:
+                yield from _two_tokens(program, session, random)
+            elif _count_taken(session) <= _SHORT:
+                yield from _each_once(program, session, random)
+
+
+def _is_language(program: Program) -> bool:
+    """Tell whether a program reads tokens, and has room for those of a check."""
+    roles = {method.role for method in program.methods.values()}
+    with program.session() as session:
+        room = session.capacity
+    fits = room is None or room >= _HELD
+    return fits and {"prefill", "decode"} <= roles and "encode" not in roles
+
+
+def _two_tokens(
+    program: Program, session: Session, random: np.random.Generator
+) -> Iterator[Result]:
+    feeder = _feeder(session)
+    first, second = _tokens(feeder, random, 2)
+    feeder.feed_prompts([[first]] * len(feeder.rows))
+    logits = feeder.feed([second] * len(feeder.rows))
+    for name, content in session.state.items():
+        held = _first_slots(program, name, content, 2)
+        yield Result(f"{name} after two tokens", held, short=True, held=True)
+    yield Result("two tokens", logits, short=True)
+
+
 def _language(program: Program) -> Iterator[Result]:
     with program.session() as first, program.session() as second:
         whole, apart = _feeder(first), _feeder(second)
-        tokens = _tokens(whole)
+        tokens = _tokens(whole, np.random.default_rng(_SEED), _HELD)
         prompt, steps = tokens[:-_STEPS], tokens[-_STEPS:]
-        yield "a prompt", whole.feed_prompts([prompt] * len(whole.rows))
+        rows = len(whole.rows)
+        yield Result("a prompt", whole.feed_prompts([prompt] * rows))
         piece = prompt[:_PIECE]
-        yield "its beginning, elsewhere", apart.feed_prompts([piece] * len(apart.rows))
+        yield Result("its beginning, elsewhere", apart.feed_prompts([piece] * rows))
         for number, token in enumerate(steps, 1):
-            yield f"token {number} after it", whole.feed([token] * len(whole.rows))
-        yield "its end, token by token", _feed(apart, prompt[_PIECE:])
+            yield Result(f"token {number} after it", whole.feed([token] * rows))
+        yield Result("its end, token by token", _feed(apart, prompt[_PIECE:]))
         yield from _again(first, steps)
+        yield from _held(program, first)
 
 
 def _feeder(session: Session) -> Feeder:
     return Feeder(session, len(session.pending))
 
 
-def _tokens(feeder: Feeder) -> list[int]:
-    """Return the tokens of a prompt, and those after it."""
+def _tokens(feeder: Feeder, random: np.random.Generator, count: int) -> list[int]:
     known = feeder.vocabulary if isinstance(feeder.vocabulary, int) else 1
-    count = _PROMPT + _STEPS
-    tokens: list[int] = (
-        np.random.default_rng(_SEED).integers(0, known, count, np.int64).tolist()
-    )
+    tokens: list[int] = random.integers(0, known, count, np.int64).tolist()
     return tokens
 
 
@@ -76,10 +141,10 @@ def _again(session: Session, steps: list[int]) -> Iterator[Result]:
     try:
         session.rewind(_BACK)
     except NotRewindable as error:
-        yield "going back", type(error).__name__
+        yield Result("going back", type(error).__name__)
         return
-    feeder = _feeder(session)
-    yield "the same tokens after going back", _feed(feeder, steps[-_BACK:])
+    given = _feed(_feeder(session), steps[-_BACK:])
+    yield Result("the same tokens after going back", given)
 
 
 def _feed(feeder: Feeder, tokens: list[int]) -> Array:
@@ -90,20 +155,68 @@ def _feed(feeder: Feeder, tokens: list[int]) -> Array:
     return feeder.feed([last] * len(feeder.rows))
 
 
+def _held(program: Program, session: Session) -> Iterator[Result]:
+    """Yield what states hold in the end, slot by slot where they have any."""
+    for name, content in session.state.items():
+        first = _first_slots(program, name, content, _HELD)
+        axis = program.states[name].axis
+        for slot in [first] if axis is None else np.moveaxis(first, axis, 0):
+            yield Result(f"{name} in the end", slot, held=True)
+
+
+def _first_slots(program: Program, name: str, content: Array, count: int) -> Array:
+    """Return a copy of the first slots of a state; all of it where it has none."""
+    axis = program.states[name].axis
+    if axis is None:
+        return content.copy()
+    return np.take(content, range(min(count, content.shape[axis])), axis)
+
+
 def _one_by_one(program: Program) -> Iterator[Result]:
     random = np.random.default_rng(_SEED)
     with program.session() as session:
         for method in session.methods.values():
             for turn in ("first", "second"):
                 name = f"{method.name}, {turn} call"
-                arguments = arguments_at(method, _sizes(session), random)
-                try:
-                    given = session.call(method.name, **arguments)
-                except KvcError as error:
-                    yield name, type(error).__name__
+                given = list(_called(session, method, random))
+                yield from (Result(name + rest, array) for rest, array in given)
+                if any(isinstance(array, str) for _, array in given):
                     break
-                for number, leaf in enumerate(match(method.output_tree, given)):
-                    yield f"{name}, result {number}", np.asarray(leaf)
+        yield from _held(program, session)
+
+
+def _each_once(
+    program: Program, session: Session, random: np.random.Generator
+) -> Iterator[Result]:
+    for method in session.methods.values():
+        for rest, given in _called(session, method, random):
+            yield Result(f"{method.name} alone{rest}", given, short=True)
+    for name, content in session.state.items():
+        held = _first_slots(program, name, content, _HELD)
+        yield Result(f"{name} after one call", held, short=True, held=True)
+
+
+def _called(
+    session: Session, method: Method, random: np.random.Generator
+) -> Iterator[tuple[str, Array | str]]:
+    """Call a method; yield what comes after its name, and a result or an error."""
+    try:
+        given = session.call(
+            method.name, **arguments_at(method, _sizes(session), random)
+        )
+    except KvcError as error:
+        yield "", type(error).__name__
+        return
+    for number, leaf in enumerate(match(method.output_tree, given)):
+        yield f", result {number}", np.asarray(leaf)
+
+
+def _count_taken(session: Session) -> int:
+    """Return how many elements the methods take together."""
+    sizes = _sizes(session)
+    graphs = [method.graph for method in session.methods.values()]
+    taken = [graph.values[value].type for graph in graphs for value in graph.inputs]
+    return sum(math.prod(kind.shape(sizes)) for kind in taken)
 
 
 def _sizes(session: Session) -> dict[str, int]:

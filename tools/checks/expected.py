@@ -1,27 +1,37 @@
 """What sample calls gave where a bundle was compiled: kept in it, and compared.
 
-The file is JSON: of each result its dtype, shape, the greatest magnitude and up to 64
-numbers at even distances. Other processors add in another order, and int8 activations
-may then be rounded the other way, so that results are never quite the same: what is
-wrong is far more than that.
+The file is JSON: for each recipe the short calls, what is kept of each result, and how
+far rounding alone moves it (`readings.py`, `rounding.py`). Two things are asked:
+
+- of each result, that it is no further away than rounding moves it at its worst, a few
+  times over;
+- of results of short calls, that at least half are no further away than the last bits
+  of weights move this very call, some ten times over.
+
+A processor that adds in another order tips some activations over, in some calls. A
+fault in a weight, a scale or a kernel is there in all.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.schema.errors import CheckFailed, NoCheck
 from kvc.tools.checks.calls import Result
+from kvc.tools.checks.readings import SUMS, Reading, differences, read
+from kvc.tools.checks.rounding import Moves
 
 FILE: Final = "kvc_check.json"
-MOST: Final = 0.02  # of the greatest magnitude of a result
-_VERSION: Final = 2  # raised where other calls are made, too
-_KEPT: Final = 64
-_DIGITS: Final = 6
+_VERSION: Final = 3  # raised where other calls are made, too
+_COARSE_TIMES: Final = 3
+_COARSE_LEAST: Final = 0.01  # what is allowed where rounding moves nothing
+_FINE_TIMES: Final = 10
+_FINE_LEAST: Final = 1e-5
+_ENOUGH: Final = 6  # short calls of which half may differ
+_DIGITS: Final = 3
 _USELESS: Final = f"{FILE} in the bundle cannot be used: {{}}; compile it again"
 
 
@@ -31,130 +41,156 @@ class Checked:
 
     Attributes:
         results: how many were compared.
-        numbers: of these.
-        largest: difference, as a share of the greatest magnitude of its result.
-        name: of the result that has it.
+        numbers: that are kept of these.
+        largest: difference of the result that is nearest to what is allowed, as a share
+            of its size, both in root mean square.
+        allowed: what is allowed of it.
+        name: of it.
     """
 
     results: int
     numbers: int
     largest: float
+    allowed: float
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What is kept of a result.
+class Expected:
+    """What the sample calls of a recipe should give.
 
     Attributes:
-        name: of it.
-        kind: dtype and shape, or the error that there was instead.
-        most: the greatest magnitude of all its numbers that are finite.
-        values: some of its numbers.
+        calls: the short ones, by their numbers.
+        readings: what is kept of each result.
+        moves: how far rounding moves each.
     """
 
-    name: str
-    kind: str
-    most: float
-    values: tuple[float, ...]
+    calls: tuple[int, ...]
+    readings: tuple[Reading, ...]
+    moves: tuple[Moves, ...]
 
 
-def expected_file(results: Iterable[Result]) -> bytes:
-    """Return the content of the file about some results."""
-    kept = [asdict(_kept(name, given)) for name, given in results]
-    return json.dumps({"version": _VERSION, "results": kept}, indent=1).encode()
+def expected_file(recipes: Mapping[str, Expected]) -> bytes:
+    """Return the content of the file about the recipes of a bundle."""
+    told = {name: _told(one) for name, one in recipes.items()}
+    document = {"version": _VERSION, "recipes": told}
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _kept(name: str, given: Array | str) -> _Kept:
-    if isinstance(given, str):
-        return _Kept(name, given, 0.0, ())
-    numbers = given.astype(np.float64).reshape(-1)
-    most = np.abs(numbers[np.isfinite(numbers)]).max(initial=0)
-    count = numbers.size
-    places = np.linspace(0, count - 1, min(count, _KEPT)).round().astype(np.int64)
-    shape = ", ".join(map(str, given.shape))
-    return _Kept(
-        name=name,
-        kind=f"{given.dtype}[{shape}]",
-        most=_short(most),
-        values=tuple(map(_short, numbers[places])),
-    )
+def _told(expected: Expected) -> dict[str, object]:
+    pairs = zip(expected.readings, expected.moves, strict=True)
+    results = [
+        {
+            "name": one.name,
+            "kind": one.kind,
+            "short": one.short,
+            "rows": one.rows.tolist(),
+            "coarse": _short(moves.coarse),
+            "fine": list(map(_short, moves.fine)),
+        }
+        for one, moves in pairs
+    ]
+    return {"calls": list(expected.calls), "results": results}
 
 
 def _short(number: float) -> float:
     return float(f"{number:.{_DIGITS}g}")
 
 
-def compare(content: bytes, results: Iterable[Result]) -> Checked:
-    """Compare results with those that a file is about.
+def expected_of(content: bytes, recipe: str) -> Expected:
+    """Return what a file says of a recipe.
 
     Args:
         content: of the file.
-        results: of the same calls.
+        recipe: the name of the one that runs.
 
     Raises:
-        CheckFailed: one differs by more than rounding does.
-        NoCheck: the file is damaged, or of another version.
-    """
-    expected = _read(content)
-    found = [_kept(name, given) for name, given in results]
-    names = [", ".join(one.name for one in some) for some in (expected, found)]
-    if names[0] != names[1]:
-        result = "the list of results"
-        raise CheckFailed(result=result, expected=names[0], found=names[1])
-    largest, at = 0.0, ""
-    for before, here in zip(expected, found, strict=True):
-        difference = _difference(before, here)
-        if difference > largest:
-            largest, at = difference, here.name
-    numbers = sum(len(one.values) for one in found)
-    return Checked(len(found), numbers, largest, at)
-
-
-def _read(content: bytes) -> list[_Kept]:
-    """Return what a file says.
-
-    Raises:
-        NoCheck: it says something else.
+        NoCheck: nothing, or the file is damaged, or of another version.
     """
     try:
-        told = json.loads(content)
-        if told["version"] != _VERSION:
-            reason = f"its version is {told['version']!r}, this kvc reads {_VERSION}"
-            raise NoCheck(reason=_USELESS.format(reason))
-        return [
-            _Kept(
-                name=str(one["name"]),
-                kind=str(one["kind"]),
-                most=float(one["most"]),
-                values=tuple(map(float, one["values"])),
-            )
-            for one in told["results"]
-        ]
+        return _read(content, recipe)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise NoCheck(reason=_USELESS.format("it is damaged")) from error
 
 
-def _difference(before: _Kept, here: _Kept) -> float:
-    """Return how much a result differs, as a share of the greatest magnitude.
+def _read(content: bytes, recipe: str) -> Expected:
+    """Return what a file says of a recipe.
 
     Raises:
-        CheckFailed: by too much, or it is of another kind.
+        NoCheck: nothing, or the file is of another version.
+        ValueError, KeyError, TypeError, OverflowError, RecursionError: it is damaged.
     """
-    if (before.kind, len(before.values)) != (here.kind, len(here.values)):
+    document = json.loads(content)
+    if document["version"] != _VERSION:
+        reason = f"its version is {document['version']!r}, this kvc reads {_VERSION}"
+        raise NoCheck(reason=_USELESS.format(reason))
+    if recipe not in document["recipes"]:
+        reason = f"it has nothing about the recipe {recipe}"
+        raise NoCheck(reason=_USELESS.format(reason))
+    told = document["recipes"][recipe]
+    readings, moves = list[Reading](), list[Moves]()
+    for one in told["results"]:
+        rows = np.array(one["rows"], np.float64).reshape(-1, SUMS)
+        short, fine = one["short"] is True, tuple(map(float, one["fine"]))
+        coarse = float(one["coarse"])
+        if not np.isfinite([*rows.flat, coarse, *fine]).all():
+            raise ValueError(one)
+        if len(fine) != (len(rows) if short else 0):
+            raise ValueError(one)
+        readings.append(Reading(str(one["name"]), str(one["kind"]), short, rows))
+        moves.append(Moves(coarse, fine))
+    return Expected(tuple(map(int, told["calls"])), tuple(readings), tuple(moves))
+
+
+def compare(expected: Expected, results: Iterable[Result]) -> Checked:
+    """Compare results with those that are expected.
+
+    Args:
+        expected: as `expected_of` returns it.
+        results: of the same calls.
+
+    Raises:
+        CheckFailed: some differ by more than rounding does.
+    """
+    found = read(results)
+    names = [", ".join(x.name for x in some) for some in (expected.readings, found)]
+    if names[0] != names[1]:
+        result = "the list of results"
+        raise CheckFailed(result=result, expected=names[0], found=names[1])
+    nearest, largest, allowed, at = 0.0, 0.0, 0.0, ""
+    pairs = zip(expected.readings, found, expected.moves, strict=True)
+    for before, here, moves in pairs:
+        difference, most = _compared(before, here, moves)
+        if difference / most > nearest:
+            nearest = difference / most
+            largest, allowed, at = difference, most, here.name
+    counts = [len(one.rows) for one in found]
+    return Checked(sum(counts), sum(counts) * SUMS, largest, allowed, at)
+
+
+def _compared(before: Reading, here: Reading, moves: Moves) -> tuple[float, float]:
+    """Return how much the results of a name differ at most, and what is allowed.
+
+    Raises:
+        CheckFailed: they differ by more, or are of another kind.
+    """
+    if (before.kind, len(before.rows)) != (here.kind, len(here.rows)):
         raise CheckFailed(result=here.name, expected=before.kind, found=here.kind)
-    scale = before.most or 1.0
-    then, now = np.array(before.values), np.array(here.values)
-    same = (then == now) | (np.isnan(then) & np.isnan(now))
-    with np.errstate(invalid="ignore"):
-        shares = np.where(same, 0.0, np.abs(then - now) / scale)
-    shares[np.isnan(shares)] = np.inf  # where one of both is no number
-    largest = float(shares.max(initial=0))
-    if largest > MOST:
-        place = int(shares.argmax())
+    apart = differences(before.rows, here.rows)
+    largest = float(apart.max(initial=0))
+    most = max(_COARSE_LEAST, _COARSE_TIMES * moves.coarse)
+    if largest > most:
         raise CheckFailed(
             result=here.name,
-            expected=f"{then[place]:g}, within {MOST * scale:.2g}",
-            found=f"{now[place]:g}",
+            expected=f"a difference of at most {most:.2g} of its size",
+            found=f"one of {largest:.2g}",
         )
-    return largest
+    near = np.maximum(_FINE_LEAST, _FINE_TIMES * np.array(moves.fine))
+    if here.short and len(apart) >= _ENOUGH and 2 * (apart <= near).sum() < len(apart):
+        raise CheckFailed(
+            result=here.name,
+            expected=f"half of {len(apart)} calls within what rounding moves these",
+            found=f"{(apart <= near).sum()} that are, and differences of "
+            f"{np.median(apart):.2g} of its size",
+        )
+    return largest, most

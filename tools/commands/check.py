@@ -10,7 +10,7 @@ from kvc.tools.json_text import report_text
 from kvc.tools.loading import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
-    from kvc.schema.errors import CheckFailed
+    from kvc.schema.errors import CheckFailed, DigestMismatch
     from kvc.tools.checks.expected import Checked
 
 
@@ -22,20 +22,21 @@ def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
     """Compare what BUNDLE computes here with what it computed when it was compiled.
 
     BUNDLE is one of kvc compile --check, which keeps results of sample calls in it: a
-    prompt as a whole and in pieces, tokens after it, sessions by turns, going back.
+    prompt as a whole and in pieces, tokens after it, sessions by turns, going back, and
+    what caches hold. All stored weights are compared with their digests, too.
 
-    Ends with exit code 0 if all results agree, 1 if one does not, which is printed,
-    also by --json, and 2 if BUNDLE cannot be checked: it has no results to compare
-    with, or cannot be read or run here.
+    Ends with exit code 0 if all results agree, 1 if one does not or a weight is
+    damaged, which is printed, also by --json, and 2 if BUNDLE cannot be checked: it has
+    no results to compare with, or cannot be read or run here.
 
     Example: kvc check model.kvc
     """
-    from kvc.schema.errors import CheckFailed, KvcError
+    from kvc.schema.errors import CheckFailed, DigestMismatch, KvcError
     from kvc.tools.text import escape
 
     try:
         found = _compared(bundle, loading)
-    except CheckFailed as error:
+    except (CheckFailed, DigestMismatch) as error:
         if as_json:
             click.echo(report_text("check", _failed(bundle, error)))
         raise
@@ -52,22 +53,32 @@ def _compared(bundle: str, loading: Loading) -> "Checked":
 
     Raises:
         CheckFailed: a result is another one than where the bundle was compiled.
+        DigestMismatch: a weight is damaged.
         KvcError: the bundle cannot be loaded or run, or has no results.
     """
     from kvc.schema.errors import NoCheck
     from kvc.tools.checks.calls import sample_results
-    from kvc.tools.checks.expected import FILE, compare
+    from kvc.tools.checks.expected import FILE, compare, expected_of
+    from kvc.tools.checks.stored import check_stored
 
     with open_program(bundle, loading) as program:
         if FILE not in program.files:
             reason = f"{bundle} has no results to compare with; compile it with --check"
             raise NoCheck(reason=reason)
-        return compare(program.files[FILE], sample_results(program))
+        expected = expected_of(program.files[FILE], program.provenance.recipe)
+        check_stored(bundle, loading.data_folders)
+        return compare(expected, sample_results(program, expected.calls))
 
 
-def _failed(path: str, error: "CheckFailed") -> dict[str, object]:
-    said = {"result": error.result, "expected": error.expected, "found": error.found}
-    return {"path": path, "ok": False, **said}
+def _failed(path: str, error: "CheckFailed | DigestMismatch") -> dict[str, object]:
+    from kvc.schema.errors import DigestMismatch
+
+    if isinstance(error, DigestMismatch):
+        said = (error.what, "bytes of the digest that the file states", "other bytes")
+    else:
+        said = (error.result, error.expected, error.found)
+    told = dict(zip(("result", "expected", "found"), said, strict=True))
+    return {"path": path, "ok": False, **told}
 
 
 def _line(found: "Checked") -> str:
@@ -76,5 +87,6 @@ def _line(found: "Checked") -> str:
     told = f"computes here what it did when compiled: {plural(found.results, 'result')}"
     if not found.largest:
         return f"{told}, equal to the last digit kept"
-    share = f"{found.largest:.1g} of the greatest number"
-    return f"{told}; the largest difference is {share}, in {escape(found.name)}"
+    name, allowed = escape(found.name), f"{found.allowed:.1g}"
+    share = f"{found.largest:.1g} of its size ({allowed} is allowed)"
+    return f"{told}; the largest difference is {share}, in {name}"

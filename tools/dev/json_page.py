@@ -62,7 +62,7 @@ PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
         "kvc check BUNDLE --json",
         "",
         "with `path` and `ok`; if this is false `result`, `expected` and `found` of "
-        "the first that differs, and otherwise ",
+        "the first that differs, or of a damaged weight, and otherwise ",
         Checked,
     ),
     ("kvc gc FOLDER --json", "", "with `folder`, `dry_run`, `nbytes`, ", Collected),
