@@ -1,11 +1,11 @@
-"""Where a bundle comes from, and what its scales were found with."""
+"""Where a bundle comes from, and with which samples."""
 
 from kvc.schema.frozen import frozen
 
 
 @frozen
 class Calibration:
-    """What the ranges of values were found with, for a backend of fixed point.
+    """The samples by which ranges were found, or int4 weights were rounded.
 
     Attributes:
         kind: of the samples: "text", "arrays", or "generated" by the model itself.
@@ -13,7 +13,7 @@ class Calibration:
             hexadecimal.
         samples: how many: sequences of tokens, or calls of each method.
         tokens: of these sequences together, 0 where there are none.
-        method: how a range is found from what is seen.
+        method: what is made of them: "minmax", ranges; "gptq", int4 weights.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Provenance:
         kvc_version, torch_version: that made it.
         recipe, recipe_text: by which, and its TOML.
         source_digest: of the model's code as it was imported.
-        calibration: what a backend of fixed point was told of; None where none was.
+        calibration: the samples, None where there were none.
     """
 
     kvc_version: str
