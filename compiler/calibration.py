@@ -20,12 +20,13 @@ from kvc.compiler.constants import Source
 from kvc.compiler.emit.graph import value_numbers
 from kvc.compiler.emit.program import DelegateCall
 from kvc.compiler.ir import Constant, Method, Value
+from kvc.compiler.lowering import Parts
 from kvc.compiler.moments import Moments
 from kvc.compiler.passes.quantize_weights import NARROW
 from kvc.compiler.variants import Emitted
 from kvc.recipes import Recipe
 from kvc.schema import model
-from kvc.schema.calibration import Observed, Ranges, SeenInputs
+from kvc.schema.calibration import LINEAR_LAYERS, Observed, Ranges, SeenInputs
 from kvc.schema.container import Content, Progress
 from kvc.schema.errors import (
     CalibrationNeeded,
@@ -76,9 +77,6 @@ def check_calibration(
         names = listing(list(dict.fromkeys(each.name for each in every)))
         recipe = listing([one.name for one in recipes])
         raise CalibrationUnused(recipes=recipe, backends=names)
-
-
-Parts = Mapping[Backend, Mapping[str, Sequence[Partition]]]
 
 
 def plain_calls(parts: Parts) -> list[DelegateCall]:
@@ -141,7 +139,7 @@ class Calibrating:
         """Return the moments of the inputs of weights, and what these were found with.
 
         Args:
-            program: of `plain_calls` whose partitions are linear layers.
+            program: whose linear layers are partitions of `LinearLayers`.
             sources: of its names.
 
         Raises:
@@ -167,7 +165,7 @@ class Calibrating:
 class LinearLayers(Backend):
     """Takes the linear layers over constant matrices, to see what they multiply."""
 
-    name: ClassVar[str] = "linear-layers"
+    name: ClassVar[str] = LINEAR_LAYERS
 
     def supports(self, method: Method) -> frozenset[int]:
         """Return the linear layers; see `Backend.supports`."""

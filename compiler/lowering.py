@@ -21,6 +21,8 @@ from kvc.compiler.passes.base import check
 from kvc.recipes import Recipe
 from kvc.schema.buckets import fixed_sizes
 
+Parts = Mapping[Backend, Mapping[str, Sequence[Partition]]]
+
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
@@ -30,22 +32,27 @@ class Lowering:
         program: in write order.
         verdicts: on the writes of each method and block.
         owners: whose each partition is, by its block.
+        backends: in the order in which they took nodes.
     """
 
     program: Program
     verdicts: Mapping[str, tuple[Verdict, ...]]
     owners: Mapping[int, Backend]
+    backends: tuple[Backend, ...]
 
-    def partitions(
-        self, backend: Backend, recipe: Recipe | None = None
-    ) -> dict[str, list[Partition]]:
-        """Return the partitions of a backend, by what calls them.
+    def partitions(self, recipe: Recipe | None = None) -> Parts:
+        """Return the partitions of each backend, by what calls them.
 
-        `recipe` is who gives fixed shapes, for a backend that may need them.
+        `recipe` is who gives fixed shapes, for backends that need them.
 
         Raises:
-            BadBuckets: it needs fixed shapes, and the recipe does not give them.
+            BadBuckets: one needs fixed shapes, and the recipe does not give them.
         """
+        return {each: self._partitions(each, recipe) for each in self.backends}
+
+    def _partitions(
+        self, backend: Backend, recipe: Recipe | None
+    ) -> dict[str, list[Partition]]:
         program, blocks = self.program, blocks_by_number(self.program)
         partitions: dict[str, list[Partition]] = {}
         for method in program.methods:
@@ -61,6 +68,26 @@ class Lowering:
                         partitions.setdefault(method.name, []).append(partition)
         return partitions
 
+    def delegates(self, parts: Parts) -> list[DelegateCall]:
+        """Ask backends what each of their partitions needs beside its code.
+
+        Raises:
+            BadBackend: one answers something wrong.
+        """
+        return [call for one, some in parts.items() for call in self._calls(one, some)]
+
+    def _calls(
+        self, backend: Backend, partitions: Mapping[str, Sequence[Partition]]
+    ) -> list[DelegateCall]:
+        constants = {c.name: c for c in self.program.constants}
+        symbols = self.program.symbols
+        lowered = lowered_partitions(backend, partitions, constants, symbols)
+        return [
+            DelegateCall(backend.name, partition.graph, made)
+            for name, some in partitions.items()
+            for partition, made in zip(some, lowered[name], strict=True)
+        ]
+
 
 def lower(program: Program, backends: Sequence[Backend]) -> Lowering:
     """Return a program with the partitions of backends, who take nodes in their order.
@@ -72,24 +99,7 @@ def lower(program: Program, backends: Sequence[Backend]) -> Lowering:
     for backend in backends:
         program = _cut(program, backend, owners)
     program, verdicts = update_in_place(program)
-    return Lowering(program, verdicts, owners)
-
-
-def delegates(
-    program: Program, backend: Backend, partitions: Mapping[str, Sequence[Partition]]
-) -> list[DelegateCall]:
-    """Ask a backend what each of its partitions needs beside its code.
-
-    Raises:
-        BadBackend: it answers something wrong.
-    """
-    constants = {c.name: c for c in program.constants}
-    lowered = lowered_partitions(backend, partitions, constants, program.symbols)
-    return [
-        DelegateCall(backend.name, partition.graph, made)
-        for name, some in partitions.items()
-        for partition, made in zip(some, lowered[name], strict=True)
-    ]
+    return Lowering(program, verdicts, owners, tuple(backends))
 
 
 def _cut(program: Program, backend: Backend, owners: dict[int, Backend]) -> Program:

@@ -22,7 +22,6 @@ from kvc.compiler.calibration import (
     Calibrating,
     Calibrator,
     LinearLayers,
-    Parts,
     check_calibration,
     plain_calls,
     with_calibration,
@@ -45,7 +44,7 @@ from kvc.compiler.ir import Program
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.left_to_pytorch import backends_of, warn_of_left, without_pytorch
-from kvc.compiler.lowering import delegates, lower
+from kvc.compiler.lowering import lower
 from kvc.compiler.moments import Moments
 from kvc.compiler.passes import run_passes
 from kvc.compiler.passes.base import check
@@ -153,7 +152,9 @@ def compile_program(
         imported = import_program(model, captured)
     check_roles(imported)
     samples = None if calibrate is None else Calibrating(calibrate, taken, report)
-    making = _Making(imported, metadata or {}, max_copy_bytes or {}, samples, report)
+    making = _Making(
+        imported, metadata or {}, max_copy_bytes or {}, samples, backends[0], report
+    )
     make = making.by if fit is None else partial(_made_to_fit, making, fit, taken)
     made = _made_by_all(wanted, make)
     emitted = together(made)
@@ -191,6 +192,7 @@ class _Making:
         imported: the model's methods.
         metadata, max_copy_bytes: as of `compile_program`.
         samples: to calibrate with.
+        backends: of the first recipe, which help to run the model on samples.
         report: told of each stage.
     """
 
@@ -198,6 +200,7 @@ class _Making:
     metadata: Mapping[str, object]
     max_copy_bytes: Mapping[str, int]
     samples: Calibrating | None
+    backends: Sequence[Backend]
     report: Progress
 
     def by(self, recipe: Recipe, wide: frozenset[str] = frozenset()) -> Emitted:
@@ -222,15 +225,12 @@ class _Making:
         provenance = replace(_provenance(self.imported, recipe), calibration=used)
         metadata = _as_json(self.metadata)
         emit = partial(emit_program, program, verdicts, metadata=metadata)
-        parts: Parts = {each: lowered.partitions(each, recipe) for each in backends}
+        parts = lowered.partitions(recipe)
         if samples is not None and any(each.calibrated for each in backends):
             plain = emit(plain_calls(parts), provenance)
             parts, used = samples.ranges(plain, sources, parts)
             provenance = replace(provenance, calibration=used)
-        each_of = ((one, parts[one]) for one in backends)
-        calls = [
-            call for one, some in each_of for call in delegates(program, one, some)
-        ]
+        calls = lowered.delegates(parts)
         check_copy_budget(_by_entry(program, verdicts), self.max_copy_bytes)
         self.report("plan", 0, 1)
         return Emitted(emit(calls, provenance), sources)
@@ -241,12 +241,12 @@ class _Making:
         assert self.samples is not None
         program, _ = run_passes(observing_passes(), self.imported)
         program = DropDeadCode().run(declare(program))
-        layers = LinearLayers({})
-        lowered = lower(program, [layers])
+        free = (b for b in self.backends if not b.calibrated and not b.fixed_shapes)
+        lowered = lower(program, [LinearLayers({}), *free])
         plain = emit_program(
             lowered.program,
             lowered.verdicts,
-            plain_calls({layers: lowered.partitions(layers)}),
+            lowered.delegates(lowered.partitions()),
             _provenance(self.imported, None),
             _as_json(self.metadata),
         )

@@ -7,6 +7,7 @@ rounded by what they are multiplied with.
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,8 @@ class Range:
         """Return the least range that covers both."""
         return Range(min(self.low, other.low), max(self.high, other.high))
 
+
+LINEAR_LAYERS: Final = "linear-layers"  # the backend whose partitions are summed up
 
 # Of the inputs x of a linear layer, float32 [in, in]: the sum of x x'.
 Sums = npt.NDArray[np.float32]

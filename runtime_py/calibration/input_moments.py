@@ -21,10 +21,11 @@ from kvc.runtime.calibration.observing import opened
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Delegate, Options
 from kvc.runtime.delegates.stepped import SteppedHandle
+from kvc.runtime.delegates.table import Factory, delegate_of
 from kvc.runtime.program import Program
 from kvc.runtime.recording import Step
 from kvc.schema import model
-from kvc.schema.calibration import Sums
+from kvc.schema.calibration import LINEAR_LAYERS, Sums
 from kvc.schema.errors import CannotWrite, SamplesNotFinite, reason_of
 from kvc.schema.graph import Constant, Instruction, Ref
 
@@ -134,7 +135,9 @@ def _reads(one: Instruction, other: Instruction) -> bool:
 
 @contextmanager
 def summed(path: Path) -> Iterator[tuple[Program, InputMoments]]:
-    """Open a bundle to sum up what the linear layers of its partitions multiply.
+    """Open a bundle to sum up what linear layers multiply that are partitions.
+
+    Other partitions run as they do.
 
     Raises:
         FormatError, LoadError: it cannot be read.
@@ -156,5 +159,8 @@ def summed(path: Path) -> Iterator[tuple[Program, InputMoments]]:
         def close(self) -> None:
             """Nothing is shared."""
 
-    with opened(path, Summing) as program:
+    def find_backend(name: str) -> Factory:
+        return Summing if name == LINEAR_LAYERS else delegate_of(name)
+
+    with opened(path, find_backend) as program:
         yield program, moments

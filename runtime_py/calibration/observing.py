@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.binding.resources import FindBackend
 from kvc.runtime.binding.values import Values
 from kvc.runtime.calibration.scores import SCORES
 from kvc.runtime.data import FreeableBuffer
@@ -119,8 +120,8 @@ class Observer(Delegate):
 
 
 @contextmanager
-def opened(path: Path, delegate: type[Delegate]) -> Iterator[Program]:
-    """Open a bundle whose partitions are run by `delegate`, whatever their backends.
+def opened(path: Path, find_backend: FindBackend) -> Iterator[Program]:
+    """Open a bundle whose backends are found in another way than usual.
 
     Raises:
         FormatError, LoadError: it cannot be read.
@@ -132,7 +133,7 @@ def opened(path: Path, delegate: type[Delegate]) -> Iterator[Program]:
         bundle.close()
         raise
     program = Program(
-        bundle.path, bundle.digest, stored, "map", find_backend=lambda _: delegate
+        bundle.path, bundle.digest, stored, "map", find_backend=find_backend
     )
     try:
         yield program
@@ -150,7 +151,7 @@ def observed(path: Path) -> Iterator["Observation"]:
             super().__init__(options)
             found.append(self)
 
-    with opened(path, Noted) as program:
+    with opened(path, lambda _: Noted) as program:
         yield Observation(program, found)
 
 

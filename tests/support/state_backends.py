@@ -16,7 +16,7 @@ from opaque_backend import Opaque, OpaqueDelegate
 from kvc.compiler import pipeline
 from kvc.compiler.backends import Backend, Partition
 from kvc.compiler.backends.mlx import Mlx
-from kvc.compiler.lowering import Lowering
+from kvc.compiler.lowering import Lowering, Parts
 from kvc.recipes import Recipe, Wanted, load_recipe, load_recipes
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.schema.calibration import Range
@@ -60,11 +60,11 @@ def examples(number: int, backend: str) -> int:
     return number // MANY if backend else number
 
 
-def _wide_partitions(*arguments: object) -> dict[str, list[Partition]]:
+def _wide_partitions(*arguments: object) -> Parts:
     """Return partitions as if samples had shown one range of all that is computed."""
     return {
-        name: [_wide(one) for one in some]
-        for name, some in _partitions(*arguments).items()
+        backend: {name: [_wide(one) for one in some] for name, some in by_name.items()}
+        for backend, by_name in _partitions(*arguments).items()
     }
 
 
