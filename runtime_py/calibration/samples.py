@@ -15,6 +15,7 @@ from kvc.runtime.calibration.array_calls import call_with
 from kvc.runtime.calibration.array_files import MOST_NBYTES, Arrays, read_arrays
 from kvc.runtime.calibration.input_moments import summed
 from kvc.runtime.calibration.observing import observed
+from kvc.runtime.calibration.sound_calls import run_sound
 from kvc.runtime.calibration.text_calls import run_pieces, takes_texts
 from kvc.runtime.calibration.token_calls import (
     MOST_SEQUENCES,
@@ -32,6 +33,7 @@ from kvc.schema.frozen import frozen
 from kvc.schema.provenance import Calibration
 
 _ARRAYS: Final = (".npy", ".npz", ".safetensors")
+_SOUND: Final = ".wav"
 
 
 @frozen
@@ -67,7 +69,8 @@ class Samples:
         """Read a file.
 
         Args:
-            path: of a text in UTF-8, for models that read text; or a .npz or
+            path: of a text in UTF-8, for models that read text; a sound, .wav, for
+                those that write it down; or a .npz or
                 .safetensors file of arrays with the names of inputs, `METHOD.INPUT`
                 where several methods have one of this name; or a .npy file, for the
                 only input. An array has the shape of the input, or one axis more
@@ -81,6 +84,9 @@ class Samples:
         raw = _read(self._source)
         self._digest = hashlib.sha256(raw).hexdigest()
         self._text, self._arrays = "", Arrays({})
+        self._sounds = Path(self._source).suffix.lower() == _SOUND
+        if self._sounds:
+            return
         if Path(self._source).suffix in _ARRAYS:
             self._arrays = read_arrays(self._source, raw)
         else:
@@ -91,7 +97,7 @@ class Samples:
         """Return samples that the model makes itself, the same ones each time."""
         made = object.__new__(cls)
         made._source, made._digest = "generated", ""
-        made._text, made._arrays = "", Arrays({})
+        made._text, made._arrays, made._sounds = "", Arrays({}), False
         return made
 
     def observe(self, bundle: Path, progress: Progress) -> Observed:
@@ -122,6 +128,9 @@ class Samples:
     def _run(self, program: Program, aim: _Aim, progress: Progress) -> Calibration:
         source = self._source
         kind, digest, sequences = "text", self._digest, None
+        if self._sounds:
+            segments, tokens = run_sound(source, program)
+            return Calibration("sound", digest, segments, tokens, aim.method)
         if self._arrays.by_name:
             kind, sequences = "arrays", self._arrays.sequences_for(program)
             if sequences is None:

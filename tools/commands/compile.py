@@ -94,8 +94,9 @@ _FOLDERS_RECIPE = "cpu_q8"
     "--calibrate",
     metavar="FILE|generated",
     help="Samples for a recipe of int4, whose weights are then rounded by what they "
-    "multiply, or whose backend stores values as integers: a text, or arrays named as "
-    "inputs (.npz, .npy, .safetensors); generated: the model makes texts itself.",
+    "multiply, or whose backend stores values as integers: a text, a sound "
+    "(.wav), or arrays named as inputs (.npz, .npy, .safetensors); generated: the "
+    "model makes texts itself.",
 )
 @click.option(
     "--fit",
