@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kvc.compiler.constants import INT4, SCALE, Derived, Source, Transform, WeightReader
 from kvc.compiler.int4 import quantize_int4, widened
+from kvc.compiler.moments import Factors
 from kvc.compiler.passes.quantize_weights import NARROW
 from kvc.recipes import Recipe
 from kvc.schema import model
@@ -65,33 +66,44 @@ def gains(sources: Mapping[str, Source]) -> list[Gain]:
     Raises:
         NotFinite: a weight has a NaN or an infinity.
     """
+    factors = Factors()
     found = [
-        _gain(name, source)
+        _gain(name, source, factors)
         for name, source in sources.items()
         if isinstance(source, Derived) and source.transform in INT4
     ]
     return sorted(found, key=lambda one: (-one.error / one.nbytes, one.name))
 
 
-def _gain(stored: str, source: Derived) -> Gain:
+def _gain(stored: str, source: Derived, factors: Factors) -> Gain:
     name = stored.removesuffix(f".{source.transform.value}")
     reader, signed = WeightReader({source.base: name}), source.transform is _SIGNED
-    squares: float | Tensor = 1.0
+    moments = factor = None
     if source.moments is not None:
-        squares = torch.from_numpy(source.moments.mean_squares())
+        moments = torch.from_numpy(source.moments.sums)
+        factor = factors.of(source.moments)
     wrong = whole = 0.0
     rows = columns = 0
     for block in reader.rows_to_quantize(source):
         weight = block.float()
-        error = widened(*quantize_int4(weight, signed)).sub_(weight)
-        wrong += float(error.square_().mul_(squares).sum(dtype=torch.float64))
-        whole += float(weight.square_().mul_(squares).sum(dtype=torch.float64))
+        error = widened(*quantize_int4(weight, signed, factor)).sub_(weight)
+        wrong += _square(error, moments)
+        whole += _square(weight, moments)
         rows, columns = rows + len(weight), weight.shape[1]
     count, scales = rows * columns, _SCALE * rows * weight_blocks(columns)
     narrow = count // 2 + _BLOCK_SCALE * count // QB4_BLOCK
     sizes = {stored: count, f"{stored}{SCALE}": scales}
     share = wrong / whole if whole else 0.0
     return Gain(name, sizes, count + scales - narrow, share)
+
+
+def _square(weight: Tensor, moments: Tensor | None) -> float:
+    """Return the sum of squares of what a matrix makes of its inputs.
+
+    `moments` are those of the inputs; without any, of the matrix itself.
+    """
+    reached = weight if moments is None else weight @ moments
+    return float((reached * weight).sum(dtype=torch.float64))
 
 
 def chosen(
