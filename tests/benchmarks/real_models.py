@@ -49,7 +49,7 @@ def text_section(title: str, about: str, rows: Iterable[texts.Row]) -> Section:
         for loss in row.losses.values():
             apart = loss.divergence
             lines[row.name] += [
-                f"{apart.nats:.4f} ± {apart.error:.4f}",
+                f"{apart.nats:.5f} ± {apart.error:.5f}",
                 f"{apart.same:.1%}",
                 f"{loss.perplexity:.3f}",
             ]
