@@ -154,7 +154,8 @@ bundle, with its tokenizer, and methods that give all logits.
 
 Lines of llama.cpp (0.3.36 of llama-cpp-python) are the same float32 weights, by its own
 quantizer as it is set by default, on the same tokens; its cache is float32, as kvc's.
-By float32 its logits are those of `cpu_fp32` to 2e-4 (of SmolLM2). The command, where
+By float32 its logits are those of `cpu_fp32` to 2e-4 (SmolLM2) or 0.03 (Gemma 3, since
+it looks GELU up in a table of float16; a divergence of 4e-7). The command, where
 `PYTHON` is the interpreter of an environment with
 `pip install llama-cpp-python==0.3.36 gguf==0.19.0`; with names of models and
 `--recipes` it measures these lines alone, and others stay:
