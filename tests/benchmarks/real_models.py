@@ -1,104 +1,168 @@
-"""What recipes lose on a trained model, SmolLM2-135M: divergence, perplexity, bytes.
+"""What recipes lose on trained models, beside llama.cpp.
 
-`python tests/benchmarks/real_models.py [--recipes NAME...] [--tokens N] [--text FILE]`
-compiles the model (`tests/support/real_models.py` fetches it) by cpu_fp32 and by each
-recipe, and compares what they expect of each token of two texts: the topics of pydoc,
-and Debian's `fortunes` or a file; in windows of 1,024, whose first half is context.
-Prints a table; `kvc eval --against` gives the same figures for any bundle and text.
+`python tests/benchmarks/real_models.py [MODEL...] [--recipes NAME...]
+[--llama PYTHON] [--kinds KIND...] [--tokens N] [--text FILE] [--page]` fetches models
+that packages ship (`tests/support/real_models.py`), compiles each by cpu_fp32 and by
+each recipe, and compares what they make of the same texts or sounds. `--llama` names
+the interpreter of an environment with llama.cpp (`real_models_llama.py`), whose own
+quantizer then gets the same float32 weights. Prints tables; `--page` writes them into
+`compiler/hugging_face/QUALITY.md`, where lines that were not measured stay.
 """
 
 import argparse
-import pydoc_data.topics
 import sys
 import tempfile
-import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from real_models import smollm2
 
-from kvc.runtime import Program, load
-from kvc.runtime.scoring import Score, score_tokens
-from kvc.runtime.tokenizers import tokenizer_of
-from kvc.tools.cli import main as kvc
+import real_models_embeddings as embeddings
+import real_models_sounds as sounds
+import real_models_texts as texts
+from real_models import gemma3, gemma3_gguf, minilm, smollm2, smollm2_gguf, whisper
 
-FORTUNES = Path("/usr/share/games/fortunes")
-KINDS = ("literature", "law", "science", "wisdom", "people", "politics")
-RECIPES = ("cpu_bf16", "cpu_q8", "xnnpack_q8", "cpu_q4")
-WINDOW = 1024
+from kvc.tools.dev.page_sections import Section, with_section
 
-
-def texts(file: Path | None) -> dict[str, str]:
-    """Return two texts that are nobody's secret."""
-    topics = pydoc_data.topics.topics
-    docs = "\n\n".join(topics[name] for name in sorted(topics))
-    if file is not None:
-        return {"docs": docs, file.stem: file.read_text(errors="replace")}
-    if not FORTUNES.exists():
-        sys.exit("there is no second text: `apt install fortunes`, or --text FILE")
-    said = [(FORTUNES / kind).read_text(errors="replace") for kind in KINDS]
-    return {"docs": docs, "fortunes": "".join(said).replace("\n%\n", "\n\n")}
-
-
-def compiled(recipe: str, folder: Path) -> tuple[Path, float]:
-    """Return a bundle of the model, and the seconds that it took."""
-    path = folder / f"{recipe}.kvc"
-    given = ["compile", str(smollm2()), "--recipe", recipe, "--all-logits", "-q"]
-    began = time.perf_counter()
-    kvc([*given, "-o", str(path)], standalone_mode=False)
-    return path, time.perf_counter() - began
+PAGE = Path(__file__).parents[2] / "compiler" / "hugging_face" / "QUALITY.md"
+MARK = "<!-- by tests/benchmarks/real_models.py -->\n"
+RECIPES = ("cpu_bf16", "cpu_q8", "xnnpack_q8", "cpu_q4", "xnnpack_q4")
+KINDS = ("Q8_0", "Q4_0", "Q4_K_M")
+ORDER = (
+    "cpu_fp32",
+    "cpu_bf16",
+    "cpu_q8",
+    "llama.cpp Q8_0",
+    "xnnpack_q8",
+    "cpu_q4",
+    "llama.cpp Q4_0",
+    "llama.cpp Q4_K_M",
+    "xnnpack_q4",
+)
 
 
-def scores(
-    program: Program, exact: Program, tokens: dict[str, list[int]]
-) -> dict[str, Score]:
-    """Return what each text costs, beside float32."""
-    return {
-        name: score_tokens(program, some, WINDOW, against=exact)
-        for name, some in tokens.items()
+def text_section(title: str, about: str, rows: Iterable[texts.Row]) -> Section:
+    """Return the table of a language model."""
+    lines, head = {}, list[str]()
+    for row in rows:
+        lines[row.name] = [_megabytes(row.nbytes), _megabytes(row.weights_nbytes)]
+        for loss in row.losses.values():
+            apart = loss.divergence
+            lines[row.name] += [
+                f"{apart.nats:.5f} ± {apart.error:.5f}",
+                f"{apart.same:.1%}",
+                f"{loss.perplexity:.3f}",
+            ]
+        head = ["recipe", "file", "weights"]
+        for name in row.losses:
+            head += [f"{name}: KL", "same", "perplexity"]
+    return Section(title, about, head, lines, ORDER)
+
+
+def sound_section(title: str, about: str, rows: Iterable[sounds.Row]) -> Section:
+    """Return the table of a model of speech."""
+    lines = {}
+    for row in rows:
+        changed, wrong = f"{row.changed} of {row.total}", f"{row.wrong}"
+        lines[row.name] = [_megabytes(row.nbytes), changed, wrong]
+    head = ["recipe", "file", "words unlike float32's", "unlike what was said"]
+    return Section(title, about, head, lines, ORDER)
+
+
+def embedding_section(
+    title: str, about: str, rows: Iterable[embeddings.Row]
+) -> Section:
+    """Return the table of a model of embeddings."""
+    lines = {
+        row.name: [_megabytes(row.nbytes), f"{row.least:.4f}", f"{row.mean:.4f}"]
+        for row in rows
     }
+    head = ["recipe", "file", "least cosine", "mean"]
+    return Section(title, about, head, lines, ORDER)
 
 
-def line(recipe: str, path: Path, seconds: float, found: dict[str, Score]) -> str:
-    """Return a row of the table."""
-    cells = [recipe, f"{path.stat().st_size / 1e6:.1f} MB", f"{seconds:.0f} s"]
-    for score in found.values():
-        apart = score.divergence
-        assert apart is not None
-        cells += [
-            f"{apart.nats:.4f} ± {apart.error:.4f}",
-            f"{apart.same:.1%}",
-            f"{score.perplexity:.3f}",
-        ]
-    return f"| {' | '.join(cells)} |"
+def _megabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB"
+
+
+SMOLLM2_TEXT = """\
+Its package ships it with 4 bits a weight (Q4_1): 4-bit figures are those of a second
+rounding, and tell more of how recipes compare than of what they would lose of the
+original. {count:,} tokens of each text.
+"""
+GEMMA3_TEXT = """\
+No recipe was tuned on it. Its package ships a table of 8 bits (Q8_0), of which Q8_0
+loses nothing, and layers of 4 to 8 bits. {count:,} tokens of each text.
+"""
+WHISPER_TEXT = """\
+Ten sentences, spoken by three voices of espeak-ng. Its package ships float16.
+"""
+MINILM_TEXT = """\
+Embeddings of 16 paragraphs of each of the two texts. Its package ships float32.
+"""
+
+
+def language(
+    title: str, about: str, source: Path, shipped: Path, options: argparse.Namespace
+) -> Section:
+    """Measure a language model."""
+    peer = options.llama and texts.Peer(options.llama, options.kinds)
+    asked = texts.Asked(options.recipes, peer, options.tokens, options.text)
+    rows = texts.measure(source, shipped, asked)
+    return text_section(title, about.format(count=options.tokens), rows)
+
+
+def _smollm2(options: argparse.Namespace) -> Section:
+    title = "### SmolLM2-135M-Instruct"
+    return language(title, SMOLLM2_TEXT, smollm2(), smollm2_gguf(), options)
+
+
+def _gemma3(options: argparse.Namespace) -> Section:
+    title = "### Gemma 3 270M"
+    return language(title, GEMMA3_TEXT, gemma3(), gemma3_gguf(), options)
+
+
+def _whisper(options: argparse.Namespace) -> Section:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = sounds.measure(whisper(), options.recipes, Path(folder))
+        return sound_section("### Whisper tiny.en", WHISPER_TEXT, rows)
+
+
+def _minilm(options: argparse.Namespace) -> Section:
+    given = embeddings.paragraphs(texts.texts(options.text))
+    with tempfile.TemporaryDirectory() as folder:
+        rows = embeddings.measure(minilm(), options.recipes, given, Path(folder))
+        return embedding_section("### all-MiniLM-L6-v2", MINILM_TEXT, rows)
+
+
+MODELS: dict[str, Callable[[argparse.Namespace], Section]] = {
+    "smollm2": _smollm2,
+    "gemma3": _gemma3,
+    "whisper": _whisper,
+    "minilm": _minilm,
+}
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
+    parser.add_argument("models", nargs="*", metavar="MODEL", default=list(MODELS))
+    parser.add_argument("--recipes", nargs="*", default=list(RECIPES))
+    parser.add_argument("--llama", type=Path, metavar="PYTHON")
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS))
     parser.add_argument("--tokens", type=int, default=10_000)
     parser.add_argument("--text", type=Path)
+    parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
-    out = sys.stdout
-    with tempfile.TemporaryDirectory() as folder:
-        path, seconds = compiled("cpu_fp32", Path(folder))
-        with load(path) as exact:
-            tokenizer = tokenizer_of(exact)
-            tokens = {
-                name: list(tokenizer.encode(text, special=False))[: options.tokens]
-                for name, text in texts(options.text).items()
-            }
-            heads = [f"{name}: KL | same | perplexity" for name in tokens]
-            out.write(f"| recipe | file | compile | {' | '.join(heads)} |\n")
-            out.write(f"|{' --- |' * (3 + 3 * len(heads))}\n")
-            for recipe in ["cpu_fp32", *options.recipes]:
-                if recipe != "cpu_fp32":
-                    path, seconds = compiled(recipe, Path(folder))
-                with load(path) as program:
-                    found = scores(program, exact, tokens)
-                out.write(line(recipe, path, seconds, found) + "\n")
-                out.flush()
+    if unknown := set(options.models) - MODELS.keys():
+        parser.error(f"no such model: {unknown}; there are {', '.join(MODELS)}")
+    for name in options.models:
+        section = MODELS[name](options)
+        sys.stdout.write(f"{section.laid_out()}\n\n")
+        sys.stdout.flush()
+        if options.page:
+            page = PAGE.read_text(encoding="utf-8")
+            PAGE.write_text(with_section(page, MARK, section), encoding="utf-8")
 
 
 if __name__ == "__main__":

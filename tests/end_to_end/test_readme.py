@@ -222,12 +222,25 @@ def tiny(tmp_path_factory):
     return folder
 
 
-def test_a_hugging_face_folder_becomes_a_bundle_that_generates(tiny):
+def test_a_hugging_face_folder_becomes_a_bundle_that_answers(tiny):
+    """The trained model itself answers in tests/real/test_readme_chat.py."""
     assert SHELL[5] == "pip install --no-warn-conflicts -e '.[hf]'\n"
-    downloading, compiling, generating = SHELL[6].splitlines()
-    assert downloading.startswith("hf download HuggingFaceTB/SmolLM2-135M --local-dir")
-    assert compiling.startswith("kvc compile ./SmolLM2-135M -o")
-    assert shell(tiny, generating.replace("smol.kvc", "tiny.kvc"))
+    downloading, compiling, asking = SHELL[6].splitlines()
+    assert downloading.startswith("hf download HuggingFaceTB/SmolLM2-135M-Instruct ")
+    assert downloading.endswith(" --local-dir SmolLM2")
+    assert compiling == "kvc compile SmolLM2 -o smollm2.kvc"
+    _, question, _, *chatting, bundle = shlex.split(asking)
+    assert [*chatting, bundle] == ["kvc", "chat", "smollm2.kvc"]
+    with contextlib.chdir(tiny):
+        asked = ["chat", "tiny.kvc", "--max-tokens", "4"]
+        done = CliRunner().invoke(main, asked, input=f"{question}\n")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.strip()
+
+
+def test_a_hugging_face_folder_becomes_a_bundle_that_generates(tiny):
+    (generating,) = re.findall(r"`(kvc generate smollm2.kvc .*)`", README)
+    assert shell(tiny, generating.replace("smollm2.kvc", "tiny.kvc"))
 
 
 @pytest.fixture(scope="module")

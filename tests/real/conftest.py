@@ -5,7 +5,6 @@ These tests run with `pytest -m real` or `tools/dev/real_models.sh`, which fetch
 """
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from real_models import Unavailable, minilm, smollm2, whisper
+from spoken_sentences import spoken
 
-from kvc.runtime.speech import read_wave
 from kvc.tools.cli import main
 
 Bundle = Callable[[str, str], Path]
@@ -62,16 +61,8 @@ def bundle(
 
 
 @pytest.fixture(scope="session")
-def say(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], np.ndarray]:
+def say() -> Callable[[str], np.ndarray]:
     """Return samples at 16 kHz, float32 [n], of a voice that says a text, or skip."""
     if shutil.which("espeak-ng") is None:
         pytest.skip("there is no voice: `apt install espeak-ng`")
-    path = tmp_path_factory.mktemp("said") / "said.wav"
-
-    def said(text: str) -> np.ndarray:
-        subprocess.run(["espeak-ng", "-s", "140", "-w", str(path), text], check=True)
-        samples = read_wave(path, 22050)
-        places = np.arange(0, len(samples) - 1, 22050 / 16000)
-        return np.interp(places, np.arange(len(samples)), samples).astype(np.float32)
-
-    return said
+    return spoken

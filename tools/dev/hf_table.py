@@ -1,10 +1,11 @@
 """Write compiler/hugging_face/MODELS.md and QUALITY.md: architectures, and recipes.
 
-`python tools/dev/hf_table.py` builds the tiny random models of `tests/support`,
-compiles each, and compares logits: with transformers' own in float32, and by each
-recipe; about an hour. With `--new` the lines that the pages have stay as they are, and
-only those that they lack are made. Each line is written when it is made, so a run that
-was interrupted goes on with `--new`. Not shipped.
+`python tools/dev/hf_table.py [PAGE...]` builds the tiny random models of
+`tests/support`, compiles each, and compares logits: with transformers' own in float32,
+and by each recipe; about an hour. With `--new` the lines that the pages have stay as
+they are, and only those that they lack are made. Each line is written when it is made,
+so a run that was interrupted goes on with `--new`. What QUALITY.md says of trained
+models is `tests/benchmarks/real_models.py`'s. Not shipped.
 """
 
 import argparse
@@ -22,13 +23,16 @@ from kvc.schema.errors import CompileError
 from kvc.tools.dev.hf_texts import (
     HEAD,
     QUALITY,
+    RANDOM,
     REMARKS,
     ROUNDED,
     SEEING,
     SIZED,
+    TRAINED,
     WITH_ENCODER,
     WITHOUT_CACHE,
 )
+from kvc.tools.dev.page_sections import kept_part
 from kvc.tools.reports.methods import describe_methods
 
 ROOT = Path(__file__).parents[2]
@@ -69,17 +73,29 @@ class Table:
         return line.count(" | ") == columns and "| - |" not in line
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A part between two marks that another program writes."""
+
+    mark: str
+
+
 Lines = dict[tuple[str, str], str]  # by the title of a table and the name of a model
 
 
 def main() -> None:
     """Write the pages."""
     parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("pages", nargs="*", metavar="PAGE", default=list(PAGES))
     parser.add_argument("--new", action="store_true", help="keep the lines they have")
-    lines = _known() if parser.parse_args().new else Lines()
+    options = parser.parse_args()
+    if unknown := set(options.pages) - PAGES.keys():
+        parser.error(f"no such page: {unknown}; there are {', '.join(PAGES)}")
+    lines = _known(PAGES.keys() if options.new else PAGES.keys() - set(options.pages))
     transformers.logging.set_verbosity_error()
-    for parts in PAGES.values():
-        for table in parts:
+    _write(lines)
+    for page in options.pages:
+        for table in PAGES[page]:
             if isinstance(table, Table):
                 for name in table.names:
                     _make(lines, table, name)
@@ -95,10 +111,10 @@ def _make(lines: Lines, table: Table, name: str) -> None:
         _write(lines)
 
 
-def _known() -> Lines:
-    """Return the lines that the pages have."""
+def _known(pages: Iterable[str]) -> Lines:
+    """Return the lines that pages have."""
     lines, title = Lines(), ""
-    for page in PAGES:
+    for page in pages:
         for line in (FOLDER / page).read_text(encoding="utf-8").splitlines(True):
             title = line.strip() if line.startswith("## ") else title
             if line.startswith("| "):
@@ -109,15 +125,19 @@ def _known() -> Lines:
 def _write(lines: Lines) -> None:
     """Write the pages, with the lines that there are."""
     for page, parts in PAGES.items():
-        texts = [
-            part if isinstance(part, str) else _laid_out(part, lines) for part in parts
-        ]
+        before = (FOLDER / page).read_text(encoding="utf-8")
+        texts = [_laid_out(part, lines, before) for part in parts]
         (FOLDER / page).write_text("\n".join(texts), encoding="utf-8")
 
 
-def _laid_out(table: Table, lines: Lines) -> str:
-    made = [lines.get((table.title, name), "") for name in table.names]
-    return f"{table.title}\n\n{table.head}{''.join(made)}"
+def _laid_out(part: str | Table | Kept, lines: Lines, before: str) -> str:
+    """Return a part of a page, which was another one before."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Kept):
+        return kept_part(before, part.mark)
+    made = [lines.get((part.title, name), "") for name in part.names]
+    return f"{part.title}\n\n{part.head}{''.join(made)}"
 
 
 def _model_line(name: str) -> str:
@@ -252,7 +272,7 @@ def _models(title: str, names: Iterable[str]) -> Table:
     return Table(title, COLUMNS, names, _model_line)
 
 
-PAGES: dict[str, tuple[str | Table, ...]] = {
+PAGES: dict[str, tuple[str | Table | Kept, ...]] = {
     "MODELS.md": (
         HEAD.format(
             version=transformers.__version__,
@@ -334,10 +354,9 @@ PAGES: dict[str, tuple[str | Table, ...]] = {
         ),
     ),
     "QUALITY.md": (
-        QUALITY.format(
-            version=transformers.__version__,
-            positions=hf_parity.STEPS + len(hf_parity.CHUNKS),
-        ),
+        QUALITY.format(version=transformers.__version__),
+        Kept(TRAINED),
+        RANDOM.format(positions=hf_parity.STEPS + len(hf_parity.CHUNKS)),
         Table("## Beside the model in float32", WAYS, FAMILIES, _cost_line),
         ROUNDED.format(
             exact=hf_quality.EQUAL["int8"], float16=hf_quality.EQUAL["float16"]

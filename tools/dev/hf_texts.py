@@ -140,16 +140,40 @@ REMARKS: Final = """\
 QUALITY: Final = """\
 # What recipes cost
 
-Written by `python tools/dev/hf_table.py` with transformers {version}; do not edit.
+Its first section is written by `python tests/benchmarks/real_models.py --page`, the
+others by `python tools/dev/hf_table.py` with transformers {version}; do not edit.
 
-The models are those of [MODELS.md](MODELS.md): two layers of random weights, whose
-heads look at few positions. Their figures compare one recipe with another, and one
-architecture with another; they do not tell what a trained model loses.
+## Trained models
 
-The first table compares with the model in float32: the mean cosine of logits, and at
+Each model is compared with itself by `cpu_fp32`. Of a language model it is the mean
+Kullback-Leibler divergence of the next token's distribution, in nats with its standard
+error, how often the likeliest token is the same, and the perplexity; on the first
+tokens of two texts, the topics of pydoc and Debian's `fortunes`, in windows of 1,024,
+of which the first half is context. *weights* are all that methods read, *file* is the
+bundle, with its tokenizer, and methods that give all logits.
+
+Lines of llama.cpp (0.3.36 of llama-cpp-python) are the same float32 weights, by its own
+quantizer as it is set by default, on the same tokens; its cache is float32, as kvc's.
+By float32 its logits are those of `cpu_fp32` to 2e-4 (SmolLM2) or 0.03 (Gemma 3, since
+it looks GELU up in a table of float16; a divergence of 4e-7). The command, where
+`PYTHON` is the interpreter of an environment with
+`pip install llama-cpp-python==0.3.36 gguf==0.19.0`; with names of models and
+`--recipes` it measures these lines alone, and others stay:
+
+    python tests/benchmarks/real_models.py --llama PYTHON --page
+"""
+TRAINED: Final = "<!-- by tests/benchmarks/real_models.py -->\n"
+RANDOM: Final = """\
+## Random weights of each architecture
+
+The models of the next tables are those of [MODELS.md](MODELS.md): two layers of random
+weights, whose heads look at few positions. Their figures compare one recipe with
+another, and one architecture with another; they do not tell what a trained model loses.
+
+The first of them compares with the model in float32: the mean cosine of logits, and at
 how many of {positions} positions of a text, in prefills and steps, the best token is
 the same. Caches are float32, but in the last two columns; "none" is a model that has no
-cache of keys and values. The command with `--new` measures architectures that have no
+cache of keys and values. `hf_table.py` with `--new` measures architectures that have no
 line yet.
 """
 ROUNDED: Final = """\

@@ -1,0 +1,52 @@
+"""Sentences, what a voice of espeak-ng makes of one, and how many words are wrong."""
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kvc.runtime.speech import read_wave
+
+SENTENCES = [
+    "The quick brown fox jumps over the lazy dog.",
+    "My teacher told me to read the whole book before Monday.",
+    "We will meet at the station at half past seven.",
+    "She bought three apples and a bottle of milk.",
+    "The weather will be cold and windy tomorrow.",
+    "Please close the window before you leave the room.",
+    "He plays the piano better than anyone I know.",
+    "The train to London leaves from platform nine.",
+    "Our garden is full of red and yellow flowers.",
+    "I would like a cup of tea without sugar.",
+]
+_RATE = 22050  # of espeak-ng
+
+
+def spoken(text: str, voice: str = "en") -> np.ndarray:
+    """Return samples at 16 kHz, float32 [n], of a voice that says a text."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "said.wav"
+        command = ["espeak-ng", "-v", voice, "-s", "140", "-w", str(path), text]
+        subprocess.run(command, check=True)
+        samples = read_wave(path, _RATE)
+    places = np.arange(0, len(samples) - 1, _RATE / 16000)
+    return np.interp(places, np.arange(len(samples)), samples).astype(np.float32)
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text, in small letters."""
+    return "".join(c for c in text.lower() if c.isalpha() or c == " ").split()
+
+
+def wrong_words(found: Sequence[str], wanted: Sequence[str]) -> int:
+    """Return how many words have to be changed, added or left out."""
+    costs = list(range(len(wanted) + 1))
+    for count, word in enumerate(found, 1):
+        before, costs[0] = costs[0], count
+        for at, other in enumerate(wanted, 1):
+            changed = before + (word != other)
+            before = costs[at]
+            costs[at] = min(changed, costs[at] + 1, costs[at - 1] + 1)
+    return costs[-1]
