@@ -1,6 +1,6 @@
 """Which passes a recipe takes, and in which order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kvc.compiler.backends import Backend
 from kvc.compiler.passes.append_to_caches import AppendToCaches
@@ -21,6 +21,7 @@ from kvc.compiler.passes.narrow_caches import NarrowCaches
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
+from kvc.compiler.passes.rotate_streams import RotateStreams
 from kvc.compiler.passes.select_early import SelectEarly
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.sink_indices import SinkIndices
@@ -47,23 +48,30 @@ def passes_for(recipe: Recipe, backends: Sequence[Backend]) -> tuple[Pass, ...]:
         passes += [DropDeadCode(), QuantizeCaches()]
     elif recipe.cache == "float16":
         passes += [DropDeadCode(), NarrowCaches()]
-    embedding = recipe.embedding == "int8"
     stored = recipe.linear != "float32" or recipe.weights != "float32"
     if stored or recipe.backend == "cpu":
         passes.append(LinearProducts())
     if stored:
         passes.append(DivideMatrices())
-    if recipe.linear != "float32" or embedding:
-        passes.append(QuantizeWeights(recipe.linear, embedding, recipe.keep))
-    if recipe.weights == "bfloat16":
-        passes.append(StoreBfloat16(recipe.keep))
-    passes.append(ShareEqualNodes())
+    passes += [*_weight_passes(recipe), ShareEqualNodes()]
     if "cpu" in (recipe.backend, recipe.rest):
         passes += [FuseRotaryEmbeddings(), DropDeadCode()]
     if recipe.backend == "cpu":
         passes += [FuseGlus(), GatherProducts()]
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
+
+
+def _weight_passes(recipe: Recipe) -> Iterator[Pass]:
+    """Yield the passes that store matrices in another form."""
+    if recipe.basis == "rotated":
+        yield DropDeadCode()
+        yield RotateStreams()
+    embedding = recipe.embedding == "int8"
+    if recipe.linear != "float32" or embedding:
+        yield QuantizeWeights(recipe.linear, embedding, recipe.keep)
+    if recipe.weights == "bfloat16":
+        yield StoreBfloat16(recipe.keep)
 
 
 def _selects_early(backends: Sequence[Backend]) -> bool:
