@@ -245,6 +245,8 @@ class _Reading:
             order = node.arguments[1]
             assert isinstance(order, tuple)
             return order[-1] in (-1, len(axes))
+        if node.op == "aten::index.Tensor":
+            return _is_of_first_axes(node.arguments[1], len(axes))
         if node.op not in _ALONG_AXES:
             return True
         named = node.arguments[1 : 1 + _ALONG_AXES[node.op]]
@@ -294,6 +296,16 @@ class _Reading:
             self._classes.forbid(Side(self._constants[value.id], "makes"))
 
 
+def _is_of_first_axes(indices: Argument, most: int) -> bool:
+    """Tell whether indices are integers of the first axes, of so many at most."""
+    if not isinstance(indices, tuple) or not 0 < len(indices) <= most:
+        return False
+    return all(
+        isinstance(index, Value) and index.type.dtype is DType.INT64
+        for index in indices
+    )
+
+
 def _width(value: Value) -> object:
     return value.type.dims[-1] if value.type.dims else None
 
@@ -314,8 +326,8 @@ _ALONG_AXES: Final = {
     "aten::index_select": 1,
 }
 _ROWS: Final = (
-    "alias", "clone", "expand", "permute", "reshape", "squeeze.dims", "unsqueeze",
-    "view",
+    "alias", "clone", "expand", "index.Tensor", "permute", "reshape", "squeeze.dims",
+    "unsqueeze", "view",
 )  # fmt: skip
 _RULES: Final[dict[str, Callable[[_Reading, Node], bool]]] = {
     "aten::linear": _Reading.linear,

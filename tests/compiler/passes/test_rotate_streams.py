@@ -79,6 +79,17 @@ class Scaled(Layers):
         return ((x * 0.5).transpose(0, 1) * shown.transpose(0, 1)).transpose(0, 1)
 
 
+class Placed(Layers):
+    """Adds rows of a matrix that is read by indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(8, 32))
+
+    def change(self, x: Tensor) -> Tensor:
+        return x + self.places[torch.arange(x.shape[1]) // 2]
+
+
 class Picked(Layers):
     """Reads one place of each row, as prompts of several lengths do."""
 
@@ -163,7 +174,7 @@ def test_results_are_equal_in_every_method(tmp_path, norm, tied, bias):
     assert ("head.weight.rotated" in names) != tied
 
 
-@pytest.mark.parametrize("model", [Scaled(), Picked(), Layers(width=48)])
+@pytest.mark.parametrize("model", [Scaled(), Picked(), Placed(), Layers(width=48)])
 def test_streams_may_be_scaled_and_selected_of(tmp_path, model):
     assert_rotated(model, tmp_path)
 
