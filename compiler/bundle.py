@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import torch
 
+from kvc.compiler.computed import ROTATED
 from kvc.compiler.constants import (
     Derived,
     Source,
@@ -156,7 +157,9 @@ class Bundle:
     def _quantized_names(self) -> dict[Source, str]:
         """Return the names that transformed weights have in the model."""
         return {
-            source.base: name.removesuffix(f".{source.transform.value}")
+            source.base: name.removesuffix(f".{source.transform.value}").removesuffix(
+                ROTATED
+            )
             for name, source in self._sources.items()
             if isinstance(source, Derived)
         }

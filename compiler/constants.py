@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from kvc.compiler.computed import Computed
 from kvc.compiler.identity import Identity
 from kvc.compiler.int4 import quantize_int4
 from kvc.compiler.int8 import (
@@ -140,7 +141,7 @@ class Divided:
 
 
 Base = TensorSource | StoredSource
-Source = Base | Derived | Divided
+Source = Base | Derived | Divided | Computed
 
 
 class WeightReader:
@@ -178,6 +179,8 @@ class WeightReader:
                 return _stored_blocks(source, whole_rows)
             case Divided():
                 return self._divided(source, whole_rows)
+            case Computed():
+                return self._computed(source, whole_rows)
             case Derived():
                 return self._derived(source, whole_rows)
 
@@ -197,6 +200,14 @@ class WeightReader:
                 count = held // rows
                 yield whole[: count * rows].view(count, rows, columns)
                 parts, held = [whole[count * rows :]], held - count * rows
+
+    def _computed(self, source: Computed, whole_rows: bool) -> Iterator[Tensor]:
+        first, *others = source.bases
+        rest = [read(each) for each in others]
+        by_rows = source.make.by_rows
+        blocks = self.blocks(first, whole_rows=True) if by_rows else [read(first)]
+        for block in blocks:
+            yield from _cut(source.make(block, *rest), whole_rows)
 
     def _derived(self, source: Derived, whole_rows: bool) -> Iterator[Tensor]:
         if source.transform in _SCALES:
@@ -269,10 +280,12 @@ class WeightReader:
             else:
                 yield block.reshape(-1, block.shape[-1])
         if bad:
+            own = self.blocks(base_of(source))  # before what is computed of it
+            own_bad = sum(int(b.isfinite().logical_not().sum()) for b in own)
             raise NotFinite(
                 weight=self._names.get(source.base, "without a name"),
                 dtype=source.transform.value.partition("_")[0],
-                count=bad,
+                count=own_bad or bad,
                 total=prod(_shape(source.base)),
             )
 
@@ -325,9 +338,17 @@ def _shape(source: Source) -> tuple[int, ...]:
             return tuple(source.tensor.shape)
         case StoredSource():
             return source.stored.shape
+        case Computed():
+            return source.shape
         case Divided():
             rows, columns = _shape(source.base)
             return source.count, rows // source.count, columns
+        case Derived():
+            return _derived_shape(source)
+
+
+def _derived_shape(source: Derived) -> tuple[int, ...]:
+    match source:
         case Derived(Transform.INT8_SCALE, base):
             return _shape(base)[:-1]
         case Derived(Transform.INT8_BLOCKS_SCALE, base):
@@ -343,7 +364,7 @@ def _shape(source: Source) -> tuple[int, ...]:
         case Derived(Transform.INT4_SCALE | Transform.INT4_SIGNED_SCALE, base):
             rows, columns = _shape(base)
             return rows // QB4_ROWS, columns // QB4_BLOCK, QB4_ROWS
-        case Derived():
+        case _:
             return _shape(source.base)
 
 
@@ -367,9 +388,9 @@ def _flat_bytes(tensor: Tensor) -> Tensor:
 
 
 def base_of(source: Source) -> Base:
-    """Return the model's own tensor at the end of a chain of transforms."""
-    while isinstance(source, Derived | Divided):
-        source = source.base
+    """Return the model's own tensor, the first, at the end of a chain of sources."""
+    while not isinstance(source, TensorSource | StoredSource):
+        source = source.bases[0] if isinstance(source, Computed) else source.base
     return source
 
 

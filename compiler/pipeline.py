@@ -153,7 +153,7 @@ def compile_program(
     check_roles(imported)
     samples = None if calibrate is None else Calibrating(calibrate, taken, report)
     making = _Making(
-        imported, metadata or {}, max_copy_bytes or {}, samples, backends[0], report
+        imported, metadata or {}, max_copy_bytes or {}, samples, recipes[0], report
     )
     make = making.by if fit is None else partial(_made_to_fit, making, fit, taken)
     made = _made_by_all(wanted, make)
@@ -192,7 +192,7 @@ class _Making:
         imported: the model's methods.
         metadata, max_copy_bytes: as of `compile_program`.
         samples: to calibrate with.
-        backends: of the first recipe, which help to run the model on samples.
+        first: of the recipes, which says how the model is run on samples.
         report: told of each stage.
     """
 
@@ -200,7 +200,7 @@ class _Making:
     metadata: Mapping[str, object]
     max_copy_bytes: Mapping[str, int]
     samples: Calibrating | None
-    backends: Sequence[Backend]
+    first: Recipe
     report: Progress
 
     def by(self, recipe: Recipe, wide: frozenset[str] = frozenset()) -> Emitted:
@@ -239,9 +239,10 @@ class _Making:
     def moments(self) -> tuple[Mapping[str, Moments], Calibration]:
         """Return what samples tell of the inputs of weights, and what was used."""
         assert self.samples is not None
-        program, _ = run_passes(observing_passes(), self.imported)
+        program, _ = run_passes(observing_passes(self.first), self.imported)
         program = DropDeadCode().run(declare(program))
-        free = (b for b in self.backends if not b.calibrated and not b.fixed_shapes)
+        others = _backends_of(self.first)
+        free = (one for one in others if not one.calibrated and not one.fixed_shapes)
         lowered = lower(program, [LinearLayers({}), *free])
         plain = emit_program(
             lowered.program,

@@ -115,7 +115,7 @@ def _check_together(one: Recipe, other: Recipe) -> None:
     Raises:
         RecipesApart: they do not.
     """
-    for field in ("weights", "linear", "embedding", "cache", "keep"):
+    for field in ("weights", "linear", "basis", "embedding", "cache", "keep"):
         first, second = (_said(getattr(each, field)) for each in (one, other))
         if first != second:
             what = f"{field} is {first} in one and {second} in the other"

@@ -32,6 +32,8 @@ class Recipe:
             inputs of an output channel, and the same activations. "q8" and "q4" are
             these with activations in blocks of 32, and int8 weights, tables too, in
             blocks of up to 256; see `cpu_q8.toml`.
+        basis: in which coordinates values between layers are. "rotated" spreads each
+            over all of them, which changes nothing but what quantizing loses.
         embedding: how embedding tables are stored. "int8" is one float32 scale per
             row, rows are widened as they are looked up.
         backend: which backend is offered the graph; "" leaves all to kvc's kernels.
@@ -62,6 +64,7 @@ class Recipe:
     sizes: Literal["any", "largest"] = "any"
     keep: tuple[str, ...] = ()
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    basis: Literal["model", "rotated"] = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ _LINEAR = ("float32", "qd8", "qb4", "w8", "q8", "q4")
 SETTINGS = (
     Setting("weights", "dtype", "weights", ("float32", "bfloat16")),
     Setting("linear", "scheme", "linear", _LINEAR),
+    Setting("linear", "basis", "basis", ("model", "rotated")),
     Setting("embedding", "scheme", "embedding", ("float32", "int8")),
     Setting("cache", "dtype", "cache", ("float32", "float16", "int8")),
     Setting("backend", "name", "backend", ("",), open=True),

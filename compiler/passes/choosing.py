@@ -1,6 +1,6 @@
 """Which passes a recipe takes, and in which order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,6 +24,7 @@ from kvc.compiler.passes.narrow_caches import NarrowCaches
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
+from kvc.compiler.passes.rotate_streams import RotateStreams
 from kvc.compiler.passes.select_early import SelectEarly
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.sink_indices import SinkIndices
@@ -80,19 +81,12 @@ def passes_for(
         passes += [DropDeadCode(), QuantizeCaches()]
     elif recipe.cache == "float16":
         passes += [DropDeadCode(), NarrowCaches()]
-    embedding = recipe.embedding == "int8"
     stored = recipe.linear != "float32" or recipe.weights != "float32"
     if stored or recipe.backend == "cpu":
         passes.append(LinearProducts())
     if stored:
         passes.append(DivideMatrices())
-    if recipe.linear != "float32" or embedding:
-        wide, moments = narrowing.wide, narrowing.moments
-        quantize = QuantizeWeights(recipe.linear, embedding, recipe.keep, wide, moments)
-        passes.append(quantize)
-    if recipe.weights == "bfloat16":
-        passes.append(StoreBfloat16(recipe.keep))
-    passes.append(ShareEqualNodes())
+    passes += [*_weight_passes(recipe, narrowing), ShareEqualNodes()]
     if "cpu" in (recipe.backend, recipe.rest):
         passes += [FuseRotaryEmbeddings(), DropDeadCode()]
     if recipe.backend == "cpu":
@@ -101,14 +95,30 @@ def passes_for(
     return tuple(passes)
 
 
-def observing_passes() -> tuple[Pass, ...]:
-    """Return passes after which linear layers read the weights that recipes quantize.
+def observing_passes(recipe: Recipe) -> tuple[Pass, ...]:
+    """Return passes after which linear layers read the weights that a recipe quantizes.
 
     Numbers stay float32, and places that nothing reads are computed, too: the layers
     before the last token's logits would be seen for few tokens otherwise.
     """
-    linear: tuple[Pass, ...] = (LinearProducts(), DivideMatrices(), ShareEqualNodes())
-    return (*_FIRST, *linear, MaterializeViews(), DropDeadCode())
+    linear: list[Pass] = [LinearProducts(), DivideMatrices()]
+    linear += _rotating(recipe)
+    return (*_FIRST, *linear, ShareEqualNodes(), MaterializeViews(), DropDeadCode())
+
+
+def _weight_passes(recipe: Recipe, narrowing: Narrowing) -> Iterator[Pass]:
+    """Yield the passes that store matrices in another form."""
+    yield from _rotating(recipe)
+    embedding, keep = recipe.embedding == "int8", recipe.keep
+    if recipe.linear != "float32" or embedding:
+        wide, moments = narrowing.wide, narrowing.moments
+        yield QuantizeWeights(recipe.linear, embedding, keep, wide, moments)
+    if recipe.weights == "bfloat16":
+        yield StoreBfloat16(keep)
+
+
+def _rotating(recipe: Recipe) -> tuple[Pass, ...]:
+    return (DropDeadCode(), RotateStreams()) if recipe.basis == "rotated" else ()
 
 
 def _selects_early(backends: Sequence[Backend]) -> bool:

@@ -22,6 +22,7 @@ NEAR = 1e-5
 ROWS = """description = "the numbers of xnnpack_q8, by kvc's own kernels"
 [linear]
 scheme = "qd8"
+basis = "rotated"
 [embedding]
 scheme = "int8"
 [backend]

@@ -195,7 +195,7 @@ def test_what_is_no_recipe_is_refused():
 def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
     assert bad(tmp_path, '[linear]\nschema = "qd8"') == (
         "unknown key 'schema' (did you mean 'scheme'?) in [linear]; "
-        "allowed there: scheme"
+        "allowed there: scheme, basis"
     )
     assert bad(tmp_path, '[linera]\nscheme = "qd8"') == (
         "unknown section [linera] (did you mean 'linear'?); "
@@ -357,6 +357,8 @@ def test_what_recipes_keep_and_cache_must_be_the_same():
     one, vulkan = load_recipe("xnnpack_q8"), load_recipe("vulkan_q8")
     with pytest.raises(RecipesApart, match=r"keep is nothing in one and lm_head in"):
         load_recipes([one, replace(vulkan, keep=("lm_head",))])
+    with pytest.raises(RecipesApart, match="basis is rotated in one and model in"):
+        load_recipes([one, replace(vulkan, basis="model")])
     with pytest.raises(RecipesApart, match="cache is float32 in one and int8 in"):
         load_recipes([one, replace(vulkan, cache="int8")])
 

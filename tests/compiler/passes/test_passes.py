@@ -21,6 +21,7 @@ from kvc.compiler.passes.gather_products import GatherProducts
 from kvc.compiler.passes.linear_products import LinearProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
+from kvc.compiler.passes.rotate_streams import RotateStreams
 from kvc.compiler.passes.select_early import SelectEarly
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
@@ -33,6 +34,13 @@ WIDE["embed"] = torch.ones(8, 64)
 NAMES = ("w", "tied", "literal.0", "literal.1", "equal_but_another")
 EQUAL = dict.fromkeys(("w", "tied"), ONE) | {name: ONE.clone() for name in NAMES[2:]}
 HALVES = {name: ONE.bfloat16() for name in ("half.0", "half.1")}
+STREAM = {
+    "table": torch.ones(128, 16),
+    "norm": torch.ones(16),
+    "up": torch.ones(32, 16),
+}
+STREAM |= {"down": torch.ones(16, 32), "down_bias": torch.ones(16)}
+STREAM |= {"last": torch.ones(16), "last_bias": torch.ones(16)}
 # Golden file -> the pass, and the constants of the program before it.
 CASES = {
     "forward_copies": (ForwardCopies(), {}),
@@ -49,6 +57,7 @@ CASES = {
         LinearProducts(),
         {name: torch.ones(4, 6) for name in ("w", "read", "table", "other", "turned")},
     ),
+    "rotate_streams": (RotateStreams(), STREAM),
     "select_early": (SelectEarly(), {}),
     "share_equal_nodes": (ShareEqualNodes(), {}),
     "gather_products": (

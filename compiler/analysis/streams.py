@@ -1,0 +1,344 @@
+"""Find the streams of a program that an orthogonal matrix may rotate.
+
+A stream is what layers add to: values of one width that linear layers and tables make,
+additions join, and norms read for linear layers. If everything that makes them is
+rotated by R, and everything that reads them by its transpose, the program computes the
+same. In: a program. Out: `Streams`, which values and which sides of constants are
+rotated, and which norms' weights the layers after them have to take over.
+
+Each value and each side of a constant starts in a class of its own. An op that commutes
+with R unites the classes of what it reads and makes; any other op forbids them, as do
+inputs, results and states. All methods and blocks are read, since they share constants.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from kvc.compiler.ir import Argument, Constant, Method, Node, Program, Value
+from kvc.compiler.rotation import LEAST_BLOCK, block_of
+from kvc.schema.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What a constant reads, its last axis, or makes, the rows of a matrix."""
+
+    constant: str
+    of: Literal["reads", "makes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """The constants that a norm multiplies by, and adds afterwards; None for none."""
+
+    weight: str | None
+    bias: str | None
+
+
+Place = tuple[str, int]  # a value: the name of its method, and its id
+PLAIN: Final = Norm(None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What is rotated.
+
+    Attributes:
+        values, sides: what is rotated.
+        norms: of values that a norm has made, also seen through views: which.
+        folded: of matrices that read such values only of one norm: which.
+    """
+
+    values: frozenset[Place]
+    sides: frozenset[Side]
+    norms: dict[Place, Norm]
+    folded: dict[str, Norm]
+
+
+def find_streams(program: Program, done: frozenset[str]) -> Streams:
+    """Return the streams of a program; those with constants of `done` are left out."""
+    classes = _Classes()
+    for method in program.methods:
+        _Reading(method, classes).read()
+    for name in done:
+        classes.forbid(Side(name, "reads"))
+        classes.forbid(Side(name, "makes"))
+    for constant in program.constants:
+        norms = classes.uses.get(constant.name, set())
+        if len(norms) > 1 and not _is_long(constant):
+            classes.forbid(Side(constant.name, "reads"))
+    members = classes.rotated()
+    folded = {
+        w: next(iter(norms)) for w, norms in classes.uses.items() if len(norms) == 1
+    }
+    return Streams(
+        frozenset(m for m in members if isinstance(m, tuple)),
+        frozenset(m for m in members if isinstance(m, Side)),
+        classes.norms,
+        folded,
+    )
+
+
+def _is_long(matrix: Constant) -> bool:
+    """Tell whether a product [width, width] before that by a matrix costs little.
+
+    So it is of the output layer, where that is the table of the embedding as well.
+    """
+    rows, width = matrix.type.dims
+    return isinstance(rows, int) and isinstance(width, int) and rows >= 8 * width
+
+
+Key = Place | Side
+
+
+class _Classes:
+    """Values and sides that are rotated together, or not at all."""
+
+    def __init__(self) -> None:
+        self._parents: dict[Key, Key] = {}
+        self._forbidden: set[Key] = set()
+        self._seen: dict[str, set[Key]] = defaultdict(set)
+        self.norms: dict[Place, Norm] = {}
+        self.uses: dict[str, set[Norm]] = defaultdict(set)
+
+    def root(self, key: Key) -> Key:
+        """Return the one that stands for the class of a key."""
+        while (parent := self._parents.setdefault(key, key)) != key:
+            self._parents[key] = self._parents[parent]
+            key = parent
+        return key
+
+    def unite(self, *keys: Key) -> None:
+        """Make one class of those of several keys."""
+        for key in keys[1:]:
+            self._parents[self.root(key)] = self.root(keys[0])
+
+    def forbid(self, key: Key) -> None:
+        """Leave the class of a key as it is."""
+        self._forbidden.add(key)
+
+    def mark(self, key: Key, what: Literal["norm", "sum"]) -> None:
+        """Note that an op reads a key."""
+        self._seen[what].add(key)
+
+    def rotated(self) -> set[Key]:
+        """Return the keys of all classes that may be, have a norm and are added to."""
+        roots = {self.root(key) for key in self._seen["norm"]}
+        roots &= {self.root(key) for key in self._seen["sum"]}
+        roots -= {self.root(key) for key in self._forbidden}
+        return {key for key in self._parents if self.root(key) in roots}
+
+
+class _Reading:
+    """One method, whose nodes are read in order."""
+
+    def __init__(self, method: Method, classes: _Classes) -> None:
+        self._method, self._classes = method, classes
+        self._constants = {value.id: name for value, name in method.constants}
+        self._makers = method.makers()
+
+    def read(self) -> None:
+        """Unite and forbid what the method says."""
+        method = self._method
+        states = (v for v, _ in method.state_in + method.cursor_in)
+        for value in (*method.inputs, *method.results, *states):
+            self._forbid(value)
+        for node in method.nodes:
+            rule = _RULES.get(node.op)
+            if rule is None or not rule(self, node):
+                for value in (*node.inputs, *node.outputs):
+                    self._forbid(value)
+
+    def linear(self, node: Node) -> bool:
+        """Read a linear layer, whose two sides are apart."""
+        x, weight, bias = node.arguments
+        name = self._matrix(weight)
+        if name is None or not isinstance(x, Value):
+            return False
+        self._classes.unite(self._key(x), Side(name, "reads"))
+        self._classes.uses[name].add(self._norm_of(x))
+        (made,) = node.outputs
+        self._classes.unite(self._key(made), Side(name, "makes"))
+        if isinstance(bias, Value):
+            self._classes.unite(self._key(made), self._key(bias))
+            if bias.id not in self._constants:
+                self._forbid(made)
+        return True
+
+    def embedding(self, node: Node) -> bool:
+        """Read a look-up in a table."""
+        name = self._matrix(node.arguments[0])
+        if name is None:
+            return False
+        self._classes.uses[name].add(PLAIN)
+        self._classes.forbid(Side(name, "makes"))
+        self._classes.unite(self._key(node.outputs[0]), Side(name, "reads"))
+        return True
+
+    def norm(self, node: Node) -> bool:
+        """Read a norm of rows."""
+        x, shape, *rest = node.arguments
+        assert isinstance(x, Value)
+        weights = [v for v in rest if isinstance(v, Value)]
+        names = [self._constants.get(v.id) for v in weights]
+        if None in names or not _is_row(x) or shape != x.type.dims[-1:]:
+            return False
+        if self._norm_of(x) != PLAIN:
+            return False
+        weight = self._constants[weights[0].id] if rest[0] is not None else None
+        bias = None
+        if node.op == "aten::layer_norm" and isinstance(rest[1], Value):
+            bias = self._constants[rest[1].id]
+        (made,) = node.outputs
+        self._classes.norms[self._place(made)] = Norm(weight, bias)
+        self._classes.unite(self._key(x), self._key(made))
+        self._classes.mark(self._key(x), "norm")
+        return True
+
+    def added(self, node: Node) -> bool:
+        """Read a sum or difference of two streams."""
+        (made,) = node.outputs
+        if len(node.inputs) != 2:
+            return False
+        if not all(_is_row(v) and _width(v) == _width(made) for v in node.inputs):
+            return False
+        if any(self._norm_of(v) != PLAIN for v in node.inputs):
+            return False
+        self._classes.unite(self._key(made), *map(self._key, node.inputs))
+        self._classes.mark(self._key(made), "sum")
+        return True
+
+    def scaled(self, node: Node) -> bool:
+        """Read a product of rows with a number for each, or for all."""
+        (made,) = node.outputs
+        rows = [v for v in node.inputs if _is_row(v) and _width(v) == _width(made)]
+        if len(rows) != 1 or self._norm_of(rows[0]) != PLAIN:
+            return False
+        for value in node.inputs:
+            if value is not rows[0]:
+                if value.type.dims and _width(value) != 1:
+                    return False
+                self._forbid(value)
+        self._classes.unite(self._key(made), self._key(rows[0]))
+        return True
+
+    def viewed(self, node: Node) -> bool:
+        """Read an op that selects or moves whole rows."""
+        x, (made,) = node.arguments[0], node.outputs
+        if not isinstance(x, Value) or not _is_row(x) or _width(x) != _width(made):
+            return False
+        if x.type.dtype is not made.type.dtype or not self._keeps_rows(node):
+            return False
+        for value in node.inputs[1:]:
+            self._forbid(value)
+        self._classes.unite(self._key(x), self._key(made))
+        self._classes.norms[self._place(made)] = self._norm_of(x)
+        return True
+
+    def _keeps_rows(self, node: Node) -> bool:
+        x = node.arguments[0]
+        assert isinstance(x, Value)
+        axes = range(len(x.type.dims) - 1)
+        if node.op == "aten::permute":
+            order = node.arguments[1]
+            assert isinstance(order, tuple)
+            return order[-1] in (-1, len(axes))
+        if node.op == "aten::index.Tensor":
+            return _is_of_first_axes(node.arguments[1], len(axes))
+        if node.op not in _ALONG_AXES:
+            return True
+        named = node.arguments[1 : 1 + _ALONG_AXES[node.op]]
+        if not all(isinstance(a, int) and a % len(x.type.dims) in axes for a in named):
+            return False
+        return node.op != "aten::gather" or self._is_of_rows(node.arguments[2])
+
+    def _is_of_rows(self, index: Argument) -> bool:
+        """Tell whether an index is the same along the last axis."""
+        assert isinstance(index, Value)
+        maker = self._makers.get(index.id)
+        return (
+            maker is not None
+            and maker.op == "aten::expand"
+            and _width(maker.inputs[0]) == 1
+        )
+
+    def _matrix(self, weight: Argument) -> str | None:
+        """Return the name of a constant matrix of sizes that can be rotated."""
+        if not isinstance(weight, Value) or len(weight.type.dims) != 2:
+            return None
+        if weight.type.dtype is not DType.FLOAT32:
+            return None
+        return self._constants.get(weight.id)
+
+    def _norm_of(self, value: Value) -> Norm:
+        return self._classes.norms.get(self._place(value), PLAIN)
+
+    def _place(self, value: Value) -> Place:
+        return self._method.name, value.id
+
+    def _key(self, value: Value) -> Key:
+        """Return the key of a value; of a constant, that of its last axis.
+
+        No norm's weight can be multiplied into a constant that is read as a value.
+        """
+        name = self._constants.get(value.id)
+        if name is None:
+            return self._place(value)
+        self._classes.forbid(Side(name, "makes"))
+        self._classes.uses[name].add(PLAIN)
+        return Side(name, "reads")
+
+    def _forbid(self, value: Value) -> None:
+        self._classes.forbid(self._key(value))
+        if value.id in self._constants:
+            self._classes.forbid(Side(self._constants[value.id], "makes"))
+
+
+def _is_of_first_axes(indices: Argument, most: int) -> bool:
+    """Tell whether indices are integers of the first axes, of so many at most."""
+    if not isinstance(indices, tuple) or not 0 < len(indices) <= most:
+        return False
+    return all(
+        isinstance(index, Value) and index.type.dtype is DType.INT64
+        for index in indices
+    )
+
+
+def _width(value: Value) -> object:
+    return value.type.dims[-1] if value.type.dims else None
+
+
+def _is_row(value: Value) -> bool:
+    """Tell whether the last axis of a value may be rotated."""
+    width = _width(value)
+    floats = value.type.dtype is DType.FLOAT32
+    return floats and isinstance(width, int) and block_of(width) >= LEAST_BLOCK
+
+
+# Op -> how many of its next arguments name an axis, which must not be the last.
+_ALONG_AXES: Final = {
+    "aten::slice.Tensor": 1,
+    "aten::select.int": 1,
+    "aten::transpose.int": 2,
+    "aten::gather": 1,
+    "aten::index_select": 1,
+}
+_ROWS: Final = (
+    "alias", "clone", "expand", "index.Tensor", "permute", "reshape", "squeeze.dims",
+    "unsqueeze", "view",
+)  # fmt: skip
+_RULES: Final[dict[str, Callable[[_Reading, Node], bool]]] = {
+    "aten::linear": _Reading.linear,
+    "aten::embedding": _Reading.embedding,
+    "aten::rms_norm": _Reading.norm,
+    "aten::layer_norm": _Reading.norm,
+    "aten::add.Tensor": _Reading.added,
+    "aten::sub.Tensor": _Reading.added,
+    "aten::mul.Tensor": _Reading.scaled,
+    "aten::mul.Scalar": _Reading.scaled,
+    "aten::div.Scalar": _Reading.scaled,
+    **{f"aten::{name}": _Reading.viewed for name in _ROWS},
+    **dict.fromkeys(_ALONG_AXES, _Reading.viewed),
+}

@@ -1,0 +1,231 @@
+"""Rotate the streams between layers, so that no coordinate of a row stands out.
+
+A row that is quantized has one step for all its values, which a few large coordinates
+make coarse for all others. Trained models have such coordinates, in the same places of
+each row. In a rotated stream they are spread over all, and the program computes the
+same: tables and the layers that write the stream make rotated rows, the layers after
+its norms read such, and have taken over the norms' weights. A table that is tied to an
+output layer stays one matrix; the norm before that layer is then followed by a product.
+In: a program. Out: the same over rotated weights, which are made when they are read.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from kvc.compiler.analysis.streams import PLAIN, Norm, Side, Streams, find_streams
+from kvc.compiler.computed import ROTATED, Computed, Make
+from kvc.compiler.constants import Source, WeightReader, read
+from kvc.compiler.ir import Argument, Constant, Method, Node, Program, Value
+from kvc.compiler.passes.rewrite import NodeList
+from kvc.compiler.rotation import Rotated, RotatedBias, RotatedScale, rotated
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import PassFailed
+from kvc.schema.types import TensorType
+
+# A rotated weight is rounded to float32 once more than the one that it is made of.
+_TOLERANCE: Final = 1e-5
+_CHECKED_ROWS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RotateStreams:
+    """Rotate every stream of which it can be proven that nothing else sees it."""
+
+    name: ClassVar[str] = "rotate-streams"
+
+    def run(self, program: Program) -> Program:
+        """Return the program with rotated streams.
+
+        Raises:
+            PassFailed: the first weights that were made do not compute the same.
+        """
+        done = (c.name for c in program.constants if isinstance(c.source, Computed))
+        streams = find_streams(program, frozenset(done))
+        if not streams.sides:
+            return program
+        book = _Book(program, streams)
+        methods = tuple(_Rewriting(m, book).run() for m in program.methods)
+        constants = (*program.constants, *book.made.values())
+        _check_weights(book)
+        return replace(program, constants=constants, methods=methods)
+
+
+class _Book:
+    """The constants of a program, and those that are made of them, by name."""
+
+    def __init__(self, program: Program, streams: Streams) -> None:
+        self.streams = streams
+        self.originals = {c.name: c for c in program.constants}
+        self.made: dict[str, Constant] = {}
+
+    def is_rotated(self, name: str, side: str) -> bool:
+        """Tell whether a side of a constant is rotated."""
+        return Side(name, side) in self.streams.sides  # type: ignore[arg-type]
+
+    def rotated(self, name: str) -> Constant | None:
+        """Return what a constant becomes, None where it stays as it is."""
+        make = Rotated(self.is_rotated(name, "makes"), self.is_rotated(name, "reads"))
+        if not (make.rows or make.columns):
+            return None
+        norm = self.streams.folded.get(name, PLAIN) if make.columns else PLAIN
+        bases = (name,) if norm.weight is None else (name, norm.weight)
+        return self._make(
+            f"{name}{ROTATED}", make, bases, self.originals[name].type.dims
+        )
+
+    def bias(self, weight: str, before: str, bias: str | None) -> Constant:
+        """Return the bias of a layer that adds what a norm's bias gives."""
+        name = ".".join((weight, "bias", before, *([bias] if bias else [])))
+        bases = (weight, before, *([bias] if bias else []))
+        make = RotatedBias(self.is_rotated(weight, "makes"))
+        return self._make(name, make, bases, self.originals[weight].type.dims[:1])
+
+    def scale(self, weight: str) -> Constant:
+        """Return the matrix that stands for a norm's weight."""
+        (width,) = self.originals[weight].type.dims
+        name = f"{weight}.rotated_scale"
+        return self._make(name, RotatedScale(), (weight,), (width, width))
+
+    def row(self, vector: str) -> Constant:
+        """Return a norm's bias, rotated."""
+        dims = self.originals[vector].type.dims
+        return self._make(f"{vector}{ROTATED}", Rotated(False, True), (vector,), dims)
+
+    def _make(
+        self, name: str, make: Make, bases: tuple[str, ...], dims: tuple[object, ...]
+    ) -> Constant:
+        sources: tuple[Source, ...] = tuple(self.originals[b].source for b in bases)
+        shape = tuple(size for size in dims if isinstance(size, int))
+        kind = TensorType(DType.FLOAT32, shape)
+        provenance = f"{RotateStreams.name} of {bases[0]}"
+        made = Constant(name, kind, Computed(make, sources, shape), provenance)
+        assert self.made.setdefault(name, made) == made
+        return made
+
+
+class _Rewriting:
+    """A method that is being rewritten."""
+
+    def __init__(self, method: Method, book: _Book) -> None:
+        self._method, self._book = method, book
+        self._names = {value.id: name for value, name in method.constants}
+        self._values = {name: value for value, name in method.constants}
+        self._nodes = NodeList(method)
+
+    def run(self) -> Method:
+        """Return the method over rotated weights."""
+        for node in self._method.nodes:
+            self._nodes.keep(self._changed(node))
+        constants = tuple((value, name) for name, value in self._values.items())
+        nodes = tuple(self._nodes.nodes)
+        return replace(self._method, nodes=nodes, constants=constants)
+
+    def _changed(self, node: Node) -> Node:
+        match node.op:
+            case "aten::rms_norm" | "aten::layer_norm":
+                return self._norm(node)
+            case "aten::linear":
+                return self._linear(node)
+            case _:
+                made = tuple(self._operand(a) for a in node.arguments)
+                return replace(node, arguments=made)
+
+    def _norm(self, node: Node) -> Node:
+        if not self._is_rotated(node.outputs[0]):
+            return node
+        plain = (None if isinstance(a, Value) else a for a in node.arguments[1:])
+        return replace(node, arguments=(node.arguments[0], *plain))
+
+    def _linear(self, node: Node) -> Node:
+        x, weight, bias = node.arguments
+        assert isinstance(x, Value)
+        assert isinstance(weight, Value)
+        name = self._names.get(weight.id)
+        if name is None:
+            return node
+        norm = PLAIN
+        if self._is_rotated(x):
+            norm = self._book.streams.norms.get((self._method.name, x.id), PLAIN)
+            if norm != self._book.streams.folded.get(name):
+                x, norm = self._scaled(x, norm, node.source), PLAIN
+        if norm.bias is not None:
+            own = None if not isinstance(bias, Value) else self._names[bias.id]
+            bias = self._constant(self._book.bias(name, norm.bias, own))
+        else:
+            bias = self._operand(bias)
+        arguments = (self._operand(x), self._operand(weight), bias)
+        return replace(node, arguments=arguments)
+
+    def _scaled(self, x: Value, norm: Norm, source: str) -> Value:
+        """Multiply a rotated norm's result by its weight, and add its bias."""
+        if norm.weight is not None:
+            scale = self._constant(self._book.scale(norm.weight))
+            x = self._nodes.add("aten::matmul", (x, scale), x.type, source)
+        if norm.bias is not None:
+            bias = self._constant(self._book.row(norm.bias))
+            x = self._nodes.add("aten::add.Tensor", (x, bias, 1), x.type, source)
+        return x
+
+    def _is_rotated(self, value: Value) -> bool:
+        name = self._names.get(value.id)
+        if name is not None:
+            return self._book.is_rotated(name, "reads")
+        return (self._method.name, value.id) in self._book.streams.values
+
+    def _operand(self, argument: Argument) -> Argument:
+        """Return what stands for a constant that is rotated; all else as it is."""
+        if not isinstance(argument, Value) or argument.id not in self._names:
+            return argument
+        made = self._book.rotated(self._names[argument.id])
+        return argument if made is None else self._constant(made)
+
+    def _constant(self, constant: Constant) -> Value:
+        if constant.name not in self._values:
+            self._values[constant.name] = self._nodes.value(constant.type)
+        return self._values[constant.name]
+
+
+def _check_weights(book: _Book) -> None:
+    """Compare the first matrix of each kind with what it is made of, in float64.
+
+    Raises:
+        PassFailed: products differ.
+    """
+    checked = set[Make]()
+    for made in book.made.values():
+        source = made.source
+        assert isinstance(source, Computed)
+        if isinstance(source.make, Rotated) and source.make not in checked:
+            checked.add(source.make)
+            if len(made.type.dims) == 2 and not _is_same(source):
+                reason = f"{made.name} is not what it is made of, rotated"
+                step = RotateStreams.name
+                raise PassFailed(step=step, method="", node="", place="", reason=reason)
+
+
+def _is_same(source: Computed) -> bool:
+    """Tell whether a rotated matrix computes what its original does."""
+    make = source.make
+    assert isinstance(make, Rotated)
+    if make.rows:
+        before, after = read(source.bases[0]), read(source)
+    else:
+        blocks = (WeightReader().blocks(s, True) for s in (source.bases[0], source))
+        before, after = (next(b)[:_CHECKED_ROWS] for b in blocks)
+    row = torch.linspace(-1, 1, before.shape[1], dtype=torch.float64).exp()
+    given = row[None]
+    for scale in source.bases[1:]:
+        row = row * read(scale).double()
+    wanted = _product(before, row)
+    wanted = rotated(wanted) if make.rows else wanted
+    found = _product(after, (rotated(given) if make.columns else given)[0])
+    size = _product(before.abs(), row.abs()).max()
+    return not bool(((found - wanted).abs() > size * _TOLERANCE).any())
+
+
+def _product(matrix: Tensor, row: Tensor) -> Tensor:
+    """Return the products of a matrix's rows with one row, float64 [out]."""
+    return (matrix.double() * row).sum(-1)

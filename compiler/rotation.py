@@ -1,0 +1,143 @@
+"""Rotate weights by a fixed orthogonal matrix R, to the same bits on any machine.
+
+R of a width spreads each coordinate over many. It is signs, a Walsh-Hadamard transform
+of blocks of the greatest power of two in the width, a reflection across the blocks, and
+a reflection that takes the image of (1, 1, ...) back to it. So R keeps means, and
+layer norms without a weight go through it as root mean square norms do. All is sums and
+products in float64 in an order that is written here; no library for matrices is asked.
+Each class here is what a `Computed` source makes of whole tensors.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+# Of how many coordinates the transform makes one, at least: with fewer, what lies in
+# one coordinate would not be spread.
+LEAST_BLOCK: Final = 16
+
+
+def block_of(width: int) -> int:
+    """Return the greatest power of two that divides a width."""
+    return width & -width
+
+
+def rotated(rows: Tensor) -> Tensor:
+    """Return rows times R.
+
+    Args:
+        rows: float64 [..., width].
+
+    Returns:
+        float64 [..., width].
+    """
+    width = rows.shape[-1]
+    ones = torch.ones(width, dtype=torch.float64)
+    from_ones = _spread(ones) - ones
+    spread = _spread(rows)
+    length = _sum(from_ones * from_ones)
+    if not length.item():
+        return spread
+    return spread - from_ones * (_sum(spread * from_ones) * (2 / length))
+
+
+def _spread(rows: Tensor) -> Tensor:
+    """Return rows times an orthogonal matrix whose entries are about as large."""
+    width = rows.shape[-1]
+    block = block_of(width)
+    spread = (rows * _signs(width)).reshape(-1, width // block, block)
+    half = 1
+    while half < block:
+        pairs = spread.reshape(*spread.shape[:2], block // (2 * half), 2, half)
+        a, b = pairs.unbind(-2)
+        spread = torch.stack((a + b, a - b), -2).reshape(spread.shape)
+        half *= 2
+    across = _sum(spread.mT).mT * (2 * block / width)
+    scale = torch.tensor(1 / block, dtype=torch.float64).sqrt()
+    return ((spread - across) * scale).reshape(rows.shape)
+
+
+def _signs(width: int) -> Tensor:
+    """Return 1 or -1 for each coordinate, as a linear congruential generator says."""
+    state, signs = 1, []
+    for _ in range(width):
+        state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        signs.append(1.0 if state >> 63 else -1.0)
+    return torch.tensor(signs, dtype=torch.float64)
+
+
+def _sum(rows: Tensor) -> Tensor:
+    """Return the sum of each row, as a tree: [..., width] to [..., 1]."""
+    while (width := rows.shape[-1]) > 1:
+        half = width // 2
+        pairs = rows[..., :half] + rows[..., half : 2 * half]
+        rows = torch.cat((pairs, rows[..., 2 * half :]), -1) if width % 2 else pairs
+    return rows
+
+
+def _turned(matrix: Tensor) -> Tensor:
+    """Return the transpose of R times a matrix [width, in]."""
+    return rotated(matrix.mT.contiguous()).mT
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """Make a matrix, or a vector, one between rotated values.
+
+    Attributes:
+        rows: whether what it makes is rotated.
+        columns: whether what it reads is rotated.
+    """
+
+    rows: bool
+    columns: bool
+
+    @property
+    def by_rows(self) -> bool:
+        """Tell whether each row is on its own."""
+        return not self.rows
+
+    def __call__(self, matrix: Tensor, /, *scale: Tensor) -> Tensor:
+        """Return a matrix [..., out, in] that also scales what it reads by [in]."""
+        exact = matrix.double()
+        for each in scale:
+            exact = exact * each.double()
+        exact = rotated(exact) if self.columns else exact
+        exact = _turned(exact) if self.rows else exact
+        return exact.float().contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class RotatedBias:
+    """Make the bias of a linear layer that also adds what a norm's bias gives.
+
+    Attributes:
+        rows: whether what the layer makes is rotated.
+    """
+
+    rows: bool
+    by_rows = False
+
+    def __call__(self, weight: Tensor, /, *rest: Tensor) -> Tensor:
+        """Return the bias [out] of a weight [out, in].
+
+        The rest is the bias [in] of the norm, and the own one [out] if there is any.
+        """
+        before, *bias = rest
+        total = _sum(weight.double() * before.double())[:, 0]
+        for each in bias:
+            total = total + each.double()
+        return (rotated(total) if self.rows else total).float()
+
+
+@dataclass(frozen=True, slots=True)
+class RotatedScale:
+    """Make the matrix that scales rotated rows by a norm's weight."""
+
+    by_rows = False
+
+    def __call__(self, weight: Tensor, /, *_: Tensor) -> Tensor:
+        """Return the symmetric matrix [width, width] for a weight [width]."""
+        return _turned(rotated(weight.double().diag())).float().contiguous()
