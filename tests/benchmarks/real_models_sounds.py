@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from real_models_texts import compiled
-from spoken_sentences import SENTENCES, spoken, words, wrong_words
+from real_models_compile import compiled
+from spoken_sentences import OTHERS, SENTENCES, spoken, words, write_sound, wrong_words
 
 from kvc.runtime import load
 from kvc.runtime.speech import transcribe
@@ -46,7 +46,7 @@ def measure(source: Path, recipes: Sequence[str], folder: Path) -> Iterator[Row]
     sounds = [spoken(sentence, voice) for sentence in SENTENCES for voice in VOICES]
     exact: list[list[str]] = []
     for recipe in ("cpu_fp32", *recipes):
-        path = compiled(source, recipe, folder, all_logits=False)
+        path = compiled(source, recipe, folder, _samples, all_logits=False)
         found = list(_heard(path, sounds))
         exact = exact or found
         yield Row(
@@ -56,6 +56,14 @@ def measure(source: Path, recipes: Sequence[str], folder: Path) -> Iterator[Row]
             wrong=sum(map(wrong_words, found, said)),
             total=sum(map(len, exact)),
         )
+
+
+def _samples(folder: Path) -> Path:
+    """Return a sound of other sentences, by the first voice."""
+    path, rest = folder / "samples.wav", np.zeros(8000, np.float32)
+    said = [np.concatenate([spoken(one, VOICES[0]), rest]) for one in OTHERS]
+    write_sound(path, np.concatenate(said))
+    return path
 
 
 def _heard(path: Path, sounds: Sequence[np.ndarray]) -> Iterator[list[str]]:

@@ -12,9 +12,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from real_models_compile import compiled, text_samples
 from real_models_llama_scorer import LlamaScorer, run_stage
 
 from kvc.runtime import Program, Session, load
@@ -22,7 +24,6 @@ from kvc.runtime.scoring import Divergence, cut_windows
 from kvc.runtime.scoring.divergence import Beside, log_probabilities
 from kvc.runtime.scoring.scorers import Logits, Scorer, find_scorer
 from kvc.runtime.tokenizers import tokenizer_of
-from kvc.tools.cli import main as kvc
 
 FORTUNES = Path("/usr/share/games/fortunes")
 FORTUNE_KINDS = ("literature", "law", "science", "wisdom", "people", "politics")
@@ -74,15 +75,6 @@ def texts(file: Path | None) -> dict[str, str]:
         sys.exit("there is no second text: `apt install fortunes`, or --text FILE")
     said = [(FORTUNES / kind).read_text(errors="replace") for kind in FORTUNE_KINDS]
     return {"pydoc": docs, "fortunes": "".join(said).replace("\n%\n", "\n\n")}
-
-
-def compiled(source: Path, recipe: str, folder: Path, all_logits: bool = True) -> Path:
-    """Return a bundle of a model."""
-    path = folder / f"{recipe}.kvc"
-    given = ["compile", str(source), "--recipe", recipe, "-q", "-o", str(path)]
-    given += ["--all-logits"] if all_logits else []
-    kvc(given, standalone_mode=False)
-    return path
 
 
 class Comparison:
@@ -183,12 +175,11 @@ class Scored:
     scorer: Scorer
 
 
-def by_recipe(source: Path, recipe: str, folder: Path, opened: ExitStack) -> Scored:
-    """Return a model by a recipe."""
-    path = compiled(source, recipe, folder)
+def by_recipe(path: Path, opened: ExitStack) -> Scored:
+    """Return a model by a recipe, whose bundle has its name."""
     program = opened.enter_context(load(path))
     scorer = find_scorer(program, opened.enter_context(program.session()))
-    return _scored(recipe, path, program, scorer)
+    return _scored(path.stem, path, program, scorer)
 
 
 def _scored(name: str, path: Path, program: Program, scorer: Scorer) -> Scored:
@@ -245,12 +236,16 @@ def measure(source: Path, shipped: Path, asked: Asked) -> list[Row]:
     """
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        path = compiled(source, "cpu_fp32", folder)
+        samples = text_samples(texts(asked.file))
+        compile_line = partial(
+            compiled, source, folder=folder, samples=samples, all_logits=True
+        )
+        path = compile_line("cpu_fp32")
         program = opened.enter_context(load(path))
         session = opened.enter_context(program.session())
         comparison = Comparison(program, session, asked.file, asked.count)
         models = [_scored("cpu_fp32", path, program, comparison.exact)]
-        models += [by_recipe(source, each, folder, opened) for each in asked.recipes]
+        models += [by_recipe(compile_line(each), opened) for each in asked.recipes]
         if asked.peer is not None:
             models += _of_peer(shipped, asked.peer, comparison, folder, opened)
         losses = comparison.losses([model.scorer for model in models])

@@ -2,6 +2,7 @@
 
 import subprocess
 import tempfile
+import wave
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,13 @@ SENTENCES = [
     "Our garden is full of red and yellow flowers.",
     "I would like a cup of tea without sugar.",
 ]
+OTHERS = [
+    "A stitch in time saves nine.",
+    "The museum opens at ten and closes at five in the afternoon.",
+    "Nobody expected the results to be this good.",
+    "You can leave your coat and your umbrella at the entrance.",
+    "Scientists have discovered a new kind of fish in the deep sea.",
+]
 _RATE = 22050  # of espeak-ng
 
 
@@ -33,6 +41,15 @@ def spoken(text: str, voice: str = "en") -> np.ndarray:
         samples = read_wave(path, _RATE)
     places = np.arange(0, len(samples) - 1, _RATE / 16000)
     return np.interp(places, np.arange(len(samples)), samples).astype(np.float32)
+
+
+def write_sound(path: Path, samples: np.ndarray) -> None:
+    """Write samples at 16 kHz, float32 [n], as a .wav file of 16 bits."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16000)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
 
 
 def words(text: str) -> list[str]:

@@ -151,6 +151,8 @@ error, how often the likeliest token is the same, and the perplexity; on the fir
 tokens of two texts, the topics of pydoc and Debian's `fortunes`, in windows of 1,024,
 of which the first half is context. *weights* are all that methods read, *file* is the
 bundle, with its tokenizer, and methods that give all logits.
+A line *NAME+samples* is with `--calibrate`: the last 20,000 letters of each of the two
+texts, of Whisper five other sentences; *+105M* is with `--fit 105M`.
 
 Lines of llama.cpp (0.3.36 of llama-cpp-python) are the same float32 weights, by its own
 quantizer as it is set by default, on the same tokens; its cache is float32, as kvc's.
