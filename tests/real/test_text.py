@@ -32,7 +32,7 @@ def test_the_text_by_float32_is_that_of_transformers(bundle, folder, eager, prom
 
 
 # What each lost when this was written, and half as much again.
-LOST = {"cpu_bf16": 0.001, "cpu_q8": 0.008, "xnnpack_q8": 0.036}
+LOST = {"cpu_bf16": 0.001, "cpu_q8": 0.008, "xnnpack_q8": 0.02}
 
 
 @pytest.mark.parametrize("recipe", LOST)
