@@ -10,7 +10,7 @@ just that: a row of one layer's cache that is a step off.
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ from transformers import PreTrainedModel
 
 from kvc.compiler import CacheConfig, Method, export_hf, pipeline
 from kvc.compiler.capture import CapturedMethod, capture
+from kvc.recipes import load_recipe
 from kvc.runtime import Session, load
 from kvc.schema.errors import CacheDtypeRefused
 from kvc.schema.model import Program, StateKind
@@ -125,17 +126,21 @@ def _quality(
     tokens: np.ndarray,
     exact: np.ndarray,
 ) -> Quality | None:
-    path, cache = folder / "model.kvc", CacheConfig(CAPACITY, dtype=way.cache)
-    chunk = max(LENGTHS)
+    recipe, cache = load_recipe(way.recipe), CacheConfig(CAPACITY, dtype=way.cache)
+    chunk, path = max(LENGTHS), folder / "model.kvc"
     try:
-        bundle = export_hf(model, recipe=way.recipe, cache=cache, prefill_chunk=chunk)
+        bundle = export_hf(model, recipe=recipe, cache=cache, prefill_chunk=chunk)
     except CacheDtypeRefused:
         return None
     bundle.save(path)
     with load(path) as program, program.session(capacity=CAPACITY) as session:
-        names = tuple(named.name for named in bundle.program.names)
         found, places = _logits(session, tokens)
-        wanted = exact[places]
+    if recipe.basis != "model":  # what rounds the model's own weights rounds others
+        recipe = replace(recipe, basis="model")
+        bundle = export_hf(model, recipe=recipe, cache=cache, prefill_chunk=chunk)
+        bundle.save(path)
+    wanted, names = exact[places], tuple(one.name for one in bundle.program.names)
+    with load(path) as program, program.session(capacity=CAPACITY) as session:
         apart = text_without_ties(model, names, way.cache, sum(CHUNKS) + STEPS_ROUNDED)
         rounded, _ = rounded_logits(model, names, way.cache, apart)
         largest = float(np.abs(rounded).max())

@@ -32,7 +32,8 @@ from transformers.cache_utils import DynamicCache
 from transformers.models.minimax.modeling_minimax import MiniMaxCache
 
 # Forms of weights as they stand at the end of their names in a bundle.
-FORMS = ("int8", "int8_blocks", "int4", "bfloat16")
+FORMS = ("int8", "int8_blocks", "int4", "int4_signed", "bfloat16")
+INT4 = {"int4": False, "int4_signed": True}  # whether scales may be negative
 LEVELS, FACTORS = 255, 31
 # How near a middle a value may be, as a share of its row's largest: several times as
 # far as float32 sums of tiny layers differ. A step too small to show does not count.
@@ -141,8 +142,8 @@ class Rounded(TorchFunctionMode):
                 exact if bias is None else exact + bias.bfloat16().float()
             )
         steps, scale = self._blocks(x) if self._in_blocks else self._rows(x)
-        if form == "int4" and weight.shape[1] % BLOCK == 0:
-            made = product_by_int4(steps, weight, self._in_blocks) / scale
+        if form in INT4 and weight.shape[1] % BLOCK == 0:
+            made = product_by_int4(steps, weight, INT4[form]) / scale
         elif form == "int8":
             values, weight_scale = int8_matrix(weight)
             made = exact_product(steps, values) / scale * weight_scale

@@ -181,8 +181,9 @@ line yet.
 ROUNDED: Final = """\
 In the second table the model runs in its own attention and in float32, but rounds what
 the recipe says: weights, the rows that linear layers multiply, keys and values as they
-are cached (`tests/support/hf_rounded.py`). The first number is the largest difference
-of logits from it, over the largest logit. It must be below {exact:g}, with float16
+are cached (`tests/support/hf_rounded.py`). A recipe that rotates
+streams is compiled for it without that. The first number is the largest difference of
+logits from it, over the largest logit. It must be below {exact:g}, with float16
 caches below {float16:g}. The texts are chosen such that no value lies near the middle
 between two steps, where the order of a sum would decide; for float16 caches such texts
 are too rare, and of qwen3_next by cpu_bf16 none was found: there short texts are
