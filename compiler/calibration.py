@@ -22,7 +22,7 @@ from kvc.compiler.emit.program import DelegateCall
 from kvc.compiler.ir import Constant, Method, Value
 from kvc.compiler.lowering import Parts
 from kvc.compiler.moments import Moments
-from kvc.compiler.passes.quantize_weights import NARROW
+from kvc.compiler.passes.quantize_weights import NARROW, may_be_int4
 from kvc.compiler.variants import Emitted
 from kvc.recipes import Recipe
 from kvc.schema import model
@@ -163,7 +163,7 @@ class Calibrating:
 
 
 class LinearLayers(Backend):
-    """Takes the linear layers over constant matrices, to see what they multiply."""
+    """Takes the linear layers whose weights can be int4, to see what they multiply."""
 
     name: ClassVar[str] = LINEAR_LAYERS
 
@@ -173,7 +173,7 @@ class LinearLayers(Backend):
         return frozenset(
             index
             for index, node in enumerate(method.nodes)
-            if node.op == "aten::linear" and _is_among(node.arguments[1], constants)
+            if may_be_int4(node) and _is_among(node.arguments[1], constants)
         )
 
     def lower(

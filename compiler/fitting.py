@@ -19,7 +19,7 @@ from kvc.compiler.passes.quantize_weights import NARROW
 from kvc.recipes import Recipe
 from kvc.schema import model
 from kvc.schema.container import align_up, default_align
-from kvc.schema.errors import FitUnused, listing
+from kvc.schema.errors import CompileError, FitUnused, listing
 from kvc.schema.ops.products import QB4_BLOCK
 from kvc.schema.ops.row_blocks import weight_blocks
 
@@ -28,13 +28,19 @@ _SCALE: Final = 4  # bytes of a float32, one for each block of int8
 _BLOCK_SCALE: Final = 2  # of a bfloat16, one for each block of int4
 
 
-def check_fit(recipes: Sequence[Recipe], fit: int | None) -> None:
+def check_fit(recipes: Sequence[Recipe], fit: object) -> None:
     """Check that a number of bytes is given only where something can be chosen.
 
     Raises:
+        CompileError: it is no number of bytes.
         FitUnused: it is given to a recipe without int4, or to several recipes.
     """
-    if fit is not None and (len(recipes) != 1 or recipes[0].linear not in NARROW):
+    if fit is None:
+        return
+    if not isinstance(fit, int) or isinstance(fit, bool) or fit < 1:
+        message = f"fit: expected an int of bytes, 1 or more, found {fit!r}"
+        raise CompileError(message=message)
+    if len(recipes) != 1 or recipes[0].linear not in NARROW:
         raise FitUnused(recipes=listing([one.name for one in recipes]))
 
 

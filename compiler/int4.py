@@ -45,20 +45,24 @@ class Factor:
         An input that was never anything but zero counts as one that depends on no
         other, with the mean of all; where all are zero, moments are the identity.
         """
-        damped = moments.double()
-        diagonal = damped.diagonal()
-        mean = float(diagonal.mean()) or 1.0
-        diagonal[diagonal <= 0] = mean
-        diagonal += _DAMPING * mean
         # A Cholesky factor of the moments with rows and columns turned around is,
         # turned around again, upper: moments = R R', and U is R's inverse.
-        lower = torch.linalg.cholesky(damped.flip(0, 1))
-        upper = torch.linalg.solve_triangular(
-            lower.flip(0, 1),
-            torch.eye(len(damped), dtype=torch.float64),
-            upper=True,
-        )
-        return cls(upper.float(), damped.diagonal().float())
+        turned = moments.flip(0, 1).double()
+        diagonal = turned.diagonal()
+        damping = float(diagonal.mean()) or 1.0
+        diagonal[diagonal <= 0] = damping
+        damping *= _DAMPING
+        diagonal += damping
+        lower, failed = torch.linalg.cholesky_ex(turned)
+        while failed:  # sums of float32 can be off by more than that
+            damping *= 2
+            diagonal += damping
+            lower, failed = torch.linalg.cholesky_ex(turned)
+        importance = (diagonal.flip(0) / diagonal.max()).float()
+        del turned, diagonal  # wide layers have some GB of each of these
+        inverse = torch.eye(len(lower), dtype=torch.float64)
+        torch.linalg.solve_triangular(lower, inverse, upper=False, out=inverse)
+        return cls(inverse.flip(0, 1).float(), importance)
 
 
 def quantize_int4(

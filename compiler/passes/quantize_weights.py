@@ -167,7 +167,7 @@ class QuantizeWeights:
         form = self._form
         quantizing = _quantized_rows(x, form, builder, node.source)
         yield quantizing
-        if narrow and _in_blocks(weight):
+        if narrow and _in_whole_blocks(weight):
             moments = self.moments.get(name)
             op = form.int4
             stored = _int4_weight(weight, name, form, moments, builder, book)
@@ -243,7 +243,17 @@ def _int4_weight(
     return builder.constant(values), builder.constant(scale)
 
 
-def _in_blocks(weight: Value) -> bool:
+def may_be_int4(node: Node) -> bool:
+    """Tell whether a node is a linear layer whose weight, if constant, can be int4."""
+    if node.op != "aten::linear":
+        return False
+    x, weight = node.arguments[:2]
+    return _is_float(x) and _is_float(weight) and _in_whole_blocks(weight)
+
+
+def _in_whole_blocks(weight: object) -> bool:
+    if not isinstance(weight, Value) or len(weight.type.dims) != 2:
+        return False
     rows, columns = weight.type.dims
     if not (isinstance(rows, int) and isinstance(columns, int)):
         return False

@@ -15,7 +15,7 @@ from kvc.runtime.calibration.array_calls import call_with
 from kvc.runtime.calibration.array_files import MOST_NBYTES, Arrays, read_arrays
 from kvc.runtime.calibration.input_moments import summed
 from kvc.runtime.calibration.observing import observed
-from kvc.runtime.calibration.sound_calls import run_sound
+from kvc.runtime.calibration.sound_calls import check_sound, run_sound
 from kvc.runtime.calibration.text_calls import run_pieces, takes_texts
 from kvc.runtime.calibration.token_calls import (
     MOST_SEQUENCES,
@@ -86,6 +86,7 @@ class Samples:
         self._text, self._arrays = "", Arrays({})
         self._sounds = Path(self._source).suffix.lower() == _SOUND
         if self._sounds:
+            check_sound(self._source, raw)
             return
         if Path(self._source).suffix in _ARRAYS:
             self._arrays = read_arrays(self._source, raw)

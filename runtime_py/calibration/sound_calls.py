@@ -1,5 +1,7 @@
 """Run a model of speech on a sound, as `transcribe` does."""
 
+import io
+import wave
 from typing import Final
 
 from kvc.runtime.program import Program
@@ -7,6 +9,25 @@ from kvc.runtime.speech import read_wave, spectrum_of, transcribe
 from kvc.schema.errors import BadSamples, KvcError
 
 _MOST_SECONDS: Final = 10 * 60
+
+
+def check_sound(path: str, raw: bytes) -> None:
+    """Check that bytes are a whole sound, of whatever rate.
+
+    Raises:
+        BadSamples: they are not.
+    """
+    try:
+        with wave.open(io.BytesIO(raw)) as file:
+            count = file.getnframes()
+            size = count * file.getnchannels() * file.getsampwidth()
+            whole = size and len(file.readframes(count)) == size
+    except (wave.Error, EOFError) as error:
+        reason = f"no wav file of plain samples ({str(error) or 'it ends too early'})"
+        raise BadSamples(source=path, reason=reason) from error
+    if not whole:
+        reason = "the sound is cut off" if size else "the sound is empty"
+        raise BadSamples(source=path, reason=reason)
 
 
 def run_sound(path: str, program: Program) -> tuple[int, int]:

@@ -181,6 +181,7 @@ def _check_reads(source: str, program: Program) -> None:
     if not reads_tokens(program):
         reason = (
             "the model has no methods of the roles prefill and decode that read "
-            "tokens; give arrays with the names of its inputs, in a .npz file"
+            "tokens; one that embeds takes a text, one of speech a sound (.wav), and "
+            "any other arrays with the names of its inputs, in a .npz file"
         )
         raise BadSamples(source=source, reason=reason)

@@ -15,7 +15,7 @@ from kvc.compiler.models.decoder import DecoderConfig
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples
 from kvc.schema.container import BundleFile
-from kvc.schema.errors import FitTooSmall, FitUnused, SamplesNotFinite
+from kvc.schema.errors import CompileError, FitTooSmall, FitUnused, SamplesNotFinite
 from kvc.tools.cli import main
 
 COLUMNS, CALLS = 96, 40
@@ -97,14 +97,8 @@ def digests(path: Path) -> dict[str, bytes]:
 def test_weights_that_samples_never_reach_are_as_without(tmp_path):
     plain = made(tmp_path / "plain.kvc", "cpu_q4")
     seen = made(tmp_path / "seen.kvc", "cpu_q4", samples(tmp_path, x=inputs(0)))
-    digests = [
-        {
-            named.name: file.program.blobs[named.blob].digest
-            for named in file.program.names
-        }
-        for file in (BundleFile.open(plain), BundleFile.open(seen))
-    ]
-    same = {name for name in digests[0] if digests[0][name] == digests[1][name]}
+    before, after = digests(plain), digests(seen)
+    same = {name for name in before if before[name] == after[name]}
     assert {"other.weight.int4_signed", "other.bias", "last.bias"} == {
         name for name in same if not name.endswith("_scale")
     }
@@ -142,6 +136,36 @@ def test_inputs_that_no_sum_holds_are_named(tmp_path, large):
     given[3, 2, 1] = large
     with pytest.raises(SamplesNotFinite, match=r"method forward .*one\.weight"):
         made(tmp_path / "x.kvc", "cpu_q4", samples(tmp_path, x=given))
+
+
+class OtherNumbers(nn.Module):
+    """A layer that can be int4 beside layers that cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one = nn.Linear(COLUMNS, 64)
+        self.none = nn.Linear(1, 64)
+        self.none.weight = nn.Parameter(torch.zeros(64, 0))
+        self.doubles = nn.Linear(COLUMNS, 64, dtype=torch.float64)
+        self.halves = nn.Linear(COLUMNS, 64, dtype=torch.bfloat16)
+        self.odd = nn.Linear(COLUMNS - 1, 64)
+
+    def forward(self, x):
+        others = self.doubles(x.double()).float() + self.halves(x.bfloat16()).float()
+        return self.one(x) + others + self.none(x[:, :0]) + self.odd(x[:, 1:])
+
+
+def test_layers_that_cannot_be_int4_need_no_samples(tmp_path):
+    model = OtherNumbers().eval()
+    method = Method("forward", (torch.zeros(64, COLUMNS),))
+    given = samples(tmp_path, x=inputs(0))
+    for name, calibrate in (("plain", None), ("seen", given)):
+        bundle = compile_program(model, [method], recipe="cpu_q4", calibrate=calibrate)
+        bundle.save(tmp_path / f"{name}.kvc")
+    plain, seen = (digests(tmp_path / f"{name}.kvc") for name in ("plain", "seen"))
+    changed = {name for name in plain if plain[name] != seen[name]}
+    assert {name.partition(".")[0] for name in changed} == {"one"}
 
 
 OTHER = """description = "as xnnpack_q4"
@@ -236,3 +260,19 @@ def test_less_than_int4_takes_is_refused_with_what_would_do(tmp_path, sizes):
 def test_recipes_without_a_choice_say_so(tmp_path, recipe):
     with pytest.raises(FitUnused, match="take one recipe of int4"):
         made(tmp_path / "x.kvc", recipe, fit=10_000)
+
+
+@pytest.mark.parametrize("fit", ["100M", True, 1.5, 0, -3])
+def test_what_is_no_number_of_bytes_is_refused_before_anything_is_traced(tmp_path, fit):
+    with pytest.raises(CompileError, match=r"fit: expected an int of bytes"):
+        made(tmp_path / "x.kvc", "cpu_q4", fit=fit)
+
+
+@pytest.mark.parametrize("more", [["--check"], ["--pack", "xnnpack"]])
+def test_what_fit_cannot_count_is_not_taken_with_it(tmp_path, more):
+    path = tmp_path / "x.kvc"
+    arguments = ["compile", "demo", "--recipe", "cpu_q4", "--fit", "1G", *more]
+    done = CliRunner().invoke(main, [*arguments, "-o", str(path)])
+    assert done.exit_code == 2
+    assert "--fit cannot count what --check and --pack add" in done.output
+    assert not path.exists()

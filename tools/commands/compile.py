@@ -170,10 +170,7 @@ def compile_command(
         return
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in copies)
-    if max_file is not None and pack is not None:
-        raise click.UsageError(
-            "--max-file cannot count what --pack adds; leave one out"
-        )
+    _check_countable(max_file, fit, pack, check)
     budgets = _budgets(max_file, max_ram, max_state, at)
     source = _source(model, options)
     named = recipe if source is None else recipe or _FOLDERS_RECIPE
@@ -269,6 +266,24 @@ def _default_output(model: str) -> str:
     """Return the name of a bundle: the model's own, in the current folder."""
     name = Path(model).resolve().name if Path(model).is_dir() else Path(model).name
     return f"{name.rpartition(':')[2]}.kvc"
+
+
+def _check_countable(
+    max_file: str | None, fit: str | None, pack: str | None, check: bool
+) -> None:
+    """Check that limits of bytes are not given with what they cannot count.
+
+    Raises:
+        click.UsageError: one is.
+    """
+    if max_file is not None and pack is not None:
+        raise click.UsageError(
+            "--max-file cannot count what --pack adds; leave one out"
+        )
+    if fit is not None and (check or pack is not None):
+        raise click.UsageError(
+            "--fit cannot count what --check and --pack add; leave it or them out"
+        )
 
 
 def _budget(text: str) -> tuple[str, int]:

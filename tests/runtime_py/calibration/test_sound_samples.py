@@ -1,0 +1,43 @@
+"""Sounds to calibrate with are checked when they are read, before any work."""
+
+import io
+import wave
+from pathlib import Path
+
+import pytest
+
+from kvc.runtime.calibration import Samples
+from kvc.schema.errors import BadSamples
+
+
+def sound(count: int) -> bytes:
+    raw = io.BytesIO()
+    with wave.open(raw, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(2 * count))
+    return raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"no sound", "no wav file of plain samples"),
+        (sound(100)[:20], r"no wav file of plain samples \(it ends too early\)"),
+        (sound(100)[:-3], "the sound is cut off"),
+        (sound(0), "the sound is empty"),
+        (b"", "the file is empty"),
+    ],
+)
+def test_what_is_no_whole_sound_is_refused_at_once(tmp_path: Path, raw, reason):
+    path = tmp_path / "x.wav"
+    path.write_bytes(raw)
+    with pytest.raises(BadSamples, match=reason):
+        Samples(path)
+
+
+def test_a_whole_sound_is_taken_whatever_its_rate_is(tmp_path: Path):
+    path = tmp_path / "x.WAV"
+    path.write_bytes(sound(100))
+    Samples(path)
