@@ -157,14 +157,14 @@ class _Reading:
         name = self._matrix(weight)
         if name is None or not isinstance(x, Value):
             return False
+        if isinstance(bias, Value) and bias.id not in self._constants:
+            return False
         self._classes.unite(self._key(x), Side(name, "reads"))
         self._classes.uses[name].add(self._norm_of(x))
         (made,) = node.outputs
         self._classes.unite(self._key(made), Side(name, "makes"))
         if isinstance(bias, Value):
             self._classes.unite(self._key(made), self._key(bias))
-            if bias.id not in self._constants:
-                self._forbid(made)
         return True
 
     def embedding(self, node: Node) -> bool:

@@ -136,8 +136,9 @@ class _Rewriting:
     def _norm(self, node: Node) -> Node:
         if not self._is_rotated(node.outputs[0]):
             return node
-        plain = (None if isinstance(a, Value) else a for a in node.arguments[1:])
-        return replace(node, arguments=(node.arguments[0], *plain))
+        x, *rest = node.arguments
+        plain = (None if isinstance(a, Value) else a for a in rest)
+        return replace(node, arguments=(self._operand(x), *plain))
 
     def _linear(self, node: Node) -> Node:
         x, weight, bias = node.arguments
@@ -198,9 +199,10 @@ def _check_weights(book: _Book) -> None:
     for made in book.made.values():
         source = made.source
         assert isinstance(source, Computed)
-        if isinstance(source.make, Rotated) and source.make not in checked:
+        is_matrix = isinstance(source.make, Rotated) and len(made.type.dims) == 2
+        if is_matrix and source.make not in checked:
             checked.add(source.make)
-            if len(made.type.dims) == 2 and not _is_same(source):
+            if not _is_same(source):
                 reason = f"{made.name} is not what it is made of, rotated"
                 step = RotateStreams.name
                 raise PassFailed(step=step, method="", node="", place="", reason=reason)

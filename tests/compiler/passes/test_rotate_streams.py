@@ -90,6 +90,18 @@ class Placed(Layers):
         return x + self.places[torch.arange(x.shape[1]) // 2]
 
 
+class Learned(Layers):
+    """Begins with learned rows, which a norm reads as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(1, 1, 32))
+
+    def stream(self, ids: Tensor) -> Tensor:
+        x = self.rows + self.downs[0](self.ups[0](self.norms[0](self.rows)).relu())
+        return x + self.table(ids)
+
+
 class Picked(Layers):
     """Reads one place of each row, as prompts of several lengths do."""
 
@@ -111,6 +123,19 @@ class NormedAfterwards(Layers):
 
     def change(self, x: Tensor) -> Tensor:
         return self.norms[0](x)
+
+
+class ComputedBias(Layers):
+    """Computes the bias of a layer after a norm that has one, too."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.LayerNorm, bias=True)
+
+    def stream(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        bias = self.ups[0].bias * ids.sum()
+        up = functional.linear(self.norms[0](x), self.ups[0].weight, bias)
+        return x + self.downs[0](up.relu())
 
 
 class NormedSublayers(Layers):
@@ -174,7 +199,9 @@ def test_results_are_equal_in_every_method(tmp_path, norm, tied, bias):
     assert ("head.weight.rotated" in names) != tied
 
 
-@pytest.mark.parametrize("model", [Scaled(), Picked(), Placed(), Layers(width=48)])
+@pytest.mark.parametrize(
+    "model", [Scaled(), Picked(), Placed(), Learned(), Layers(width=48)]
+)
 def test_streams_may_be_scaled_and_selected_of(tmp_path, model):
     assert_rotated(model, tmp_path)
 
@@ -186,6 +213,7 @@ def test_streams_may_be_scaled_and_selected_of(tmp_path, model):
         NormedAfterwards(),
         NormedSublayers(),
         Bent(),
+        ComputedBias(),
         TwoNorms(),
         Layers(width=40),
         Layers(tied=True, vocab=64),

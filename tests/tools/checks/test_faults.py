@@ -58,6 +58,10 @@ def test_one_weight_that_is_wrong_in_memory_is_noticed(own_kernels, weight):
     name = f"layers.0.{weight}.weight.int8_blocks"
     with pytest.raises(CheckFailed, match=r"layers\.[01].* after two tokens .* half"):
         check_with_other(own_kernels, name, other_weight)
+
+
+def test_weights_that_are_read_and_not_changed_pass(own_kernels):
+    name = "layers.0.attn.k.weight.int8_blocks"
     check_with_other(own_kernels, name, lambda weight: weight)
 
 
@@ -69,7 +73,7 @@ def test_one_scale_that_is_wrong_in_memory_is_noticed(own_kernels, layer, weight
         check_with_other(own_kernels, name, lambda scale: scale * 2)
 
 
-@pytest.mark.parametrize("weight", ["attn.k", "attn.v", "ffn.up", "ffn.down"])
+@pytest.mark.parametrize("weight", ["attn.k", "ffn.down"])
 def test_one_scale_that_a_library_packs_wrong_is_noticed(xnnpack, weight):
     check_with_other(xnnpack, "layers.0.attn.k.weight.int8_scale", lambda scale: scale)
     name = f"layers.0.{weight}.weight.int8_scale"
