@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from kvc.compiler import Dim, Method, compile_program, pipeline
+from kvc.compiler import Dim, Method, compile_program, lowering
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples
 from kvc.schema.container import BundleFile
@@ -132,6 +132,6 @@ def test_a_value_without_elements_in_all_samples_is_refused(
     with pytest.raises(BadBuckets, match="has no tensors without elements"):
         compile_program(Tail(), [method], str(recipe), calibrate=samples)
     # A backend that has some is not asked; this one goes on as such a one.
-    monkeypatch.setattr(pipeline, "check_fixed", lambda *_: None)
+    monkeypatch.setattr(lowering, "check_fixed", lambda *_: None)
     with pytest.raises(NeverSeen, match="some values of forward have no elements"):
         compile_program(Tail(), [method], str(recipe), calibrate=samples)

@@ -4,6 +4,7 @@ The device of numpy shares no code with the reference: it reads the file that is
 for the library. What needs the library is skipped where it is not installed.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from tiny_runs import answers, distance
 from torch import nn
 
 from kvc.compiler import Method, compile_program
+from kvc.recipes import load_recipe
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples
 from kvc.runtime.delegates.qnn import Qnn
@@ -83,7 +85,8 @@ def test_each_architecture_is_near_the_reference(path: Path, target: str):
 
 
 def test_weights_are_int8_and_lie_once(path: Path, tmp_path: Path):
-    plain = qnn_fixed.compiled(tmp_path / "q8.kvc", "xnnpack_q8")
+    rows = replace(load_recipe("xnnpack_q8"), basis="model")
+    plain = qnn_fixed.compiled(tmp_path / "q8.kvc", rows)
     with load(path) as program, load(plain) as other:
         mine, theirs = program._engine.program, other._engine.program
         held = [{b.digest for b in one.blobs} for one in (mine, theirs)]
