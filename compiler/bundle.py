@@ -10,17 +10,11 @@ from typing import Final, Literal
 
 import torch
 
-from kvc.compiler.computed import ROTATED
-from kvc.compiler.constants import (
-    Derived,
-    Source,
-    WeightReader,
-    base_of,
-    nbytes_of,
-)
+from kvc.compiler.constants import WeightReader
 from kvc.compiler.emit.program import PLACELESS
 from kvc.compiler.files import Files, take_files
 from kvc.compiler.progress import reporting
+from kvc.compiler.sources import ROTATED, Derived, Source, base_of, nbytes_of
 from kvc.schema import model
 from kvc.schema.container import (
     Accept,

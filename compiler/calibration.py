@@ -16,13 +16,13 @@ from typing import ClassVar, Protocol
 
 from kvc.compiler.backends import Backend, Lowered, Partition
 from kvc.compiler.bundle import Bundle
-from kvc.compiler.constants import Source
 from kvc.compiler.emit.graph import value_numbers
 from kvc.compiler.emit.program import DelegateCall
-from kvc.compiler.ir import Constant, Method, Value
+from kvc.compiler.ir import Method, Value
 from kvc.compiler.lowering import Parts
 from kvc.compiler.moments import Moments
 from kvc.compiler.passes.quantize_weights import NARROW, may_be_int4
+from kvc.compiler.sources import Source
 from kvc.compiler.variants import Emitted
 from kvc.recipes import Recipe
 from kvc.schema import model
@@ -37,7 +37,6 @@ from kvc.schema.errors import (
 )
 from kvc.schema.graph import Graph
 from kvc.schema.provenance import Calibration
-from kvc.schema.types import Symbol
 
 
 class Calibrator(Protocol):
@@ -175,15 +174,6 @@ class LinearLayers(Backend):
             for index, node in enumerate(method.nodes)
             if may_be_int4(node) and _is_among(node.arguments[1], constants)
         )
-
-    def lower(
-        self,
-        partitions: Mapping[str, Sequence[Partition]],
-        constants: Mapping[str, Constant],
-        symbols: tuple[Symbol, ...],
-    ) -> Mapping[str, Sequence[Lowered]]:
-        """Return nothing beside the code; see `Backend.lower`."""
-        return {name: [Lowered()] * len(some) for name, some in partitions.items()}
 
 
 def _is_among(argument: object, ids: set[int]) -> bool:

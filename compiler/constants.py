@@ -1,147 +1,47 @@
-"""Where the bytes of constants come from, known before they are read.
+"""Read the bytes of constants, as blocks of rows.
 
-A `Source` is a value: two equal sources are the same data, so sharing is found without
-reading a byte. `WeightReader` reads one when its blob is written, as blocks of rows.
-Until then a checkpoint's weights stay on disk, and afterwards only a few blocks of one
-tensor are in memory, whatever its size.
+`WeightReader` reads a source (`sources.py`) when its blob is written. Until then a
+checkpoint's weights stay on disk, and afterwards only a few blocks of one tensor are in
+memory, whatever its size.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from kvc.compiler.computed import Computed
-from kvc.compiler.identity import Identity
 from kvc.compiler.int4 import quantize_int4
-from kvc.compiler.int8 import (
-    quantize_channels,
-    quantize_int8_blocks,
+from kvc.compiler.int8 import quantize_channels, quantize_int8_blocks
+from kvc.compiler.moments import Factors
+from kvc.compiler.sources import (
+    INT4,
+    SCALES,
+    Computed,
+    Derived,
+    Divided,
+    Source,
+    StoredSource,
+    TensorSource,
+    Transform,
+    base_of,
+    shape_of,
 )
-from kvc.compiler.moments import Factors, Moments
-from kvc.compiler.regrouping import gathered, in_multiples
 from kvc.schema.errors import NotFinite
-from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
-from kvc.schema.ops.row_blocks import weight_blocks
+from kvc.schema.ops.products import QB4_ROWS
 
 # 2 MiB of float32: quantizing blocks that stay in the cache is three times as fast as
 # in blocks of 16 MiB (measured 2026-11 on Zen 4). A row of more is one block where a
 # transform needs whole rows, and several elsewhere.
 BLOCK_ELEMENTS: Final = 1 << 19
 
-
-class TensorSource:
-    """The bytes of a tensor of the user's model; equal by identity."""
-
-    __slots__ = ("identity", "tensor")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = (
-            tensor  # keeps the storage alive, so that its identity stays valid
-        )
-        self.identity = Identity.of(tensor)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorSource) and self.identity == other.identity
-
-    def __hash__(self) -> int:
-        return hash(self.identity)
-
-
-class StoredTensor(Protocol):
-    """A contiguous tensor in a file; equal ones are the same bytes."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return its sizes."""
-        ...
-
-    def elements(self, begin: int, end: int) -> Tensor:
-        """Read a range of its elements, in order, as a flat tensor.
-
-        Raises:
-            CheckpointChanged: the file is not what it was when it was opened.
-        """
-        ...
-
-    def __hash__(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSource:
-    """A tensor of a file, cast to the dtype that the model has for it.
-
-    Attributes:
-        stored: its values.
-        dtype: the model's.
-        through: what the model had before, in order: casts that lose something.
-    """
-
-    stored: StoredTensor
-    dtype: torch.dtype
-    through: tuple[torch.dtype, ...] = ()
-
-
-class Transform(Enum):
-    """What is done to a weight before it is stored."""
-
-    INT8 = "int8"  # int8 values, per row of a matrix
-    INT8_SCALE = "int8_scale"  # float32 scale of each row
-    INT8_BLOCKS = "int8_blocks"  # int8 values, per block of a row
-    INT8_BLOCKS_SCALE = "int8_blocks_scale"  # float32 scale of each block of each row
-    INT4 = "int4"  # two int4 values a byte, per block of a row, eight rows together
-    INT4_SCALE = "int4_scale"  # bfloat16 scale of each block of each row, positive
-    INT4_SIGNED = "int4_signed"  # as INT4, with scales that may be negative
-    INT4_SIGNED_SCALE = "int4_signed_scale"  # as INT4_SCALE
-    BFLOAT16 = "bfloat16"  # rounded to bfloat16
-    TRANSPOSED = "transposed"  # the last two axes exchanged
-
-
 Quantizer = Callable[[Tensor], tuple[Tensor, Tensor]]  # of rows: values, scales
 
-# What quantizes a matrix -> what its scales are.
-_SCALES: Final = {
-    Transform.INT8: Transform.INT8_SCALE,
-    Transform.INT8_BLOCKS: Transform.INT8_BLOCKS_SCALE,
-    Transform.INT4: Transform.INT4_SCALE,
-    Transform.INT4_SIGNED: Transform.INT4_SIGNED_SCALE,
-}
-SCALE: Final = "_scale"  # ends the names of scales
-INT4: Final = (Transform.INT4, Transform.INT4_SIGNED)
-_INT4_SCALES: Final = tuple(_SCALES[one] for one in INT4)
+_INT4_SCALES: Final = tuple(SCALES[one] for one in INT4)
 _ORDERED_ELEMENTS: Final = 1 << 22  # 16 MiB of float32
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """A transform of another source.
-
-    Attributes:
-        transform: what is done.
-        base: to what.
-        moments: of the inputs that a weight multiplies, where int4 is chosen by them.
-    """
-
-    transform: Transform
-    base: "Source"
-    moments: Moments | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Divided:
-    """A matrix as `count` matrices, which lie one after another in it."""
-
-    base: "Source"
-    count: int
-
-
-Base = TensorSource | StoredSource
-Source = Base | Derived | Divided | Computed
 
 
 class WeightReader:
@@ -189,7 +89,7 @@ class WeightReader:
         if not whole_rows:
             yield from self.blocks(source.base)
             return
-        _, rows, columns = _shape(source)
+        _, rows, columns = shape_of(source)
         parts: list[Tensor] = []
         held = 0
         for block in self.blocks(source.base, whole_rows=True):
@@ -210,8 +110,8 @@ class WeightReader:
             yield from _cut(source.make(block, *rest), whole_rows)
 
     def _derived(self, source: Derived, whole_rows: bool) -> Iterator[Tensor]:
-        if source.transform in _SCALES:
-            scales = replace(source, transform=_SCALES[source.transform])
+        if source.transform in SCALES:
+            scales = replace(source, transform=SCALES[source.transform])
             return self._quantized(scales, self._quantizer(scales))
         match source.transform:
             case Transform.BFLOAT16:
@@ -219,7 +119,7 @@ class WeightReader:
                 return (block.to(torch.bfloat16) for block in blocks)
             case Transform.TRANSPOSED:
                 blocks = self.blocks(source.base, whole_rows=True)
-                if len(_shape(source.base)) == 2:  # one matrix, which is read whole
+                if len(shape_of(source.base)) == 2:  # one matrix, which is read whole
                     return _cut(torch.cat(list(blocks)).mT, whole_rows)
                 return (block.mT.contiguous() for block in blocks)
             case _:
@@ -264,8 +164,8 @@ class WeightReader:
         if source.transform not in (*INT4, *_INT4_SCALES):
             return blocks
         if source.moments is not None:
-            blocks = gathered(_ORDERED_ELEMENTS, blocks)
-        return in_multiples(QB4_ROWS, blocks)
+            blocks = _gathered(_ORDERED_ELEMENTS, blocks)
+        return _in_multiples(QB4_ROWS, blocks)
 
     def _finite_blocks(self, source: Derived) -> Iterator[Tensor]:
         """Yield the rows of the matrix, or matrices, that a source is quantized from.
@@ -286,13 +186,37 @@ class WeightReader:
                 weight=self._names.get(source.base, "without a name"),
                 dtype=source.transform.value.partition("_")[0],
                 count=own_bad or bad,
-                total=prod(_shape(source.base)),
+                total=prod(shape_of(source.base)),
             )
 
 
 def _is_finite(block: Tensor) -> bool:
     # Its ends tell, and are found without a mask as long as the block.
     return not block.numel() or bool(torch.stack(block.aminmax()).isfinite().all())
+
+
+def _gathered(least: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Yield the same rows in blocks of at least so many elements, the last of fewer."""
+    held: list[Tensor] = []
+    for block in blocks:
+        held.append(block)
+        if sum(map(Tensor.numel, held)) >= least:
+            yield torch.cat(held)
+            held = []
+    if held:
+        yield torch.cat(held)
+
+
+def _in_multiples(count: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Yield the same rows in blocks that have a multiple of `count` each."""
+    kept: Tensor | None = None
+    for block in blocks:
+        rows = block if kept is None else torch.cat((kept, block))
+        whole = len(rows) // count * count
+        kept = rows[whole:] if whole < len(rows) else None
+        if kept is None or whole:
+            yield rows[:whole]
+    assert kept is None, "rows that are no multiple have another form"
 
 
 def _cut(tensor: Tensor, whole_rows: bool) -> Iterator[Tensor]:
@@ -329,43 +253,7 @@ def read(source: Source) -> Tensor:
     """Return the whole tensor that a small source stands for, contiguous."""
     blocks = [block.reshape(-1) for block in WeightReader().blocks(source)]
     flat = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-    return flat.reshape(_shape(source))
-
-
-def _shape(source: Source) -> tuple[int, ...]:
-    match source:
-        case TensorSource():
-            return tuple(source.tensor.shape)
-        case StoredSource():
-            return source.stored.shape
-        case Computed():
-            return source.shape
-        case Divided():
-            rows, columns = _shape(source.base)
-            return source.count, rows // source.count, columns
-        case Derived():
-            return _derived_shape(source)
-
-
-def _derived_shape(source: Derived) -> tuple[int, ...]:
-    match source:
-        case Derived(Transform.INT8_SCALE, base):
-            return _shape(base)[:-1]
-        case Derived(Transform.INT8_BLOCKS_SCALE, base):
-            *lead, columns = _shape(base)
-            return *lead, weight_blocks(columns)
-        case Derived(Transform.TRANSPOSED, base):
-            *count, rows, columns = _shape(base)
-            return *count, columns, rows
-        case Derived(Transform.INT4 | Transform.INT4_SIGNED, base):
-            rows, columns = _shape(base)
-            values = 2 * QB4_BYTES
-            return rows // QB4_ROWS, columns // values, QB4_ROWS, QB4_BYTES
-        case Derived(Transform.INT4_SCALE | Transform.INT4_SIGNED_SCALE, base):
-            rows, columns = _shape(base)
-            return rows // QB4_ROWS, columns // QB4_BLOCK, QB4_ROWS
-        case _:
-            return _shape(source.base)
+    return flat.reshape(shape_of(source))
 
 
 def is_zero(source: Source) -> bool:
@@ -385,19 +273,3 @@ def _flat_bytes(tensor: Tensor) -> Tensor:
     """Return the bytes of a contiguous tensor: uint8 [nbytes]."""
     # Not by `reshape`: one element is contiguous whatever its stride, and keeps it.
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-
-
-def base_of(source: Source) -> Base:
-    """Return the model's own tensor, the first, at the end of a chain of sources."""
-    while not isinstance(source, TensorSource | StoredSource):
-        source = source.bases[0] if isinstance(source, Computed) else source.base
-    return source
-
-
-def nbytes_of(base: Base) -> int:
-    """Return the bytes that a tensor of the model takes."""
-    match base:
-        case TensorSource():
-            return base.tensor.numel() * base.tensor.itemsize
-        case StoredSource():
-            return prod(base.stored.shape) * base.dtype.itemsize

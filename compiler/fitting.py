@@ -12,20 +12,19 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvc.compiler.constants import INT4, SCALE, Derived, Source, Transform, WeightReader
+from kvc.compiler.constants import WeightReader
 from kvc.compiler.int4 import quantize_int4, widened
 from kvc.compiler.moments import Factors
 from kvc.compiler.passes.quantize_weights import NARROW
+from kvc.compiler.sources import INT4, SCALE, Derived, Source, Transform
 from kvc.recipes import Recipe
 from kvc.schema import model
 from kvc.schema.container import align_up, default_align
 from kvc.schema.errors import CompileError, FitUnused, listing
-from kvc.schema.ops.products import QB4_BLOCK
 from kvc.schema.ops.row_blocks import weight_blocks
 
 _SIGNED: Final = Transform.INT4_SIGNED
 _SCALE: Final = 4  # bytes of a float32, one for each block of int8
-_BLOCK_SCALE: Final = 2  # of a bfloat16, one for each block of int4
 
 
 def check_fit(recipes: Sequence[Recipe], fit: object) -> None:
@@ -63,25 +62,28 @@ class Gain:
     error: float
 
 
-def gains(sources: Mapping[str, Source]) -> list[Gain]:
+def gains(program: model.Program, sources: Mapping[str, Source]) -> list[Gain]:
     """Return what int8 does for each int4 weight, the most for a byte first.
 
     Args:
-        sources: of a program's names.
+        program: whose weights are int4.
+        sources: of its names.
 
     Raises:
         NotFinite: a weight has a NaN or an infinity.
     """
-    factors = Factors()
+    factors, taken = Factors(), _sizes(program)
     found = [
-        _gain(name, source, factors)
+        _gain(name, source, factors, taken)
         for name, source in sources.items()
         if isinstance(source, Derived) and source.transform in INT4
     ]
     return sorted(found, key=lambda one: (-one.error / one.nbytes, one.name))
 
 
-def _gain(stored: str, source: Derived, factors: Factors) -> Gain:
+def _gain(
+    stored: str, source: Derived, factors: Factors, taken: Mapping[str, int]
+) -> Gain:
     name = stored.removesuffix(f".{source.transform.value}")
     reader, signed = WeightReader({source.base: name}), source.transform is _SIGNED
     moments = factor = None
@@ -96,11 +98,10 @@ def _gain(stored: str, source: Derived, factors: Factors) -> Gain:
         wrong += _square(error, moments)
         whole += _square(weight, moments)
         rows, columns = rows + len(weight), weight.shape[1]
-    count, scales = rows * columns, _SCALE * rows * weight_blocks(columns)
-    narrow = count // 2 + _BLOCK_SCALE * count // QB4_BLOCK
-    sizes = {stored: count, f"{stored}{SCALE}": scales}
-    share = wrong / whole if whole else 0.0
-    return Gain(name, sizes, count + scales - narrow, share)
+    scales = _SCALE * rows * weight_blocks(columns)
+    sizes = {stored: rows * columns, f"{stored}{SCALE}": scales}
+    more = sum(sizes.values()) - sum(taken[each] for each in sizes)
+    return Gain(name, sizes, more, wrong / whole if whole else 0.0)
 
 
 def _square(weight: Tensor, moments: Tensor | None) -> float:
@@ -122,7 +123,7 @@ def chosen(
         program: in which all of them are int4.
         room: bytes, gaps between blobs among them.
     """
-    sizes = {named.name: named.type.nbytes({}) for named in program.names}
+    sizes = _sizes(program)
     names, before = set[str](), _end(sizes)
     for one in ordered:
         wider = {**sizes, **one.sizes}
@@ -130,6 +131,11 @@ def chosen(
             names.add(one.name)
             sizes = wider
     return frozenset(names)
+
+
+def _sizes(program: model.Program) -> dict[str, int]:
+    """Return what each name takes, in the order of the file."""
+    return {named.name: named.type.nbytes({}) for named in program.names}
 
 
 def _end(sizes: Mapping[str, int]) -> int:

@@ -27,10 +27,6 @@ class Moments:
     def __init__(self, sums: npt.NDArray[np.float32]) -> None:
         self.sums = sums
 
-    def mean_squares(self) -> npt.NDArray[np.float32]:
-        """Return the mean squares of inputs over any constant, float32 [in]."""
-        return np.diagonal(self.sums).copy()
-
 
 class Factors:
     """The factors of the moments that were asked for last."""

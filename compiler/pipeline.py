@@ -268,7 +268,7 @@ def _made_to_fit(
     if needed > fit:
         raise FitTooSmall(recipe=recipe.name, nbytes=needed, allowed=fit)
     making.report("choose bits", 0, 0)
-    ordered, room = gains(made.sources), fit - needed
+    ordered, room = gains(made.program, made.sources), fit - needed
     while wide := chosen(ordered, made.program, room):
         wider = making.by(recipe, wide)
         over = Bundle(wider.program, wider.sources, files).nbytes - fit

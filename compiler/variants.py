@@ -8,7 +8,7 @@ what is equal is stored once.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kvc.compiler.constants import Source
+from kvc.compiler.sources import Source
 from kvc.schema.errors import RecipesApart, listing
 from kvc.schema.graph import Constant, Graph, Value
 from kvc.schema.model import Delegate, Method, NamedData, Program, Variant

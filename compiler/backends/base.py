@@ -109,18 +109,21 @@ class Backend(ABC):
         """
         return frozenset()
 
-    @abstractmethod
     def lower(
         self,
         partitions: Mapping[str, Sequence[Partition]],
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return what each partition needs beside its code, by method or block.
+        """Return what each partition needs beside its code: here, nothing.
 
         Args:
             partitions: those of all methods, proven, by the name of what calls them: a
                 method, or a block that is a branch or a turn of a loop.
             constants: the program's constants, by name.
             symbols: the program's symbols.
+
+        Returns:
+            for each of the names one for each of its partitions, in order.
         """
+        return {name: (Lowered(),) * len(some) for name, some in partitions.items()}

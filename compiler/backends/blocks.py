@@ -5,13 +5,11 @@ attention included, so that most methods are one partition; and nothing to store
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
 
-from kvc.compiler.backends.base import Backend, Lowered, Partition
+from kvc.compiler.backends.base import Backend
 from kvc.compiler.backends.operands import able_nodes
-from kvc.compiler.ir import Constant, Method
+from kvc.compiler.ir import Method
 from kvc.schema.backends.operands import WhyNot
-from kvc.schema.types import Symbol
 
 
 class BlockBackend(Backend):
@@ -27,12 +25,3 @@ class BlockBackend(Backend):
     def supports(self, method: Method) -> frozenset[int]:
         """Return the nodes to take."""
         return frozenset(able_nodes(method, self.supported))
-
-    def lower(
-        self,
-        partitions: Mapping[str, Sequence[Partition]],
-        constants: Mapping[str, Constant],
-        symbols: tuple[Symbol, ...],
-    ) -> Mapping[str, Sequence[Lowered]]:
-        """Return nothing to know: the code is the partition's block."""
-        return {name: (Lowered(),) * len(some) for name, some in partitions.items()}

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from kvc.compiler.checkpoints.empty import can_be_empty, make_empty, storage_before
 from kvc.compiler.checkpoints.filled import attach
 from kvc.compiler.checkpoints.header import shown
-from kvc.compiler.constants import StoredSource, StoredTensor, WeightReader
+from kvc.compiler.constants import WeightReader
 from kvc.compiler.identity import Identity, overlaps_itself
+from kvc.compiler.sources import StoredSource, StoredTensor
 from kvc.compiler.spec import tensors_of
 from kvc.schema.errors import CheckpointError, CheckpointMismatch
 

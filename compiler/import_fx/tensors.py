@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from kvc.compiler.checkpoints.filled import attached
-from kvc.compiler.constants import Source, TensorSource, is_zero
+from kvc.compiler.constants import is_zero
 from kvc.compiler.identity import Identity, overlapping, overlaps_itself
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES
 from kvc.compiler.ir import Constant, State
+from kvc.compiler.sources import Source, TensorSource
 from kvc.schema.errors import CompileError, StateConflict
 from kvc.schema.types import TensorType
 

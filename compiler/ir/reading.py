@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kvc.compiler.constants import Source
 from kvc.compiler.ir.graph import (
     Argument,
     Constant,
@@ -21,6 +20,7 @@ from kvc.compiler.ir.graph import (
     State,
     Value,
 )
+from kvc.compiler.sources import Source
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import CursorField, CursorSlot
 from kvc.schema.model import Cursor, CursorKind, StateKind

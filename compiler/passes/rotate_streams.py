@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from kvc.compiler.analysis.streams import PLAIN, Norm, Side, Streams, find_streams
-from kvc.compiler.computed import ROTATED, Computed, Make
-from kvc.compiler.constants import Source, WeightReader, read
+from kvc.compiler.constants import WeightReader, read
 from kvc.compiler.ir import Argument, Constant, Method, Node, Program, Value
 from kvc.compiler.passes.rewrite import NodeList
 from kvc.compiler.rotation import Rotated, RotatedBias, RotatedScale, rotated
+from kvc.compiler.sources import ROTATED, Computed, Make, Source
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import PassFailed
 from kvc.schema.types import TensorType
@@ -58,6 +58,7 @@ class _Book:
 
     def __init__(self, program: Program, streams: Streams) -> None:
         self.streams = streams
+        self.methods = [method.name for method in program.methods]
         self.originals = {c.name: c for c in program.constants}
         self.made: dict[str, Constant] = {}
 
@@ -203,9 +204,13 @@ def _check_weights(book: _Book) -> None:
         if is_matrix and source.make not in checked:
             checked.add(source.make)
             if not _is_same(source):
-                reason = f"{made.name} is not what it is made of, rotated"
-                step = RotateStreams.name
-                raise PassFailed(step=step, method="", node="", place="", reason=reason)
+                raise PassFailed(
+                    step=RotateStreams.name,
+                    method=", ".join(book.methods),
+                    node=f"constant {made.name}",
+                    place="",
+                    reason="it is not what it is made of, rotated",
+                )
 
 
 def _is_same(source: Computed) -> bool:

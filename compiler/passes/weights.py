@@ -4,9 +4,9 @@ A `WeightBook` names derived constants (`embed.weight.int8`) and binds them in t
 method that is being rewritten, each once.
 """
 
-from kvc.compiler.constants import Derived, Divided, Transform
 from kvc.compiler.ir import Constant, Method, Value
 from kvc.compiler.moments import Moments
+from kvc.compiler.sources import Derived, Divided, Transform
 from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType
 

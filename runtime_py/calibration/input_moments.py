@@ -1,8 +1,8 @@
 """Run a program, and sum up products of what its weights multiply.
 
 In: the path of a bundle whose linear layers are partitions. Out: for each weight the
-sum of x x' over its inputs x, in files without a name: for a large model they take as
-much as its weights.
+sum of x x' over its inputs x, in files without a name: 4 n² bytes for the layers that
+read the same n inputs.
 """
 
 import tempfile

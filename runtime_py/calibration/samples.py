@@ -60,9 +60,9 @@ _INPUTS: Final = _Aim("gptq", 4 * MOST_SEQUENCES, read_sequences)
 class Samples:
     """Samples of what a model is given.
 
-    Methods run on them by the reference, with their states: a language model reads
-    each sequence of tokens in chunks and continues it token by token; other methods
-    are called in their order, on one session.
+    Methods run on them in float32, with their states: a language model reads each
+    sequence of tokens in chunks, and for ranges of values continues it token by token;
+    other methods are called in their order, on one session.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -70,12 +70,11 @@ class Samples:
 
         Args:
             path: of a text in UTF-8, for models that read text; a sound, .wav, for
-                those that write it down; or a .npz or
-                .safetensors file of arrays with the names of inputs, `METHOD.INPUT`
-                where several methods have one of this name; or a .npy file, for the
-                only input. An array has the shape of the input, or one axis more
-                before it, of as many calls. `tokens` of a language model are int64
-                [tokens] or [sequences, tokens].
+                those that write it down; or a .npz or .safetensors file of arrays with
+                the names of inputs, `METHOD.INPUT` where several methods have one of
+                this name; or a .npy file, for the only input. An array has the shape of
+                the input, or one axis more before it, of as many calls. `tokens` of a
+                language model are int64 [tokens] or [sequences, tokens].
 
         Raises:
             BadSamples: it cannot be read, is empty, or holds what is no number.

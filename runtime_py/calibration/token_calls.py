@@ -4,7 +4,7 @@ In: a text, or a model that makes some itself. Out: sequences that a session hol
 calls of prefill in chunks, of decode, and of prefill_all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -105,9 +105,7 @@ def run_sequences(
     _check_reads(source, program)
     with program.session() as session:
         sizes = _prefill_sizes(session)
-        for number, tokens in enumerate(sequences):
-            item = f"text {number + 1} of {len(sequences)}"
-            progress("calibrate", number, len(sequences), item)
+        for tokens in _told(sequences, progress):
             _run_sequence(source, session, tokens, min(_STEPS, len(tokens) // 2))
             for one in sizes:
                 _run_prefill(session, one, tokens)
@@ -129,10 +127,18 @@ def read_sequences(
     """
     _check_reads(source, program)
     with program.session() as session:
-        for number, tokens in enumerate(sequences):
-            item = f"text {number + 1} of {len(sequences)}"
-            progress("calibrate", number, len(sequences), item)
-            _run_sequence(source, session, tokens, steps=0 if number else 1)
+        steps = 1
+        for tokens in _told(sequences, progress):
+            _run_sequence(source, session, tokens, steps)
+            steps = 0
+
+
+def _told(sequences: Sequences, progress: Progress) -> Iterator[Sequence[int]]:
+    """Yield sequences, and tell how far they are."""
+    for number, tokens in enumerate(sequences):
+        item = f"text {number + 1} of {len(sequences)}"
+        progress("calibrate", number, len(sequences), item)
+        yield tokens
 
 
 def _run_sequence(

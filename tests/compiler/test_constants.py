@@ -6,23 +6,20 @@ import torch
 from torch import Tensor
 
 from kvc.compiler import constants
-from kvc.compiler.constants import (
+from kvc.compiler.constants import WeightReader, bytes_of, is_zero, read
+from kvc.compiler.int4 import quantize_int4
+from kvc.compiler.int8 import (
+    quantize_channels,
+    quantize_int8_blocks,
+)
+from kvc.compiler.sources import (
     Derived,
     Divided,
     StoredSource,
     TensorSource,
     Transform,
-    WeightReader,
     base_of,
-    bytes_of,
-    is_zero,
     nbytes_of,
-    read,
-)
-from kvc.compiler.int4 import quantize_int4
-from kvc.compiler.int8 import (
-    quantize_channels,
-    quantize_int8_blocks,
 )
 
 WEIGHT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [254.0, 1.0, -127.0]])

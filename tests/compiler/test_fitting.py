@@ -1,10 +1,15 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from kvc.compiler.constants import Derived, TensorSource, Transform
 from kvc.compiler.fitting import gains
 from kvc.compiler.moments import Moments
+from kvc.compiler.sources import Derived, TensorSource, Transform
+from kvc.schema.dtypes import DType
+from kvc.schema.model import NamedData
+from kvc.schema.types import TensorType
 
 ROWS, COLUMNS = 24, 96
 
@@ -18,7 +23,21 @@ def order(weights, moments=None, transform=Transform.INT4_SIGNED):
         f"{name}.{transform.value}": Derived(transform, TensorSource(weight), moments)
         for name, weight in weights.items()
     }
-    return gains(sources)
+    return gains(program_of(weights, transform), sources)
+
+
+def program_of(weights, transform):
+    """Return what of a program counts here: its names, with what int4 takes."""
+    names = list[NamedData]()
+    for name, weight in weights.items():
+        rows, columns = weight.shape
+        for ending, kind in (
+            ("", TensorType(DType.UINT8, (rows // 8, columns // 8, 8, 4))),
+            ("_scale", TensorType(DType.BFLOAT16, (rows // 8, columns // 32, 8))),
+        ):
+            stored = f"{name}.{transform.value}{ending}"
+            names.append(NamedData(stored, 0, kind, "plain", ""))
+    return SimpleNamespace(names=names)
 
 
 def uneven(size=30.0):
@@ -63,4 +82,5 @@ def test_zeros_gain_nothing():
 
 def test_other_sources_are_left_out():
     weight = TensorSource(normal(ROWS, COLUMNS))
-    assert gains({"a": weight, "a.int8": Derived(Transform.INT8, weight)}) == []
+    sources = {"a": weight, "a.int8": Derived(Transform.INT8, weight)}
+    assert gains(program_of({}, Transform.INT4), sources) == []

@@ -5,18 +5,17 @@ writers of a state are inside and outside; what is taken is run by the reference
 `Opaque` of `opaque_backend.py` owns the states too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 from zlib import crc32
 
-from kvc.compiler.backends import Backend, Lowered, Partition
-from kvc.compiler.ir import Constant, Method
+from kvc.compiler.backends import Backend
+from kvc.compiler.ir import Method
 from kvc.recipes import Option
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Delegate, Handle, Options
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.schema import model
-from kvc.schema.types import Symbol
 
 
 class Greedy(Backend):
@@ -30,14 +29,6 @@ class Greedy(Backend):
 
     def supports(self, method: Method) -> frozenset[int]:
         return frozenset(range(len(method.nodes)))
-
-    def lower(
-        self,
-        partitions: Mapping[str, Sequence[Partition]],
-        constants: Mapping[str, Constant],
-        symbols: tuple[Symbol, ...],
-    ) -> Mapping[str, Sequence[Lowered]]:
-        return {name: [Lowered()] * len(some) for name, some in partitions.items()}
 
 
 class Partitions(Greedy):
