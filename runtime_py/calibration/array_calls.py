@@ -12,7 +12,7 @@ from kvc.runtime.calibration.array_files import Arrays
 from kvc.runtime.program import Program
 from kvc.schema.container import Progress
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import BadSamples, ExecutionError, listing
+from kvc.schema.errors import BadSamples, ExecutionError, listing, shortened
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Method
 from kvc.schema.trees import unflatten
@@ -87,10 +87,10 @@ def _calls_of(arrays: Arrays, program: Program) -> list[_Calls]:
         calls.append(_Calls(method, given))
     unknown = sorted(arrays.by_name.keys() - used)
     if unknown or not calls:
-        shown = listing([repr(name) for name in unknown]) if unknown else "none"
+        shown = shortened([repr(name) for name in unknown])
         reason = (
             f"no input is called {shown}; inputs, with their methods, are "
-            f"{listing([*known])}"
+            f"{shortened([*known])}"
         )
         raise BadSamples(source=arrays.source, reason=reason)
     return calls

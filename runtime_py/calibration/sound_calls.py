@@ -38,6 +38,10 @@ def run_sound(path: str, program: Program) -> tuple[int, int]:
     """
     try:
         rate = spectrum_of(program.metadata).rate
+    except KvcError as error:
+        reason = "the model writes down no sound; give a text, or arrays, that it reads"
+        raise BadSamples(source=path, reason=reason) from error
+    try:
         samples = read_wave(path, rate)[: rate * _MOST_SECONDS]
         with program.session() as session:
             segments = transcribe(session, samples).segments

@@ -117,4 +117,4 @@ class FitTooSmall(RecipeError):
     recipe: str
     nbytes: int
     allowed: int
-    template = "--fit {allowed}: with all weights of int4 that can be, the bundle by {recipe} takes {nbytes} bytes; give it more, or compile without --fit and see with kvc dump where they go"
+    template = "--fit {allowed:,}: with all weights of int4 that can be, the bundle by {recipe} takes {nbytes:,} bytes; give it more, or compile without --fit and see with kvc dump where they go"

@@ -22,7 +22,7 @@ FITS = {"smollm2": 105_000_000, "minilm": 20_500_000}
 def by_samples(folder, tmp_path_factory):
     """Return bundles by cpu_q4: plain, by samples, by samples with more bytes."""
     made = tmp_path_factory.mktemp("int4")
-    (made / "samples.txt").write_text(TOPICS["typesmapping"] + TOPICS["classes"])
+    (made / "samples.txt").write_text(TOPICS["typesmapping"] + TOPICS["class"])
     samples = ["--calibrate", str(made / "samples.txt")]
 
     def of(model: str) -> list[Path]:

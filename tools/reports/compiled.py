@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvc.schema.container import BundleFile, SavedBundle
+from kvc.schema.dtypes import DType
 from kvc.schema.model import Program
+from kvc.schema.ops.products import QB4_BYTES, QB4_ROWS
 from kvc.schema.uses import PLAIN
 from kvc.tools.reports.blobs import describe_sharing
 from kvc.tools.reports.memory import describe_memory
@@ -82,7 +84,18 @@ def _weight_rows(program: Program, model_nbytes: int) -> list[tuple[str, str]]:
         ("weights", f"{size(model_nbytes)} in the model"),
         ("", f"{size(apart)} by this recipe, if each method kept its own"),
         ("", f"{size(once)} stored, each once ({plural(blobs, 'blob')})"),
+        *_bit_rows(program),
     ]
+
+
+def _bit_rows(program: Program) -> list[tuple[str, str]]:
+    """Say how many matrices are int4, where some are, and how many int8."""
+    kinds = [named.type for named in program.names if named.format == PLAIN]
+    by_eights = (QB4_ROWS, QB4_BYTES)
+    narrow = sum(k.dtype is DType.UINT8 and k.dims[2:] == by_eights for k in kinds)
+    wide = sum(k.dtype is DType.INT8 for k in kinds)
+    told = f"matrices: {narrow:,} of int4, {wide:,} of int8"
+    return [("", told)] if narrow else []
 
 
 def _file_rows(report: "SaveReport") -> list[tuple[str, str]]:
