@@ -78,7 +78,7 @@ def evaluate(
     text = _whole_characters(raw)
     tokens, start = tokenizer.encode(text, special=False), _start(tokenizer)
     if against is not None and "tokenizer" in program.metadata:
-        _check_alike(against, text, tokens)
+        _check_alike(against, text, tokens, bundle)
     score = score_tokens(program, tokens, window, stride, start, progress, against)
     divergence = score.divergence
     nbytes = None
@@ -103,7 +103,9 @@ def evaluate(
     )
 
 
-def _check_alike(against: "Program", text: str, tokens: Sequence[int]) -> None:
+def _check_alike(
+    against: "Program", text: str, tokens: Sequence[int], bundle: str
+) -> None:
     """Check that the text is the same tokens to another bundle, if it has a tokenizer.
 
     Raises:
@@ -114,7 +116,7 @@ def _check_alike(against: "Program", text: str, tokens: Sequence[int]) -> None:
     if "tokenizer" not in against.metadata:
         return
     if list(tokenizer_of(against).encode(text, special=False)) != list(tokens):
-        expected = "a bundle to which the text is the same tokens"
+        expected = f"a bundle to which the text is the same tokens as to {bundle}"
         raise BadSetting(name="against", expected=expected, found="other tokens")
 
 

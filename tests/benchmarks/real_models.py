@@ -13,7 +13,7 @@ quantizer then gets the same float32 weights. Prints tables; `--page` writes the
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import real_models_embeddings as embeddings
 import real_models_sounds as sounds
 import real_models_texts as texts
+from demo_checkpoint import save_demo
 from real_models import gemma3, gemma3_gguf, minilm, smollm2, smollm2_gguf, whisper
 from real_models_compile import text_samples
 
@@ -29,6 +30,7 @@ from kvc.tools.dev.page_sections import Section, with_section
 PAGE = Path(__file__).parents[2] / "compiler" / "hugging_face" / "QUALITY.md"
 MARK = "<!-- by tests/benchmarks/real_models.py -->\n"
 RECIPES = ("cpu_bf16", "cpu_q8", "xnnpack_q8", "cpu_q4", "xnnpack_q4")
+SEQ = 512  # of the demo model's training
 KINDS = ("Q8_0", "Q4_0", "Q4_K_M")
 ORDER = (
     "cpu_fp32",
@@ -101,6 +103,12 @@ GEMMA3_TEXT = """\
 No recipe was tuned on it. Its package ships a table of 8 bits (Q8_0), of which Q8_0
 loses nothing, and layers of 4 to 8 bits. {count:,} tokens of each text.
 """
+DEMO_TEXT = """\
+A small Llama whose tokens are bytes, 3.8 million weights, which were trained in float32
+and rounded to bfloat16, so that these are figures of a first rounding. {count:,} bytes
+of modules of Python's library that it was not trained on, and of the package click, in
+windows of 512.
+"""
 WHISPER_TEXT = """\
 Ten sentences, spoken by three voices of espeak-ng. Its package ships float16.
 """
@@ -110,23 +118,40 @@ Embeddings of 16 paragraphs of each of the two texts. Its package ships float32.
 
 
 def language(
-    title: str, about: str, source: Path, shipped: Path, options: argparse.Namespace
+    title: str,
+    about: str,
+    source: Path,
+    shipped: Path,
+    given: Mapping[str, str],
+    options: argparse.Namespace,
+    window: int = 1024,
 ) -> Section:
     """Measure a language model."""
     peer = options.llama and texts.Peer(options.llama, options.kinds)
-    asked = texts.Asked(options.recipes, peer, options.tokens, options.text)
+    asked = texts.Asked(options.recipes, peer, given, options.tokens, window)
     rows = texts.measure(source, shipped, asked)
     return text_section(title, about.format(count=options.tokens), rows)
 
 
 def _smollm2(options: argparse.Namespace) -> Section:
     title = "### SmolLM2-135M-Instruct"
-    return language(title, SMOLLM2_TEXT, smollm2(), smollm2_gguf(), options)
+    given = texts.texts(options.text)
+    return language(title, SMOLLM2_TEXT, smollm2(), smollm2_gguf(), given, options)
 
 
 def _gemma3(options: argparse.Namespace) -> Section:
     title = "### Gemma 3 270M"
-    return language(title, GEMMA3_TEXT, gemma3(), gemma3_gguf(), options)
+    given = texts.texts(options.text)
+    return language(title, GEMMA3_TEXT, gemma3(), gemma3_gguf(), given, options)
+
+
+def _demo(options: argparse.Namespace) -> Section:
+    with tempfile.TemporaryDirectory() as made:
+        source = Path(made)
+        save_demo(source)
+        given = texts.sources()
+        title = "### The demo model"
+        return language(title, DEMO_TEXT, source, source, given, options, SEQ)
 
 
 def _whisper(options: argparse.Namespace) -> Section:
@@ -147,6 +172,7 @@ def _minilm(options: argparse.Namespace) -> Section:
 MODELS: dict[str, Callable[[argparse.Namespace], Section]] = {
     "smollm2": _smollm2,
     "gemma3": _gemma3,
+    "demo": _demo,
     "whisper": _whisper,
     "minilm": _minilm,
 }

@@ -1,9 +1,10 @@
 """llama.cpp's side of `real_models.py`, in an environment of its own.
 
 It needs `pip install llama-cpp-python==0.3.36 gguf==0.19.0`. `float32` writes what the
-weights of a gguf stand for, with all that it says beside them; `quantize` asks
-llama.cpp's own quantizer, as it is set by default; `logits` prints a line of JSON with
-sizes, and then answers windows of tokens with logits, as `LlamaScorer` asks for them.
+weights of a gguf stand for, with all that it says beside them, or those of a folder of
+transformers that holds a Llama in float32; `quantize` asks llama.cpp's own quantizer,
+as it is set by default; `logits` prints a line of JSON with sizes, and then answers
+windows of tokens with logits, as `LlamaScorer` asks for them.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import ctypes
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,6 +45,54 @@ def write_float32(path: Path, out: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_llama(folder: Path, out: Path) -> None:
+    """Write the weights of a Llama, that a folder of transformers has in float32.
+
+    It gets no vocabulary, as tokens are all that goes through the pipes.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(out, "llama")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_tokenizer_model("no_vocab")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    for name, values in _tensors(folder / "model.safetensors"):
+        count = {"q_proj": heads, "k_proj": kv_heads}.get(name.split(".")[-2])
+        if count:  # whose halves of a head are its turns in pairs, side by side
+            halves = values.reshape(count, 2, -1, values.shape[1])
+            values = halves.swapaxes(1, 2).reshape(values.shape)
+        theirs = names.get_name(name, try_suffixes=(".weight",))
+        assert theirs is not None, name
+        writer.add_tensor(theirs, np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield what a file of safetensors holds, all of it float32."""
+    raw = np.fromfile(path, np.uint8)
+    start = 8 + int(raw[:8].view(np.uint64)[0])
+    for name, told in json.loads(raw[8:start].tobytes()).items():
+        if name == "__metadata__":
+            continue
+        assert told["dtype"] == "F32", name
+        begin, end = told["data_offsets"]
+        values = raw[start + begin : start + end].view(np.float32)
+        yield name, values.reshape(told["shape"])
 
 
 def quantize(path: Path, kind: str, out: Path) -> None:
@@ -143,7 +193,8 @@ def main() -> None:
     library.llama_backend_init()
     match options.stage:
         case "float32":
-            write_float32(options.path, options.out)
+            write = write_llama if options.path.is_dir() else write_float32
+            write(options.path, options.out)
         case "quantize":
             quantize(options.path, options.kind, options.out)
         case _:

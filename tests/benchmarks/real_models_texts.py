@@ -1,12 +1,14 @@
 """What recipes and llama.cpp lose on a trained language model.
 
-In: a folder of transformers and the gguf that it was made from. Out: a row for each
-recipe and each kind of llama.cpp, all beside the same model by `cpu_fp32`, on the same
-tokens of two texts: how far what they expect of each token is from what it expects.
+In: a folder of transformers, and the gguf that it was made from, if there is one. Out:
+a row for each recipe and each kind of llama.cpp, all beside the same model by
+`cpu_fp32`, on the same tokens of two texts: how far the distributions of the next token
+are from its own.
 """
 
 import math
 import pydoc_data.topics
+import runpy
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import click
 import numpy as np
 from real_models_compile import compiled, text_samples
 from real_models_llama_scorer import LlamaScorer, run_stage
@@ -27,7 +30,7 @@ from kvc.runtime.tokenizers import tokenizer_of
 
 FORTUNES = Path("/usr/share/games/fortunes")
 FORTUNE_KINDS = ("literature", "law", "science", "wisdom", "people", "politics")
-WINDOW = 1024
+TRAINER = Path(__file__).parents[2] / "tools/dev/train_demo.py"
 ROWS = 64  # whose probabilities are in memory at once
 # How far logits of llama.cpp by float32 may be from kvc's; it looks up GELU in a table
 # of float16, which moves those of Gemma 3 by 0.03. Another model is off by far more.
@@ -77,32 +80,42 @@ def texts(file: Path | None) -> dict[str, str]:
     return {"pydoc": docs, "fortunes": "".join(said).replace("\n%\n", "\n\n")}
 
 
+def sources() -> dict[str, str]:
+    """Return two texts in Python: modules that no one trained on, and a package's."""
+    library: bytes = runpy.run_path(str(TRAINER))["read_library"]()[1]
+    package = Path(click.__file__).parent.rglob("*.py")
+    return {
+        "library": library.decode(errors="replace"),
+        "click": "".join(path.read_text() for path in sorted(package)),
+    }
+
+
 class Comparison:
     """A model by cpu_fp32, that others are compared with.
 
     Attributes:
         sample: what they are compared on.
         exact: runs the model.
+        window: tokens that it sees at once.
     """
 
-    def __init__(
-        self, program: Program, session: Session, file: Path | None, count: int
-    ) -> None:
+    def __init__(self, program: Program, session: Session, asked: "Asked") -> None:
         tokenizer = tokenizer_of(program)
         given = {
-            name: list(tokenizer.encode(text, special=False))[:count]
-            for name, text in texts(file).items()
+            name: list(tokenizer.encode(text, special=False))[: asked.count]
+            for name, text in asked.texts.items()
         }
         self.sample = Sample(given, list(tokenizer.encode("", special=True)))
         self.exact = Remembering(find_scorer(program, session))
+        self.window = asked.window
 
     def losses(self, scorers: Sequence[Scorer]) -> list[dict[str, Loss]]:
         """Return what each model loses on each text; they take turns, by windows."""
         found: list[dict[str, Loss]] = [{} for _ in scorers]
-        start = self.sample.start
+        start, cut = self.sample.start, (self.window, self.window // 2)
         for name, tokens in self.sample.tokens.items():
             tallies = [Tally(scorer, self.exact) for scorer in scorers]
-            for part in cut_windows(len(tokens), WINDOW, WINDOW // 2, bool(start)):
+            for part in cut_windows(len(tokens), *cut, bool(start)):
                 seen = [*start, *tokens[part.begin : part.end]]
                 for tally in tallies:
                     tally.add(seen, len(start) + part.first - part.begin)
@@ -115,7 +128,7 @@ class Comparison:
         """Return the largest difference of logits in half a window of each text."""
         start, far = self.sample.start, 0.0
         for tokens in self.sample.tokens.values():
-            seen = [*start, *tokens[: WINDOW // 2]]
+            seen = [*start, *tokens[: self.window // 2]]
             made = [list(each.logits(seen, 1)) for each in (scorer, self.exact)]
             found, wanted = map(np.concatenate, made)
             far = max(far, float(np.abs(found - wanted).max()))
@@ -218,12 +231,17 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be measured: recipes, a peer, tokens of each text, the second text."""
+    """What is to be measured: recipes, a peer, texts, and tokens of each of them.
+
+    Attributes:
+        window: tokens that a model sees at once, of which half count.
+    """
 
     recipes: Sequence[str]
     peer: Peer | None
+    texts: Mapping[str, str]
     count: int
-    file: Path | None = None
+    window: int
 
 
 def measure(source: Path, shipped: Path, asked: Asked) -> list[Row]:
@@ -231,19 +249,19 @@ def measure(source: Path, shipped: Path, asked: Asked) -> list[Row]:
 
     Args:
         source: a folder of transformers.
-        shipped: the gguf that it was made from.
+        shipped: the gguf that it was made from, or the folder again.
         asked: what is to be measured.
     """
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        samples = text_samples(texts(asked.file))
+        samples = text_samples(asked.texts)
         compile_line = partial(
             compiled, source, folder=folder, samples=samples, all_logits=True
         )
         path = compile_line("cpu_fp32")
         program = opened.enter_context(load(path))
         session = opened.enter_context(program.session())
-        comparison = Comparison(program, session, asked.file, asked.count)
+        comparison = Comparison(program, session, asked)
         models = [_scored("cpu_fp32", path, program, comparison.exact)]
         models += [by_recipe(compile_line(each), opened) for each in asked.recipes]
         if asked.peer is not None:
@@ -257,7 +275,7 @@ def _of_peer(
     shipped: Path, peer: Peer, comparison: Comparison, folder: Path, opened: ExitStack
 ) -> list[Scored]:
     """Return the models of llama.cpp, which is checked to compute the same model."""
-    length = WINDOW + len(comparison.sample.start)
+    length = comparison.window + len(comparison.sample.start)
     exact, *paths = quantized(shipped, peer.python, peer.kinds, folder)
     with LlamaScorer(peer.python, exact, length) as scorer:
         far = comparison.distance(scorer)
