@@ -103,7 +103,8 @@ original. {count:,} tokens of each text.
 GEMMA3_TEXT = """\
 No recipe was tuned on it. Its package ships a table of 8 bits (Q8_0), of which Q8_0
 loses nothing, and layers of 4 to 8 bits as Q4_K_M chooses them: that line finds the
-shipped numbers again, and all other lines of 4 bits are a second rounding. {count:,} tokens of each text.
+shipped numbers again, and all other lines of 4 bits are a second rounding. {count:,}
+tokens of each text.
 """
 DEMO_TEXT = """\
 A small Llama whose tokens are bytes, 3.8 million weights, which were trained in float32
