@@ -8,7 +8,6 @@ computes is rounded to grids by `FixedPointHandle`. Writes the table of
 """
 
 import argparse
-import runpy
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +20,7 @@ from kvc.compiler import compile_program, register_backend
 from kvc.compiler.models import BUILTIN
 from kvc.runtime import load, register_delegate
 from kvc.runtime.calibration import Samples
+from kvc.tools.dev.train_demo import read_library
 from kvc.tools.evaluation import evaluate
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ def main() -> None:
     kilobytes = parser.parse_args().kilobytes
     register_backend(FixedPoint)
     register_delegate(NAME, FixedPointDelegate)
-    texts = runpy.run_path(str(ROOT / "tools/dev/train_demo.py"))["read_library"]()
+    texts = read_library()
     train = texts[0][:SAMPLE_NBYTES].decode(errors="ignore").encode()
     made = table(train, texts[1][: kilobytes * 1000])
     before, _, rest = PAGE.read_text().partition(MARK)

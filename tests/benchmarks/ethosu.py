@@ -11,7 +11,6 @@ import argparse
 import csv
 import io
 import json
-import runpy
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from kvc.runtime.calibration import Samples
 from kvc.runtime.delegates.ethosu.backend import EthosUHandle
 from kvc.runtime.delegates.ethosu.tosa_file import tosa_bytes
 from kvc.runtime.delegates.ethosu.vela import check_vela
+from kvc.tools.dev.train_demo import read_library
 from kvc.tools.evaluation import evaluate
 
 ROOT = Path(__file__).parents[2]
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--kilobytes", type=int, default=3)
     kilobytes = parser.parse_args().kilobytes
     check_vela()
-    texts = runpy.run_path(str(ROOT / "tools/dev/train_demo.py"))["read_library"]()
+    texts = read_library()
     train = texts[0][:SAMPLE_NBYTES].decode(errors="ignore").encode()
     lines = [
         "| activations | bits per byte | cycles, decode | of these SCATTER | "

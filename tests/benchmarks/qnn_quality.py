@@ -6,7 +6,6 @@ and with Qualcomm's library on so many bytes, in windows of as many.
 """
 
 import argparse
-import runpy
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from kvc.compiler.models import BUILTIN
 from kvc.recipes import Recipe, load_recipe
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples
+from kvc.tools.dev.train_demo import read_library
 from kvc.tools.evaluation import evaluate
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--kilobytes", type=int, default=3)
     parser.add_argument("--library", type=int, default=0)
     given = parser.parse_args()
-    texts = runpy.run_path(str(ROOT / "tools/dev/train_demo.py"))["read_library"]()
+    texts = read_library()
     train = texts[0][:SAMPLE_NBYTES].decode(errors="ignore").encode()
     with tempfile.TemporaryDirectory() as folder:
         rows(Path(folder), (train, texts[1][: given.kilobytes * 1000]), given.library)

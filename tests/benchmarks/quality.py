@@ -7,7 +7,6 @@ context, through the cache in chunks of 64 bytes. Prints a table.
 """
 
 import argparse
-import runpy
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from kvc.compiler.models.decoder import Decoder
 from kvc.compiler.models.demo import CONFIG, decoder_methods
 from kvc.recipes import Recipe, known_recipes, load_recipe
 from kvc.runtime import load
+from kvc.tools.dev.train_demo import read_library
 from kvc.tools.evaluation import Evaluation, evaluate
 from kvc.tools.text import size
 
@@ -31,12 +31,11 @@ NARROW_CACHES = (
     ("cpu_q8", "float16"),
     ("xnnpack_q8", "int8"),
 )
-TRAINER = Path(__file__).parents[2] / "tools/dev/train_demo.py"
 
 
 def held_out(kilobytes: int) -> bytes:
     """Return the start of the held-out text."""
-    text: bytes = runpy.run_path(str(TRAINER))["read_library"]()[1]
+    _, text = read_library()
     return text[: kilobytes * 1000]
 
 

@@ -26,11 +26,11 @@ from real_models import gemma3, gemma3_gguf, minilm, smollm2, smollm2_gguf, whis
 from real_models_compile import text_samples
 
 from kvc.tools.dev.page_sections import Section, with_section
+from kvc.tools.dev.train_demo import SEQ
 
 PAGE = Path(__file__).parents[2] / "compiler" / "hugging_face" / "QUALITY.md"
 MARK = "<!-- by tests/benchmarks/real_models.py -->\n"
 RECIPES = ("cpu_bf16", "cpu_q8", "xnnpack_q8", "cpu_q4", "xnnpack_q4")
-SEQ = 512  # of the demo model's training
 KINDS = ("Q8_0", "Q4_0", "Q4_K_M")
 ORDER = (
     "cpu_fp32",

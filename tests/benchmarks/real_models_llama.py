@@ -12,12 +12,13 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import gguf
 import numpy as np
+from gguf.utility import SafetensorsLocal
+from gguf_llama import Sizes, llama_writer, write_out
 from llama_cpp import llama_cpp as library
 
 KINDS = {"F32": 0, "Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15}  # llama_ftype
@@ -41,10 +42,7 @@ def write_float32(path: Path, out: Path) -> None:
     for tensor in reader.tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         writer.add_tensor(tensor.name, values.astype(np.float32, copy=False))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
 
 
 def write_llama(folder: Path, out: Path) -> None:
@@ -54,21 +52,24 @@ def write_llama(folder: Path, out: Path) -> None:
     """
     config = json.loads((folder / "config.json").read_text())
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    writer = gguf.GGUFWriter(out, "llama")
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_tokenizer_model("no_vocab")
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
-    for name, values in _tensors(folder / "model.safetensors"):
+    sizes = Sizes(
+        layers=config["num_hidden_layers"],
+        context=config["max_position_embeddings"],
+        embedding=config["hidden_size"],
+        feed_forward=config["intermediate_size"],
+        heads=heads,
+        kv_heads=kv_heads,
+        head=config["head_dim"],
+        vocab=config["vocab_size"],
+        eps=config["rms_norm_eps"],
+        rope_base=config["rope_parameters"]["rope_theta"],
+    )
+    writer = llama_writer(out, sizes, "ALL_F32")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, sizes.layers)
+    tensors = SafetensorsLocal(folder / "model.safetensors").tensors
+    for name, tensor in tensors.items():
+        assert tensor.dtype == "F32", name
+        values = tensor.mmap_bytes().view(np.float32).reshape(tensor.shape)
         count = {"q_proj": heads, "k_proj": kv_heads}.get(name.split(".")[-2])
         if count:  # whose halves of a head are its turns in pairs, side by side
             halves = values.reshape(count, 2, -1, values.shape[1])
@@ -76,23 +77,7 @@ def write_llama(folder: Path, out: Path) -> None:
         theirs = names.get_name(name, try_suffixes=(".weight",))
         assert theirs is not None, name
         writer.add_tensor(theirs, np.ascontiguousarray(values))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield what a file of safetensors holds, all of it float32."""
-    raw = np.fromfile(path, np.uint8)
-    start = 8 + int(raw[:8].view(np.uint64)[0])
-    for name, told in json.loads(raw[8:start].tobytes()).items():
-        if name == "__metadata__":
-            continue
-        assert told["dtype"] == "F32", name
-        begin, end = told["data_offsets"]
-        values = raw[start + begin : start + end].view(np.float32)
-        yield name, values.reshape(told["shape"])
+    write_out(writer)
 
 
 def quantize(path: Path, kind: str, out: Path) -> None:

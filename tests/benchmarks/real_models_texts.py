@@ -8,7 +8,6 @@ are from its own.
 
 import math
 import pydoc_data.topics
-import runpy
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,10 +26,10 @@ from kvc.runtime.scoring import Divergence, cut_windows
 from kvc.runtime.scoring.divergence import Beside, log_probabilities
 from kvc.runtime.scoring.scorers import Logits, Scorer, find_scorer
 from kvc.runtime.tokenizers import tokenizer_of
+from kvc.tools.dev.train_demo import read_library
 
 FORTUNES = Path("/usr/share/games/fortunes")
 FORTUNE_KINDS = ("literature", "law", "science", "wisdom", "people", "politics")
-TRAINER = Path(__file__).parents[2] / "tools/dev/train_demo.py"
 ROWS = 64  # whose probabilities are in memory at once
 # How far logits of llama.cpp by float32 may be from kvc's; it looks up GELU in a table
 # of float16, which moves those of Gemma 3 by 0.03. Another model is off by far more.
@@ -82,7 +81,7 @@ def texts(file: Path | None) -> dict[str, str]:
 
 def sources() -> dict[str, str]:
     """Return two texts in Python: modules that no one trained on, and a package's."""
-    library: bytes = runpy.run_path(str(TRAINER))["read_library"]()[1]
+    _, library = read_library()
     package = Path(click.__file__).parent.rglob("*.py")
     return {
         "library": library.decode(errors="replace"),

@@ -8,7 +8,6 @@ for round; the table has the medians. `--temperature 0` is greedy.
 """
 
 import argparse
-import runpy
 import statistics
 import sys
 import tempfile
@@ -24,9 +23,9 @@ from kvc.compiler.models import BUILTIN
 from kvc.compiler.models.decoder import Decoder, DecoderConfig
 from kvc.compiler.models.demo import CONFIG, decoder_caches, decoder_methods
 from kvc.runtime import Generation, Program, generate, load
+from kvc.tools.dev.train_demo import read_library
 from kvc.tools.text import columns
 
-TRAINER = Path(__file__).parents[2] / "tools/dev/train_demo.py"
 PROMPT, BATCH, SEQ = 200, 16, 256
 GUESSES = (1, 2, 4, 6, 8)
 DRAFT = DecoderConfig(
@@ -106,7 +105,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--temperature", type=float, default=0.0)
     options = parser.parse_args()
-    text, held_out = runpy.run_path(str(TRAINER))["read_library"]()
+    text, held_out = read_library()
     with tempfile.TemporaryDirectory() as folder:
         small = trained(DRAFT, text, options.minutes)
         large = _target(options, text)

@@ -36,26 +36,27 @@ def build(path: str, kind: str) -> None:
     """Write a gguf of the shape of the model that it is named after."""
     import gguf
     import numpy as np
+    from gguf_llama import Sizes, llama_writer, write_out
 
     shape = shape_of(path)
     dim, ffn, layers = shape["dim"], shape["ffn"], shape["layers"]
     kv = dim // shape["heads"] * shape["kv_heads"]
     stored = gguf.GGMLQuantizationType[kind]
     random = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(layers)
-    writer.add_context_length(4096)
-    writer.add_embedding_length(dim)
-    writer.add_feed_forward_length(ffn)
-    writer.add_head_count(shape["heads"])
-    writer.add_head_count_kv(shape["kv_heads"])
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(1e5)
-    writer.add_rope_dimension_count(dim // shape["heads"])
-    writer.add_vocab_size(shape["vocab"])
     of_file = "ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"
-    writer.add_file_type(gguf.LlamaFileType[of_file])
-    writer.add_tokenizer_model("no_vocab")
+    sizes = Sizes(
+        layers=layers,
+        context=4096,
+        embedding=dim,
+        feed_forward=ffn,
+        heads=shape["heads"],
+        kv_heads=shape["kv_heads"],
+        head=dim // shape["heads"],
+        vocab=shape["vocab"],
+        eps=1e-5,
+        rope_base=1e5,
+    )
+    writer = llama_writer(path, sizes, of_file)
 
     def add(name: str, *shape: int) -> None:
         values = random.standard_normal(shape, np.float32) * np.float32(0.02)
@@ -75,10 +76,7 @@ def build(path: str, kind: str) -> None:
         add(f"blk.{i}.ffn_gate", ffn, dim)
         add(f"blk.{i}.ffn_up", ffn, dim)
         add(f"blk.{i}.ffn_down", dim, ffn)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
 
 
 def bindings(folder: Path) -> Any:

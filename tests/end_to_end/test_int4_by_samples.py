@@ -11,12 +11,14 @@ from model_a import random_decoder
 from torch import nn
 
 from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler.bundle import SaveReport
 from kvc.compiler.models.decoder import DecoderConfig
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import CompileError, FitTooSmall, FitUnused, SamplesNotFinite
 from kvc.tools.cli import main
+from kvc.tools.reports.compiled import compiled_lines
 
 COLUMNS, CALLS = 96, 40
 
@@ -215,6 +217,14 @@ def wide(path: Path) -> set[str]:
     return {match[1] for match in found if match}
 
 
+def told(path: Path) -> str:
+    """Return what the table that ends a compilation says of matrices."""
+    report = SaveReport(path.stat().st_size, 0, 0, 0, 0, None, 0, {})
+    lines = compiled_lines(path, 0, report, None, 0.0, chosen=False)
+    (found,) = (line.strip() for line in lines if "matrices: " in line)
+    return found
+
+
 @pytest.fixture(scope="module", params=["cpu", "xnnpack"])
 def sizes(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
@@ -233,6 +243,8 @@ def test_as_many_weights_as_fit_are_int8_the_worst_first(tmp_path, sizes):
         assert fit - 12_000 < decoder(path, f"{backend}_q4", fit) <= fit
         assert len(wide(path)) > len(before)
         before = wide(path)
+        narrow = 7 * CONFIG.layers - len(before)
+        assert told(path) == f"matrices: {narrow} of int4, {len(before) + 1} of int8"
         down = {int(name.split(".")[1]) for name in before if "down" in name}
         assert len(down) < 3 or {0, 1} <= down  # smaller ones may fill what is left
 
@@ -242,6 +254,7 @@ def test_with_room_for_all_of_them_all_are_int8(tmp_path, sizes):
     path = tmp_path / "x.kvc"
     assert decoder(path, f"{backend}_q4", 2 * most) <= most + EQUAL
     assert len(wide(path)) == 7 * CONFIG.layers
+    assert told(path) == f"matrices: {7 * CONFIG.layers + 1} of int8"
 
 
 def test_less_than_int4_takes_is_refused_with_what_would_do(tmp_path, sizes):

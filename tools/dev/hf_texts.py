@@ -149,8 +149,8 @@ Each model is compared with itself by `cpu_fp32`. Of a language model it is the 
 Kullback-Leibler divergence of the next token's distribution, in nats with its standard
 error, how often the likeliest token is the same, and the perplexity; on the first
 tokens of two texts, the topics of pydoc and Debian's `fortunes`, in windows of 1,024,
-of which the first half is context. *weights* are all that methods read, *file* is the
-bundle, with its tokenizer, and methods that give all logits.
+of which the first half is context, where nothing else is said. *weights* are all that
+methods read, *file* is the bundle, with its tokenizer, and methods that give all logits.
 A line *NAME+samples* is with `--calibrate`: the last 20,000 letters of each of the two
 texts, of Whisper five other sentences; *+105M* is with `--fit 105M`.
 

@@ -89,13 +89,15 @@ def _weight_rows(program: Program, model_nbytes: int) -> list[tuple[str, str]]:
 
 
 def _bit_rows(program: Program) -> list[tuple[str, str]]:
-    """Say how many matrices are int4, where some are, and how many int8."""
+    """Say how many matrices are int4, and how many int8, where some are."""
     kinds = [named.type for named in program.names if named.format == PLAIN]
     by_eights = (QB4_ROWS, QB4_BYTES)
-    narrow = sum(k.dtype is DType.UINT8 and k.dims[2:] == by_eights for k in kinds)
-    wide = sum(k.dtype is DType.INT8 for k in kinds)
-    told = f"matrices: {narrow:,} of int4, {wide:,} of int8"
-    return [("", told)] if narrow else []
+    counts = {
+        "int4": sum(k.dtype is DType.UINT8 and k.dims[2:] == by_eights for k in kinds),
+        "int8": sum(k.dtype is DType.INT8 for k in kinds),
+    }
+    told = ", ".join(f"{count:,} of {bits}" for bits, count in counts.items() if count)
+    return [("", f"matrices: {told}")] if told else []
 
 
 def _file_rows(report: "SaveReport") -> list[tuple[str, str]]:
