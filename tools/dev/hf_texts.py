@@ -150,7 +150,7 @@ Kullback-Leibler divergence of the next token's distribution, in nats with its s
 error, how often the likeliest token is the same, and the perplexity; on the first
 tokens of two texts, the topics of pydoc and Debian's `fortunes`, in windows of 1,024,
 of which the first half is context, where nothing else is said. *weights* are all that
-methods read, *file* is the bundle, with its tokenizer, and methods that give all logits.
+methods read, *file* is the bundle, with its tokenizer and methods that give all logits.
 A line *NAME+samples* is with `--calibrate`: the last 20,000 letters of each of the two
 texts, of Whisper five other sentences; *+105M* is with `--fit 105M`.
 
