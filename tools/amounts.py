@@ -7,12 +7,13 @@ import click
 _DIGITS: Final = 18  # of a whole number: what 64 bits hold
 
 
-def nbytes_of(text: str, option: str) -> int:
+def nbytes_of(text: str, option: str, least: int = 0) -> int:
     """Return the bytes of 512M, 1.5G, 100k or 1000000; units are decimal.
 
     Args:
         text: as the user gave it.
         option: that it was given to, for the message.
+        least: that is taken.
 
     Raises:
         click.BadParameter: it is no such number.
@@ -23,7 +24,7 @@ def nbytes_of(text: str, option: str) -> int:
         nbytes = round(float(number) * factors[unit.lower()])
     except (ValueError, KeyError, OverflowError):
         nbytes = -1
-    if nbytes < 0:
+    if nbytes < least:
         raise click.BadParameter(
             f"expected bytes, as 512M or 2G, found {text!r}", param_hint=option
         )

@@ -39,7 +39,7 @@ def run_sound(path: str, program: Program) -> tuple[int, int]:
     try:
         rate = spectrum_of(program.metadata).rate
     except KvcError as error:
-        reason = "the model writes down no sound; give a text, or arrays, that it reads"
+        reason = f"the model writes down no sound ({error}); give a text, or arrays"
         raise BadSamples(source=path, reason=reason) from error
     try:
         samples = read_wave(path, rate)[: rate * _MOST_SECONDS]

@@ -30,7 +30,18 @@ from kvc.tools.dev.train_demo import SEQ
 
 PAGE = Path(__file__).parents[2] / "compiler" / "hugging_face" / "QUALITY.md"
 MARK = "<!-- by tests/benchmarks/real_models.py -->\n"
-RECIPES = ("cpu_bf16", "cpu_q8", "xnnpack_q8", "cpu_q4", "xnnpack_q4")
+RECIPES = (
+    *("cpu_bf16", "cpu_q8", "xnnpack_q8", "cpu_q4", "cpu_q4+samples"),
+    *("xnnpack_q4", "xnnpack_q4+samples"),
+)
+# What is measured where nothing else is asked: recipes, and tokens of a text.
+USUAL = {
+    "smollm2": ((*RECIPES, "cpu_q4+samples+105M"), 10_000),
+    "gemma3": (("cpu_q8", "xnnpack_q8", "cpu_q4", "cpu_q4+samples"), 2_048),
+    "demo": ((*RECIPES, "cpu_q4+samples+2700K"), 20_000),
+    "whisper": ((*RECIPES, "cpu_q4+samples+38M"), None),
+    "minilm": ((*RECIPES, "cpu_q4+samples+20M"), None),
+}
 KINDS = ("Q8_0", "Q4_0", "Q4_K_M")
 ORDER = (
     "cpu_fp32",
@@ -185,17 +196,22 @@ def main() -> None:
     """Measure, print, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", default=list(MODELS))
-    parser.add_argument("--recipes", nargs="*", default=list(RECIPES))
+    parser.add_argument("--recipes", nargs="*")
     parser.add_argument("--llama", type=Path, metavar="PYTHON")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
-    parser.add_argument("--tokens", type=int, default=10_000)
+    parser.add_argument("--tokens", type=int)
     parser.add_argument("--text", type=Path)
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     if unknown := set(options.models) - MODELS.keys():
         parser.error(f"no such model: {unknown}; there are {', '.join(MODELS)}")
     for name in options.models:
-        section = MODELS[name](options)
+        recipes, tokens = USUAL[name]
+        asked = vars(options) | {
+            "recipes": recipes if options.recipes is None else options.recipes,
+            "tokens": options.tokens or tokens,
+        }
+        section = MODELS[name](argparse.Namespace(**asked))
         sys.stdout.write(f"{section.laid_out()}\n\n")
         sys.stdout.flush()
         if options.page:

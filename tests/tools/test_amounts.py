@@ -20,6 +20,12 @@ def test_what_is_no_number_of_bytes_is_refused(text):
         nbytes_of(text, "--max-ram")
 
 
+def test_what_must_be_a_byte_at_least_is_not_none():
+    assert nbytes_of("1", "--fit", least=1) == 1
+    with pytest.raises(click.BadParameter, match="expected bytes"):
+        nbytes_of("0", "--fit", least=1)
+
+
 def test_sizes_have_names():
     assert sizes_of("capacity=4096, tokens=5") == {"capacity": 4096, "tokens": 5}
     assert sizes_of(None) == {}

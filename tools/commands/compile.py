@@ -183,7 +183,7 @@ def compile_command(
     backends = [one.backend for one in recipes] or [""]
     packed_form = "" if pack is None else _check_pack(backends, pack)
     samples = None if calibrate is None else _samples(calibrate)
-    most = None if fit is None else nbytes_of(fit, "--fit")
+    most = None if fit is None else nbytes_of(fit, "--fit", least=1)
 
     from kvc.tools.progress import Stages
 

@@ -156,11 +156,13 @@ texts, of Whisper five other sentences; *+105M* is with `--fit 105M`.
 
 Lines of llama.cpp (0.3.36 of llama-cpp-python) are the same float32 weights, by its own
 quantizer as it is set by default, on the same tokens; its cache is float32, as kvc's.
-By float32 its logits are those of `cpu_fp32` to 2e-4 (SmolLM2) or 0.03 (Gemma 3, since
-it looks GELU up in a table of float16; a divergence of 4e-7). The command, where
-`PYTHON` is the interpreter of an environment with
-`pip install llama-cpp-python==0.3.36 gguf==0.19.0`; with names of models and
-`--recipes` it measures these lines alone, and others stay:
+By float32 its logits are those of `cpu_fp32` to 2e-4 (SmolLM2, the demo model) or 0.03
+(Gemma 3, since it looks GELU up in a table of float16; a divergence of 4e-7). Q4_K_M
+stores rows that 256 does not divide in other types: of the bytes of SmolLM2 52% are
+Q5_0, 31% Q8_0, 10% Q6_K and 8% Q4_K, of the demo model 64% are Q4_K
+(`real_models_llama.py quantize`, read by gguf). The command, where `PYTHON` is the
+interpreter of an environment with `pip install llama-cpp-python==0.3.36 gguf==0.19.0`;
+with names of models and `--recipes` it measures these lines alone, and others stay:
 
     python tests/benchmarks/real_models.py --llama PYTHON --page
 """
@@ -177,6 +179,10 @@ how many of {positions} positions of a text, in prefills and steps, the best tok
 the same. Caches are float32, but in the last two columns; "none" is a model that has no
 cache of keys and values. `hf_table.py` with `--new` measures architectures that have no
 line yet.
+
+Columns of `xnnpack_q8`, `xnnpack_q4`, `cpu_q8` and `cpu_q4` in both tables are older
+than activations in blocks, rotated streams and int4 by least squares, and are to be
+measured anew.
 """
 ROUNDED: Final = """\
 In the second table the model runs in its own attention and in float32, but rounds what

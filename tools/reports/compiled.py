@@ -90,7 +90,8 @@ def _weight_rows(program: Program, model_nbytes: int) -> list[tuple[str, str]]:
 
 def _bit_rows(program: Program) -> list[tuple[str, str]]:
     """Say how many matrices are int4, and how many int8, where some are."""
-    kinds = [named.type for named in program.names if named.format == PLAIN]
+    plain = (named.type for named in program.names if named.format == PLAIN)
+    kinds = [kind for kind in plain if len(kind.dims) > 1]
     by_eights = (QB4_ROWS, QB4_BYTES)
     counts = {
         "int4": sum(k.dtype is DType.UINT8 and k.dims[2:] == by_eights for k in kinds),

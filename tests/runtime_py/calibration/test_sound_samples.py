@@ -5,8 +5,12 @@ import wave
 from pathlib import Path
 
 import pytest
+from hand_built import write_bundle
+from stateful_programs import linear_program
 
+from kvc.runtime import load
 from kvc.runtime.calibration import Samples
+from kvc.runtime.calibration.sound_calls import run_sound
 from kvc.schema.errors import BadSamples
 
 
@@ -41,3 +45,12 @@ def test_a_whole_sound_is_taken_whatever_its_rate_is(tmp_path: Path):
     path = tmp_path / "x.WAV"
     path.write_bytes(sound(100))
     Samples(path)
+
+
+def test_a_model_that_writes_down_no_sound_says_so(tmp_path: Path):
+    path = tmp_path / "x.wav"
+    path.write_bytes(sound(100))
+    bundle = write_bundle(tmp_path / "l.kvc", linear_program())
+    reason = r"writes down no sound \(.*preprocessor_config.json.*\); give a text"
+    with load(bundle) as program, pytest.raises(BadSamples, match=reason):
+        run_sound(str(path), program)
