@@ -9,9 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from kvc.runtime.conversation import Conversation
     from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
-    from kvc.runtime.delegates.base import Packing, ReferenceUsed, SoftwareDevice
     from kvc.runtime.delegates.table import register_delegate
     from kvc.runtime.embedding import (
         Label,
@@ -21,8 +19,8 @@ if TYPE_CHECKING:
         embed_images,
         similarity,
     )
-    from kvc.runtime.forks.prefixes import Prefix
-    from kvc.runtime.forks.residency import SessionResidency
+    from kvc.runtime.execution.delegate import Packing, ReferenceUsed, SoftwareDevice
+    from kvc.runtime.execution.recording import Recorder, Span, record
     from kvc.runtime.generation import (
         BatchGeneration,
         BegunTwice,
@@ -32,10 +30,12 @@ if TYPE_CHECKING:
         generate,
         right_padded,
     )
-    from kvc.runtime.growing import GrowingArray
-    from kvc.runtime.program import Program, load
-    from kvc.runtime.recording import Recorder, Span, record
+    from kvc.runtime.generation.conversation import Conversation
+    from kvc.runtime.memory.growing import GrowingArray
+    from kvc.runtime.sessions.prefixes import Prefix
+    from kvc.runtime.sessions.program import Program, load
     from kvc.runtime.sessions.session import Session
+    from kvc.runtime.sessions.session_residency import SessionResidency
     from kvc.schema.errors import (
         BackendTaken,
         BadChatTemplate,

@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from kvc.schema.errors import KvcError
+from kvc.schema.text import escape
 from kvc.tools.commands.bench import bench
 from kvc.tools.commands.chat import chat
 from kvc.tools.commands.check import check_command
@@ -37,7 +38,6 @@ from kvc.tools.commands.split import split
 from kvc.tools.commands.transcribe import transcribe
 from kvc.tools.commands.verify import verify
 from kvc.tools.completion import complete_names
-from kvc.tools.text import escape
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
 _WRITE_FAILED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}

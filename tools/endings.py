@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 import click
 
 from kvc.schema.errors import KvcError
-from kvc.tools.text import escape
+from kvc.schema.text import escape
 
 BAD: Final = 1
 TROUBLE: Final = 2

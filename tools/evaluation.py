@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvc.schema.errors import BadSetting
+from kvc.schema.text import columns, escape, size
 from kvc.schema.uses import PACKED
-from kvc.tools.text import columns, escape, size
 
 if TYPE_CHECKING:
     from kvc.runtime import Program

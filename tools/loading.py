@@ -119,11 +119,4 @@ def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
     ) as program:
         yield program
         if loading.residency:
-            _report(program)
-
-
-def _report(program: "Program") -> None:
-    from kvc.tools.reports.residency import residency_lines
-
-    for line in residency_lines(program.residency()):
-        click.echo(line, err=True)
+            click.echo(str(program.residency()), err=True)

@@ -23,7 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kvc.tools.text import escape
+from kvc.schema.text import escape
 
 _TEXT_WIDTH: Final = 46  # so that all fits into 80 columns
 _BETWEEN_LINES: Final = 2.0  # seconds

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kvc.schema.errors import CannotWrite, reason_of
+from kvc.schema.text import escape, plural
 from kvc.tools.outputs import check_output
-from kvc.tools.text import escape, plural
 
 if TYPE_CHECKING:
     from kvc.runtime import Program, Session

@@ -7,9 +7,9 @@ turns, on one session, so that states are as they are in use.
 import json
 from collections.abc import Mapping
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.calibration.array_files import Arrays
-from kvc.runtime.program import Program
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.sessions.program import Program
 from kvc.schema.container import Progress
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSamples, ExecutionError, listing, shortened

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.calibration.token_calls import reads_tokens
-from kvc.runtime.program import Program
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.sessions.program import Program
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSamples, listing
 from kvc.schema.frozen import frozen

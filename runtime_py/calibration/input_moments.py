@@ -15,15 +15,15 @@ from typing import Final
 import numpy as np
 import torch
 
-from kvc.runtime.arrays import Array
-from kvc.runtime.binding.values import Values
 from kvc.runtime.calibration.observing import opened
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Delegate, Options
 from kvc.runtime.delegates.stepped import SteppedHandle
 from kvc.runtime.delegates.table import Factory, delegate_of
-from kvc.runtime.program import Program
-from kvc.runtime.recording import Step
+from kvc.runtime.execution.delegate import Delegate, Options
+from kvc.runtime.execution.recording import Step
+from kvc.runtime.execution.values import Values
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.sessions.program import Program
 from kvc.schema import model
 from kvc.schema.calibration import LINEAR_LAYERS, Sums
 from kvc.schema.errors import CannotWrite, SamplesNotFinite, reason_of

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
-from kvc.runtime.binding.resources import FindBackend
-from kvc.runtime.binding.values import Values
 from kvc.runtime.calibration.scores import SCORES
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Delegate, Options
 from kvc.runtime.delegates.state_memories import StateMemories
 from kvc.runtime.delegates.stepped import SteppedHandle
-from kvc.runtime.program import Program
-from kvc.runtime.recording import Step
+from kvc.runtime.execution.delegate import Delegate, Options
+from kvc.runtime.execution.recording import Step
+from kvc.runtime.execution.values import Values
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.sessions.program import Program
+from kvc.runtime.sessions.resources import FindBackend
 from kvc.schema import model
 from kvc.schema.calibration import Range
 from kvc.schema.container import BundleFile, StoredBlobs

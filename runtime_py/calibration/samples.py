@@ -25,7 +25,7 @@ from kvc.runtime.calibration.token_calls import (
     run_sequences,
     text_sequences,
 )
-from kvc.runtime.program import Program
+from kvc.runtime.sessions.program import Program
 from kvc.schema.calibration import Observed, SeenInputs
 from kvc.schema.container import Progress, path_text
 from kvc.schema.errors import BadSamples, reason_of

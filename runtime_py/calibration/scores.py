@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.memory.arrays import Array
 
 
 def _attention(

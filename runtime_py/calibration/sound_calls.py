@@ -4,7 +4,7 @@ import io
 import wave
 from typing import Final
 
-from kvc.runtime.program import Program
+from kvc.runtime.sessions.program import Program
 from kvc.runtime.speech import read_wave, spectrum_of, transcribe
 from kvc.schema.errors import BadSamples, KvcError
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvc.runtime.embedding.rows import run_texts
 from kvc.runtime.embedding.settings import TEXTS, task_of, text_settings
-from kvc.runtime.program import Program
+from kvc.runtime.sessions.program import Program
 from kvc.runtime.tokenizers import tokenizer_of
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadSamples, KvcError

@@ -10,9 +10,10 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
-from kvc.runtime.generation.feeding import Feeder, find_all_logits, find_roles
-from kvc.runtime.program import Program
+from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.scoring.scorers import ByChunks
+from kvc.runtime.sessions.methods import find_all_logits, find_roles
+from kvc.runtime.sessions.program import Program
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import tokenizer_of
 from kvc.schema.container import Progress

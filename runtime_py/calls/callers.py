@@ -14,7 +14,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from kvc.runtime.arrays import (
+from kvc.runtime.calls.entries import Entry
+from kvc.runtime.calls.inputs import Inputs
+from kvc.runtime.memory.arrays import (
     Array,
     address_of,
     copy_into,
@@ -22,9 +24,7 @@ from kvc.runtime.arrays import (
     own_copy,
     prefix,
 )
-from kvc.runtime.calls.entries import Entry
-from kvc.runtime.calls.inputs import Inputs
-from kvc.runtime.growing import GrowingArray
+from kvc.runtime.memory.growing import GrowingArray
 from kvc.runtime.states.effects import Borrowed, Growth
 from kvc.schema.errors import CacheOverflow, InputMismatch
 from kvc.schema.frozen import frozen

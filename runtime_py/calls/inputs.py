@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
-from kvc.runtime.growing import GrowingArray
+from kvc.runtime.memory.arrays import Array, is_tensor, tensor_as_array
+from kvc.runtime.memory.growing import GrowingArray
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
 from kvc.schema.frozen import frozen

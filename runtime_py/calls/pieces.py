@@ -11,11 +11,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.calls.chunks import Chunk, chunk_sizes, plan_chunks
 from kvc.runtime.calls.entries import Entry, too_long
 from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.transactions import all_or_nothing
+from kvc.runtime.memory.arrays import Array
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.frozen import frozen
 from kvc.schema.types import TensorType, bounds, evaluate

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import add, sub
 
-from kvc.runtime.binding.executor import Progress
 from kvc.runtime.calls.entries import Entry, check_rows, too_long
+from kvc.runtime.execution.executor import Progress
 from kvc.runtime.states.kind import Demand, Undo, Writes
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.model import CursorKind

@@ -4,9 +4,9 @@ import threading
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.data.held import HeldBlobs
-from kvc.runtime.named import Named
+from kvc.runtime.data.named import Named
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.errors import BufferFreed
 from kvc.schema.model import NamedData, Program
 from kvc.schema.uses import FILE, FILES

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.memory.arrays import Array, address_of
 from kvc.schema.container import OpenFile
 from kvc.schema.dtypes import DType
 from kvc.schema.frozen import frozen

@@ -19,9 +19,9 @@ import threading
 from collections import Counter
 from typing import Final
 
-from kvc.runtime.arenas import NORESERVE
 from kvc.runtime.data.locations import Place
-from kvc.runtime.data.pages import PAGE_NBYTES, PageTable
+from kvc.runtime.memory.arenas import NORESERVE
+from kvc.runtime.memory.pages import PAGE_NBYTES, PageTable
 from kvc.schema.container import OpenFile, StoredBlobs
 from kvc.schema.errors import FileChanged, OutOfMemory
 from kvc.schema.model import Blob

@@ -16,10 +16,10 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arenas import ALIGN
-from kvc.runtime.arrays import Array, address_of
 from kvc.runtime.data.locations import Place
-from kvc.runtime.data.pages import PAGE_NBYTES
+from kvc.runtime.memory.arenas import ALIGN
+from kvc.runtime.memory.arrays import Array, address_of
+from kvc.runtime.memory.pages import PAGE_NBYTES
 from kvc.schema.container import OpenFile, StoredBlobs
 from kvc.schema.errors import OutOfMemory
 

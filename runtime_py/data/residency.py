@@ -1,7 +1,9 @@
 """Report what memory the data of a program takes: each blob, and the totals.
 
-In: a program, what holds its blobs, what delegates have packed. Out: frozen reports.
-`kvc.tools.reports` lays them out as text.
+In: a program, what holds its blobs, what delegates have packed. Out: frozen reports,
+and their text: a line for each blob with something to report, with blobs whose names
+differ only in a number together, the largest first; the sums by the methods that share
+blobs; and the totals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,11 +11,16 @@ from typing import Self
 
 from kvc.runtime.data.held import HeldBlobs
 from kvc.runtime.data.locations import Place
-from kvc.runtime.data.pages import PageTable
-from kvc.runtime.summaries import residency_summary
+from kvc.runtime.memory.pages import PageTable
+from kvc.schema.families import families
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Program
+from kvc.schema.text import columns, escape, plural
 from kvc.schema.uses import methods_of_blobs
+
+_TITLE = ("blobs", "bytes", "mapped", "touched", "packed", "freed", "handles", "name")
+_GROUP_TITLE = ("bytes", "mapped", "touched", "packed", "freed", "used by")
+_UNKNOWN = "?"
 
 
 @frozen
@@ -82,7 +89,7 @@ class Residency:
     totals: Totals
 
     def __str__(self) -> str:
-        return residency_summary(self)
+        return "\n".join(_lines(self))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """Show the text in a notebook."""
@@ -136,3 +143,55 @@ def _sum(counts: Iterable[int | None]) -> int | None:
             return None
         total += count
     return total
+
+
+def _lines(report: Residency) -> list[str]:
+    """Lay out a report; blobs that nobody has used are counted, not listed."""
+    used = [blob for blob in report.blobs if _is_used(blob)]
+    idle = len(report.blobs) - len(used)
+    lines = [f"memory of the data, loaded with mode {report.mode}, in bytes:"]
+    lines += columns([_TITLE, *_rows(used)], ">>>>>>>")
+    if idle:
+        lines.append(f"  {plural(idle, 'blob')} not used and not listed")
+    rows = [(*_counts(Totals.over(group)), who) for who, group in _groups(report.blobs)]
+    total = (*_counts(report.totals), "all")
+    lines += columns([_GROUP_TITLE, *rows, total], ">>>>>")
+    return lines
+
+
+def _is_used(blob: BlobResidency) -> bool:
+    return bool(blob.touched or blob.packed or blob.freed or blob.handles)
+
+
+def _rows(blobs: Sequence[BlobResidency]) -> list[tuple[str, ...]]:
+    """Return a row for the blobs of each family of names, the largest first."""
+    found = families(blobs, name=lambda b: " = ".join(b.names), like=lambda b: b.file)
+    found.sort(key=lambda one: -sum(blob.nbytes for blob in one[1]))
+    return [_row(pattern, group) for pattern, group in found]
+
+
+def _row(pattern: str, group: Sequence[BlobResidency]) -> tuple[str, ...]:
+    names, file = escape(pattern) or "no name", group[0].file
+    where = f"{names}, in {escape(file)}" if file else names
+    handles = sum(blob.handles for blob in group)
+    return (str(len(group)), *_counts(Totals.over(group)), str(handles), where)
+
+
+def _counts(one: BlobResidency | Totals) -> tuple[str, ...]:
+    counts = (one.nbytes, one.mapped, one.touched, one.packed, one.freed)
+    return tuple(map(_count, counts))
+
+
+def _count(nbytes: int | None) -> str:
+    return _UNKNOWN if nbytes is None else f"{nbytes:,}"
+
+
+def _groups(
+    blobs: Iterable[BlobResidency],
+) -> Iterable[tuple[str, Sequence[BlobResidency]]]:
+    """Return the blobs by the methods that use them, in the order of the program."""
+    groups: dict[tuple[str, ...], list[BlobResidency]] = {}
+    for blob in blobs:
+        groups.setdefault(blob.methods, []).append(blob)
+    for methods, group in groups.items():
+        yield " + ".join(map(escape, methods)) or "no method", group

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.host_checks import check_length, check_slots
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.errors import CacheOverflow, IndexOutOfRange
 from kvc.schema.frozen import frozen
 from kvc.schema.rings import slot_runs

@@ -14,10 +14,10 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Workspace, on_host
 from kvc.runtime.delegates.stepped import SteppedHandle
+from kvc.runtime.execution.delegate import Workspace, on_host
+from kvc.runtime.memory.arrays import Array
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.grids import Floats
 from kvc.schema.dtypes import DType

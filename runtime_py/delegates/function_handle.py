@@ -9,20 +9,20 @@ what it may keep for what its library lacks.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from kvc.runtime.arrays import Array, copy_into, lies_over
-from kvc.runtime.binding.array_views import bind_view
-from kvc.runtime.binding.executor import Unbegun, fail
-from kvc.runtime.binding.values import Values
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import (
+from kvc.runtime.delegates.operands import taken_block
+from kvc.runtime.delegates.partition_memory import partition_memory
+from kvc.runtime.execution.array_views import bind_view
+from kvc.runtime.execution.delegate import (
     Handle,
     Options,
     Workspace,
     first_write,
     on_host,
 )
-from kvc.runtime.delegates.operands import taken_block
-from kvc.runtime.delegates.partition_memory import partition_memory
+from kvc.runtime.execution.executor import Unbegun, fail
+from kvc.runtime.execution.values import Values
+from kvc.runtime.memory.arrays import Array, copy_into, lies_over
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
 from kvc.schema.errors import KvcError

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
-from kvc.runtime.binding.row_checks import checks_rows
-from kvc.runtime.binding.values import Values
+from kvc.runtime.execution.row_checks import checks_rows
+from kvc.runtime.execution.values import Values
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.errors import (
     BranchMismatch,
     CacheOverflow,

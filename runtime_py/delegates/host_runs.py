@@ -12,11 +12,11 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, copy_into, lies_over
-from kvc.runtime.binding.executor import Unbegun, fail
 from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.host_values import host_values
+from kvc.runtime.execution.executor import Unbegun, fail
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import Array, copy_into, lies_over
 from kvc.schema.errors import KvcError
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Block

@@ -6,12 +6,12 @@ caller and the bundle have among them, and what has to be checked before each ca
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array
-from kvc.runtime.binding.array_views import bind_view
-from kvc.runtime.binding.values import Values
 from kvc.runtime.delegates.host_checks import checks_of
 from kvc.runtime.delegates.partition_memory import partition_memory
+from kvc.runtime.execution.array_views import bind_view
+from kvc.runtime.execution.values import Values
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.ops import OPS, Aliasing
 

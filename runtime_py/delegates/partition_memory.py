@@ -8,9 +8,9 @@ copy where the graph allows it, and the rest lies in the workspace.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array
-from kvc.runtime.binding.values import Memory
+from kvc.runtime.execution.values import Memory
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.graph import Alias, Graph, Scratch
 from kvc.schema.ops import RESHAPING_VIEWS
 

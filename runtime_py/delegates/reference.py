@@ -7,14 +7,14 @@ prepared calls are frames, followed by copies of outputs that cannot be made in 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from kvc.runtime.arrays import Array, copy_into, lies_over
-from kvc.runtime.binding.code import code_of
-from kvc.runtime.binding.executor import Frame, Progress, Unbegun
-from kvc.runtime.binding.frames import bind_graph
-from kvc.runtime.binding.values import Memory
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle, Workspace, first_write, on_host
 from kvc.runtime.delegates.partition_memory import partition_memory
+from kvc.runtime.execution.code import code_of
+from kvc.runtime.execution.delegate import Handle, Workspace, first_write, on_host
+from kvc.runtime.execution.executor import Frame, Progress, Unbegun
+from kvc.runtime.execution.frames import bind_graph
+from kvc.runtime.execution.values import Memory
+from kvc.runtime.memory.arrays import Array, copy_into, lies_over
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.model import Delegate, Program
 

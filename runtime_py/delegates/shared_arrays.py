@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvc.runtime.arenas import align_up
-from kvc.runtime.arrays import Array
+from kvc.runtime.memory.arenas import align_up
+from kvc.runtime.memory.arrays import Array
 
 Kind = tuple[str, tuple[int, ...]]  # dtype, shape
 

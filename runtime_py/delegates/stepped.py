@@ -8,12 +8,12 @@ what each instruction makes. Views are left out, since they are memory of others
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kvc.runtime.arrays import Array
-from kvc.runtime.binding.array_views import bind_view
-from kvc.runtime.binding.executor import Frame
-from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.delegates.reference import ReferenceHandle
-from kvc.runtime.recording import Step
+from kvc.runtime.execution.array_views import bind_view
+from kvc.runtime.execution.executor import Frame
+from kvc.runtime.execution.recording import Step
+from kvc.runtime.execution.values import Memory, Values
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.graph import Instruction
 from kvc.schema.ops import OPS, Aliasing
 

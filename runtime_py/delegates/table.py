@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from importlib import import_module
 
-from kvc.runtime.delegates.base import Delegate, FoundDevice
+from kvc.runtime.execution.delegate import Delegate, FoundDevice
 from kvc.schema.errors import (
     BackendTaken,
     BadSetting,

@@ -8,7 +8,7 @@ import numpy as np
 from kvc.runtime.embedding.pictures import run_pictures
 from kvc.runtime.embedding.rows import Floats, run_texts
 from kvc.runtime.embedding.settings import labels_of, scores_of, text_settings
-from kvc.runtime.program import Program
+from kvc.runtime.sessions.program import Program
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 

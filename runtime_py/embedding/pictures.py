@@ -18,7 +18,7 @@ import numpy.typing as npt
 from kvc.runtime.embedding.rows import Floats, vectors_of
 from kvc.runtime.embedding.settings import PICTURES, method_of, settings_in
 from kvc.runtime.embedding.squares import SQUARE, Square, square_of
-from kvc.runtime.program import Program
+from kvc.runtime.sessions.program import Program
 from kvc.schema.errors import (
     BadPicture,
     BadSetting,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.embedding.settings import TextSettings
-from kvc.runtime.program import Program
+from kvc.runtime.sessions.program import Program
 from kvc.runtime.tokenizers import tokenizer_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, TextTooLong

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.metadata import impossible, parsed
-from kvc.runtime.program import Program
+from kvc.runtime.sessions.metadata import impossible, parsed
+from kvc.runtime.sessions.program import Program
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 

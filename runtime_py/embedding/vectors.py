@@ -8,7 +8,7 @@ import numpy as np
 from kvc.runtime.embedding.pictures import run_pictures
 from kvc.runtime.embedding.rows import Floats, run_texts
 from kvc.runtime.embedding.settings import text_settings
-from kvc.runtime.program import Program
+from kvc.runtime.sessions.program import Program
 
 if TYPE_CHECKING:
     from kvc.runtime.embedding.pictures import Picture

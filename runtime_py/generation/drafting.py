@@ -17,9 +17,9 @@ from typing import Final
 
 from kvc.runtime.calls.chunks import ChunkSizes
 from kvc.runtime.generation.answer import Answer
-from kvc.runtime.generation.choosing import Logits
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.feeding import Feeder
+from kvc.runtime.generation.sampling import Logits
 from kvc.schema.errors import (
     Busy,
     Closed,

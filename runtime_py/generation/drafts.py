@@ -10,7 +10,8 @@ from typing import Final
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.drafting import Drafting
-from kvc.runtime.generation.feeding import Feeder, find_all_logits, missing_role
+from kvc.runtime.generation.feeding import Feeder
+from kvc.runtime.sessions.methods import find_all_logits, missing_role
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.setting_checks import check_count

@@ -10,13 +10,13 @@ from dataclasses import field
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.calls.entries import find_row_lengths, find_tokens
 from kvc.runtime.embedding.pictures import check_pictures
 from kvc.runtime.generation.preparing import PICTURES, pixels_for
 from kvc.runtime.generation.prompts import prompts_of, tokens_of
 from kvc.runtime.generation.settings import GenerationSettings
-from kvc.runtime.metadata import parsed
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.sessions.metadata import parsed
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting

@@ -13,21 +13,20 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.calls.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.calls.entries import find_tokens
-from kvc.runtime.generation.choosing import Logits
 from kvc.runtime.generation.encoding import Encoding
-from kvc.runtime.generation.picturing import Feed, Picturing
+from kvc.runtime.generation.image_prefill import Feed, Picturing
 from kvc.runtime.generation.row import Row
-from kvc.runtime.metadata import parsed
+from kvc.runtime.generation.sampling import Logits
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.sessions.methods import find_roles
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import (
     BadSetting,
     NoPosition,
     PromptTooLong,
     StateMismatch,
-    UnknownName,
 )
 from kvc.schema.model import Method
 from kvc.schema.types import Dim
@@ -324,24 +323,6 @@ def _padded(parts: Sequence[Sequence[int]]) -> _Tokens:
     return tokens
 
 
-def find_roles(session: Session, role: str) -> list[Method]:
-    """Return the methods that have a role, one or more.
-
-    Raises:
-        UnknownName: none has.
-        BadSetting: none has, and what the bundle calls its task is no JSON.
-    """
-    found = [method for method in session.methods.values() if method.role == role]
-    if not found:
-        task = parsed(session.metadata, "task")
-        other = (
-            f"; its model is for another task, {task!r}: use kvc embed or kvc classify"
-        )
-        hint = other if task else "; a method is given one by Method(role=...)"
-        raise missing_role(session, role, hint)
-    return found
-
-
 def check_session(session: object) -> None:
     """Check that something is a session of a program that can generate.
 
@@ -354,20 +335,6 @@ def check_session(session: object) -> None:
         raise BadSetting(name="session", expected=expected, found=found)
     for role in ("prefill", "decode"):
         find_roles(session, role)
-
-
-def missing_role(session: Session, role: str, hint: str = "") -> UnknownName:
-    """Return the error for a program without a method of a role."""
-    known = dict.fromkeys(m.role for m in session.methods.values() if m.role)
-    return UnknownName(
-        kind="method of the role", name=role, known=tuple(known), hint=hint
-    )
-
-
-def find_all_logits(session: Session) -> Method | None:
-    """Return the method that appends tokens and gives the logits of each, or None."""
-    with_all = (m for m in session.methods.values() if m.role == "prefill_all")
-    return next((m for m in with_all if m.writes and m.advance is not None), None)
 
 
 def _of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:

@@ -23,8 +23,8 @@ from kvc.runtime.generation.encoding import (
 )
 from kvc.runtime.generation.feeding import Feeder, check_session
 from kvc.runtime.generation.generation import BatchGeneration, Generation
+from kvc.runtime.generation.image_prefill import picturing_of
 from kvc.runtime.generation.picture_places import places_of
-from kvc.runtime.generation.picturing import picturing_of
 from kvc.runtime.generation.preparing import check_alone, pictures_of, prepared
 from kvc.runtime.generation.prompts import (
     batch_of,

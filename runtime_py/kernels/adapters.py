@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.kernel import Kernel
 
 
 def into(function: Callable[..., object]) -> Kernel:

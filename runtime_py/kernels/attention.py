@@ -7,7 +7,7 @@ so all three agree bit for bit.
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.kernel import Kernel
 from kvc.schema.torch_ops import attend_into
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.kernel import Kernel
 from kvc.schema.errors import BranchMismatch, IndexOutOfRange
 from kvc.schema.torch_ops.row_lengths import check_slots, read_row_lengths
 

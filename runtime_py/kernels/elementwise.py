@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch._C import _nn
 
-from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import copied, into
+from kvc.runtime.kernels.kernel import Kernel
 
 Number = int | float | bool
 

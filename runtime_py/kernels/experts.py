@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.kernel import Kernel
 from kvc.runtime.kernels.quantized import linear_qd8, row_sums
 from kvc.runtime.kernels.quantized_blocks import linear_q8
 from kvc.schema.torch_ops import multiply_by_experts, rows_by_expert

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.kernel import Kernel
 
 _GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import copied
+from kvc.runtime.kernels.kernel import Kernel
 
 
 def _copied_each(function: Callable[..., Sequence[Tensor]]) -> Kernel:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import copied, into
+from kvc.runtime.kernels.kernel import Kernel
 
 
 def _matmul(out: Tensor, a: Tensor, b: Tensor) -> None:

@@ -7,8 +7,8 @@ norms take no `out=` from Python, so one activation is copied.
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import copied
+from kvc.runtime.kernels.kernel import Kernel
 
 
 def _softmax(out: Tensor, x: Tensor, dim: int) -> None:

@@ -17,8 +17,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.index import select
+from kvc.runtime.kernels.kernel import Kernel
 from kvc.schema.ops.products import QB4_ROWS
 from kvc.schema.torch_ops import multiply_int8, quantize_into
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.kernel import Kernel
 from kvc.runtime.kernels.quantized import multiply_int4, zero_points
 from kvc.schema.ops.row_blocks import BLOCK
 from kvc.schema.torch_ops import multiply_int8

@@ -7,8 +7,8 @@ signature has no dtype, since the declared result type states it.
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import copied, into
+from kvc.runtime.kernels.kernel import Kernel
 
 
 def _sum(out: Tensor, x: Tensor, dim: tuple[int, ...] | None, keepdim: bool) -> None:

@@ -7,8 +7,8 @@ there do these take `out=`.
 import torch
 from torch._C import _nn
 
-from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import copied, into
+from kvc.runtime.kernels.kernel import Kernel
 
 KERNELS: dict[str, Kernel] = {
     "aten::_adaptive_avg_pool2d": copied(_nn.adaptive_avg_pool2d),

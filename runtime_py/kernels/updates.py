@@ -7,8 +7,8 @@ the middle: after an IndexOutOfRange or a CacheOverflow the target is as it was.
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.checks import check_index
+from kvc.runtime.kernels.kernel import Kernel
 from kvc.schema.torch_ops import write_rows
 
 

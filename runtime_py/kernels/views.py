@@ -6,7 +6,7 @@ A view that is impossible with the operand's strides raises torch's RuntimeError
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.kernel import Kernel
 
 
 def _alias(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.memory.arrays import Array, address_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, MissingLibrary
 from kvc.schema.frozen import frozen

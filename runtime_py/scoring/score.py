@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.program import Program
 from kvc.runtime.scoring.divergence import (
     Beside,
     Divergence,
@@ -17,6 +16,7 @@ from kvc.runtime.scoring.divergence import (
     log_probabilities,
 )
 from kvc.runtime.scoring.scorers import Logits, Scorer, cut_windows, find_scorer
+from kvc.runtime.sessions.program import Program
 from kvc.schema.errors import BadSetting, UnusableLogits
 from kvc.schema.frozen import frozen
 

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes, plan_chunks
-from kvc.runtime.generation.feeding import Feeder, find_all_logits, find_roles
-from kvc.runtime.program import Program
+from kvc.runtime.generation.feeding import Feeder
+from kvc.runtime.sessions.methods import find_all_logits, find_roles
+from kvc.runtime.sessions.program import Program
 from kvc.runtime.sessions.session import Session
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, UnusableLogits

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
+from kvc.runtime.memory.arrays import Array, is_tensor, tensor_as_array
 from kvc.runtime.sessions.sizes import takes_one_position
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.closing import Closing
 from kvc.schema.container import SESSION_MAGIC, guess_kind, path_text
 from kvc.schema.errors import BadSnapshot, FileProblem, reason_of

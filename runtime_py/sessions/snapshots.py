@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, Part, parts_of
+from kvc.runtime.memory.arrays import Array, Part, parts_of
 from kvc.runtime.sessions.sizes import (
     capacity_symbol,
     choose_capacity,

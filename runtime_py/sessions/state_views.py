@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
-from kvc.runtime.named import Named
+from kvc.runtime.data.named import Named
+from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.usage import Usage
 from kvc.schema.errors import Closed
 from kvc.schema.stacks import parts_of

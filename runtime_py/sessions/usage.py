@@ -7,7 +7,7 @@ for whatever a session does; until it is left, others are refused.
 import threading
 from collections.abc import Callable, Sequence
 
-from kvc.runtime.engine import Engine
+from kvc.runtime.sessions.engine import Engine
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.errors import Busy, Closed, StateMismatch
 

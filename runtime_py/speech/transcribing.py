@@ -15,9 +15,10 @@ import numpy as np
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.encoding import find_encode
-from kvc.runtime.generation.feeding import Feeder, check_session, find_roles
+from kvc.runtime.generation.feeding import Feeder, check_session
 from kvc.runtime.generation.generation import Generation
 from kvc.runtime.generation.settings import Arguments, GenerationSettings, settings_of
+from kvc.runtime.sessions.methods import find_roles
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.speech.spectrum import Floats, Spectrum, spectrum_of
 from kvc.runtime.speech.speech_prompts import SpeechTokens, speech_tokens

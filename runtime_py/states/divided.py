@@ -10,7 +10,7 @@ host's.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
-from kvc.runtime.arenas import Arena
+from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.states.owner import Group, Owner, Store
 from kvc.schema.control import read_control
 from kvc.schema.graph import Instruction, Ref, StateSlot

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kvc.runtime.arenas import PAGE_NBYTES, Arena
-from kvc.runtime.arrays import Array, Part, copy_into, own_copy, zero
-from kvc.runtime.data.pages import PageTable
-from kvc.runtime.forks.forking import share_arena
-from kvc.runtime.forks.intervals import Intervals
+from kvc.runtime.memory.arenas import PAGE_NBYTES, Arena
+from kvc.runtime.memory.arrays import Array, Part, copy_into, own_copy, zero
+from kvc.runtime.memory.forking import share_arena
+from kvc.runtime.memory.intervals import Intervals
+from kvc.runtime.memory.pages import PageTable
 from kvc.runtime.states.layout import Layout, lay_out, pages_of
 from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Buffer, Group, InitialValue, Span
 from kvc.schema.model import ResetRule

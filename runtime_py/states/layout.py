@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.arenas import PAGE_NBYTES, Arena, align_up
-from kvc.runtime.arrays import Array
-from kvc.runtime.forks.intervals import NONE, Intervals, merged, rounded_out
+from kvc.runtime.memory.arenas import PAGE_NBYTES, Arena, align_up
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.memory.intervals import NONE, Intervals, merged, rounded_out
 from kvc.runtime.states.owner import WHOLE, Group, Span
 from kvc.schema.model import ResetRule
 

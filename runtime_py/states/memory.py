@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, prefix
+from kvc.runtime.memory.arrays import Array, prefix
 from kvc.runtime.states.kind import Demand, Kind
 from kvc.runtime.states.owner import ALL_SLOTS, Buffer, Group, Owner, Span
 from kvc.runtime.states.table import kind_of

@@ -13,8 +13,8 @@ return before the work is done; `synchronise` waits.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, Part
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import Array, Part
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Method, ResetRule, State
 from kvc.schema.types import Dim

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.memory.arrays import Array
 from kvc.runtime.states.kind import Demand, Kind, Undo, Writes
 from kvc.runtime.states.owner import WHOLE, Span
 from kvc.schema.errors import listing

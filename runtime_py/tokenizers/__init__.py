@@ -16,8 +16,8 @@ from kvc.runtime.tokenizers.chat_template import (
     Message,
     chat_template_of,
 )
-from kvc.runtime.tokenizers.choosing import tokenizer_of
 from kvc.runtime.tokenizers.plain import Bytes, Ids
+from kvc.runtime.tokenizers.selecting import tokenizer_of
 
 __all__ = [
     "Bytes",

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from states import compile_linear, fill, show
 
 from kvc.runtime import Program, Session, load
-from kvc.runtime.forks import mapping
+from kvc.runtime.memory import mapping
 
 CAPACITY = 8192
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from kvc.runtime import GenerationSettings, generate, load
-from kvc.runtime.generation.choosing import Chooser
+from kvc.runtime.generation.sampling import Chooser
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 

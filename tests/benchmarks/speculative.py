@@ -23,8 +23,8 @@ from kvc.compiler.models import BUILTIN
 from kvc.compiler.models.decoder import Decoder, DecoderConfig
 from kvc.compiler.models.demo import CONFIG, decoder_caches, decoder_methods
 from kvc.runtime import Generation, Program, generate, load
+from kvc.schema.text import columns
 from kvc.tools.dev.train_demo import read_library
-from kvc.tools.text import columns
 
 PROMPT, BATCH, SEQ = 200, 16, 256
 GUESSES = (1, 2, 4, 6, 8)

@@ -228,17 +228,17 @@ def test_without_the_library_the_reference_runs_with_a_warning(
     from importlib.metadata import PackageNotFoundError
 
     from kvc.runtime import ReferenceUsed
-    from kvc.runtime.delegates import base
     from kvc.runtime.delegates.coreai import library
+    from kvc.runtime.execution import delegate
 
-    monkeypatch.setattr(base, "_warned", set())
+    monkeypatch.setattr(delegate, "_warned", set())
 
     def missing(package: str) -> str:
         raise PackageNotFoundError(package)
 
     for find, told in ((missing, "is not installed"), (lambda _: "9", "version 9")):
         monkeypatch.setattr(library, "version", find)
-        base._warned.clear()
+        delegate._warned.clear()
         warned = pytest.warns(ReferenceUsed, match=f"{told}.*kvc.coreai")
         with warned, load(paths[name]) as program, program.session() as session:
             session.prefill(TOKENS[:, :4])

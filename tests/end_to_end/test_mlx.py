@@ -21,8 +21,8 @@ from torch import nn
 from kvc.compiler import CacheConfig, Method, compile_program, export_hf
 from kvc.recipes import load_recipe
 from kvc.runtime import Program, load
-from kvc.runtime.delegates import base
 from kvc.runtime.delegates.mlx import backend as mlx_backend
+from kvc.runtime.execution import delegate as interface
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import (
     BadProgram,
@@ -198,7 +198,7 @@ def test_a_payload_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch):
     with load(bundle, reference=True) as program:
         engine = program._engine
         (first, *_) = engine.program.delegates
-        options = base.Options("m.kvc", engine.program, reference=True)
+        options = interface.Options("m.kvc", engine.program, reference=True)
         delegate = mlx_backend.Mlx(options)
         with pytest.raises(BadProgram, match="a payload of 1 bytes"):
             delegate.init(replace(first, payload=b"1"), program.data)
@@ -212,9 +212,9 @@ def missing() -> None:
 
 def test_without_mlx_the_reference_runs(bundle: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mlx_backend, "import_mlx", missing)
-    monkeypatch.setattr(base, "_warned", set())
+    monkeypatch.setattr(interface, "_warned", set())
     with (
-        pytest.warns(base.ReferenceUsed, match=r"mlx 0\.32\.4"),
+        pytest.warns(interface.ReferenceUsed, match=r"mlx 0\.32\.4"),
         load(bundle) as program,
         program.session() as session,
     ):
@@ -272,9 +272,9 @@ def test_mlx_that_cannot_be_loaded_is_none(
     folder = without_its_library(tmp_path, monkeypatch)
     (folder / "lib").mkdir()
     (folder / "lib" / "libmlx.so").touch()
-    monkeypatch.setattr(base, "_warned", set())
+    monkeypatch.setattr(interface, "_warned", set())
     with (
-        pytest.warns(base.ReferenceUsed, match="cannot be loaded: libmlx"),
+        pytest.warns(interface.ReferenceUsed, match="cannot be loaded: libmlx"),
         load(bundle) as program,
         program.session() as session,
     ):

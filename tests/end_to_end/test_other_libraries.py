@@ -167,8 +167,8 @@ def test_a_library_has_a_process_of_its_own_but_for_mlx(
     found = modules_after(bundle(name))
     known = {"torch", "coreai", "onnxruntime", "onnxruntime_qnn"}
     assert not {each.partition(".")[0] for each in found} & known
-    own = "mlx.core" if name == "mlx_q8" else "kvc.runtime.delegates.apart"
-    assert {"mlx.core", "kvc.runtime.delegates.apart"} & found == {own}
+    own = "mlx.core" if name == "mlx_q8" else "kvc.runtime.delegates.subprocesses"
+    assert {"mlx.core", "kvc.runtime.delegates.subprocesses"} & found == {own}
 
 
 def test_other_bundles_import_none_of_them(bundle: Callable[[str], Path]):

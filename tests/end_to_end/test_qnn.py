@@ -20,6 +20,7 @@ from kvc.compiler import Method, compile_program
 from kvc.recipes import Recipe, load_recipe
 from kvc.runtime import SoftwareDevice, load
 from kvc.runtime.delegates.qnn import Qnn
+from kvc.runtime.execution import delegate
 from kvc.schema.errors import BadBuckets, BadSetting
 
 NEAR = 2e-3  # of the largest number: what float16 has
@@ -186,7 +187,6 @@ def test_without_the_library_the_reference_runs_and_says_so(
     from importlib.metadata import PackageNotFoundError
 
     from kvc.runtime import ReferenceUsed
-    from kvc.runtime.delegates import base
     from kvc.runtime.delegates.qnn import library
     from kvc.schema.errors import MissingLibrary
 
@@ -194,7 +194,7 @@ def test_without_the_library_the_reference_runs_and_says_so(
         raise PackageNotFoundError(package)
 
     monkeypatch.setattr(library, "version", version)
-    monkeypatch.setattr(base, "_warned", set())
+    monkeypatch.setattr(delegate, "_warned", set())
     with pytest.raises(MissingLibrary, match=r"pip install 'kvc\[qnn\]'"):
         load(paths[0], reference=False)
     with load(paths[0]) as mine, load(paths[1]) as plain:

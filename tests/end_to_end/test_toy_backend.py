@@ -315,8 +315,8 @@ def test_a_handle_runs_in_two_threads_at_a_time(path, monkeypatch):
 def test_torch_has_one_thread_beside_a_backend_that_has_its_own(
     path, monkeypatch, runs_torch, expected
 ):
-    from kvc.runtime.binding import frames
-    from kvc.runtime.kernels import load_kernels
+    from kvc.runtime.execution import frames
+    from kvc.runtime.kernels.table import load_kernels
 
     seen = []
 

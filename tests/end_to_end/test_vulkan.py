@@ -19,11 +19,11 @@ from kvc.compiler import CacheConfig, compile_program, export_hf
 from kvc.compiler.models.demo import demo
 from kvc.recipes import load_recipe
 from kvc.runtime import Program, Session, SoftwareDevice, load
-from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.vulkan import backend
 from kvc.runtime.delegates.vulkan.binding import Bound
 from kvc.runtime.delegates.vulkan.found import Kind
 from kvc.runtime.delegates.vulkan.states import DeviceOwner
+from kvc.runtime.execution.delegate import Options
 from kvc.schema.errors import (
     BadProgram,
     BadSetting,

@@ -31,7 +31,7 @@ from hostile_files import NAMES, Variants, open_variants
 from verifier_checks import all_checks
 
 from kvc.runtime import SoftwareDevice
-from kvc.runtime.kernels import load_kernels, load_preparations
+from kvc.runtime.kernels.table import load_kernels, load_preparations
 
 BATCH = 25  # cases that one process tries
 LIMITS = Limits(seconds=8, nbytes=6 << 30)  # for loading and both runs

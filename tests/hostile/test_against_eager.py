@@ -91,7 +91,7 @@ def broken_exp(monkeypatch):
         return torch.exp(torch.clamp(x, max=2), out=out)
 
     broken = {**kernels.load_kernels(), "aten::exp": exp}
-    monkeypatch.setattr("kvc.runtime.binding.frames.load_kernels", lambda: broken)
+    monkeypatch.setattr("kvc.runtime.execution.frames.load_kernels", lambda: broken)
 
 
 def test_a_wrong_kernel_is_found_beside_others_and_made_small(broken_exp, tmp_path):
@@ -245,7 +245,7 @@ def test_fractions_that_gelu_makes_of_infinity_decide_nothing(tmp_path, monkeypa
         out.copy_(torch.where(x == math.inf, x, torch.nn.functional.gelu(x)))
 
     broken = {**kernels.load_kernels(), "aten::gelu": gelu}
-    monkeypatch.setattr("kvc.runtime.binding.frames.load_kernels", lambda: broken)
+    monkeypatch.setattr("kvc.runtime.execution.frames.load_kernels", lambda: broken)
     judge = Judge(tmp_path / "programs.kvc", ["fp32"])
     x = torch.tensor([math.inf, 1.0, -1.0, 2.0])
     one = _program("nn.functional.gelu", Ref("inputs", 0), calls=((x,),))
@@ -371,7 +371,7 @@ def test_which_of_equal_values_is_chosen_decides_nothing(tmp_path, monkeypatch):
         out[0].copy_(values), out[1].copy_(x.shape[axis] - 1 - places)
 
     broken = {**kernels.load_kernels(), "aten::topk": last}
-    monkeypatch.setattr("kvc.runtime.binding.frames.load_kernels", lambda: broken)
+    monkeypatch.setattr("kvc.runtime.execution.frames.load_kernels", lambda: broken)
     judge = Judge(tmp_path / "programs.kvc", ["fp32"])
     ties = torch.tensor([3.0, 1.0, 3.0, 2.0])
     apart = torch.tensor([3.0, 1.0, 4.0, 2.0])

@@ -17,7 +17,7 @@ from resident_memory import LINUX
 from stateful_programs import mixed_program
 from verifier_checks import all_checks
 
-from kvc.runtime.arenas import Arena
+from kvc.runtime.memory.arenas import Arena
 from kvc.schema.codec import decode, encode
 from kvc.schema.graph import Scratch
 from kvc.schema.verify import verify_program

@@ -44,7 +44,7 @@ def test_a_call_passes_few_files_and_all_of_them_are_listed(tmp_path):
         0
     ]
     own = {name for name in passed if not name.startswith(KERNELS)}
-    assert "runtime_py/engine.py" in own
+    assert "runtime_py/sessions/engine.py" in own
     assert len(own) <= 17
     missing = {n for n in own if f"`{n.removeprefix('runtime_py/')}`" not in listed}
     assert not missing

@@ -14,8 +14,9 @@ from stateful_programs import caller_program
 
 from kvc.compiler import compile_program
 from kvc.runtime import CacheOverflow, GrowingArray, KernelFailed, load
-from kvc.runtime.binding import contexts, frames
+from kvc.runtime.calls import contexts
 from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.execution import frames
 from kvc.schema.ops import DELEGATE
 
 RECIPES = ["fp32", "xnnpack_q8"]
@@ -247,7 +248,7 @@ def test_a_delegate_that_cannot_be_prepared_again_is_named(bundles, monkeypatch)
 
 
 def test_a_step_that_fails_in_the_middle_is_run_again(plain, monkeypatch):
-    from kvc.runtime.binding.executor import Frame
+    from kvc.runtime.execution.executor import Frame
 
     with plain.session() as session:
         twin = Twin(session)

@@ -180,8 +180,8 @@ def before():
 def test_torch_has_the_threads_of_the_runtime_in_calls_alone(
     tmp_path, monkeypatch, before
 ):
-    from kvc.runtime.binding import frames
-    from kvc.runtime.kernels import load_kernels
+    from kvc.runtime.execution import frames
+    from kvc.runtime.kernels.table import load_kernels
 
     seen = []
 

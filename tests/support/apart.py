@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.binding.contexts import ExecutionContext
+from kvc.runtime.calls.contexts import ExecutionContext
+from kvc.runtime.memory.arenas import Arena
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Graph, Scratch, Value
@@ -165,7 +165,7 @@ def guarded(apart: Apart) -> Iterator[None]:
             for arena in self._arenas:
                 arena.check()
 
-    with patch("kvc.runtime.binding.resources.ExecutionContext", Guarded):
+    with patch("kvc.runtime.sessions.resources.ExecutionContext", Guarded):
         yield
 
 

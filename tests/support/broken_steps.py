@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvc.runtime.binding.executor import Frame, Progress
+from kvc.runtime.execution.executor import Frame, Progress
 
 Function = Callable[..., None]
 

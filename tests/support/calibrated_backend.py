@@ -20,11 +20,11 @@ from kvc.compiler.emit.graph import value_numbers
 from kvc.compiler.ir import Constant, Method, Value
 from kvc.recipes import Option
 from kvc.runtime import register_delegate
-from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle, Options
 from kvc.runtime.delegates.fixed_point import FixedPointHandle
 from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.execution.delegate import Handle, Options
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.grids import (
     Grid,
     Stored,

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvc.runtime.delegates.apart_calls import WEIGHTS
 from kvc.runtime.delegates.coreai import backend, context
+from kvc.runtime.delegates.subprocess_calls import WEIGHTS
 
 ASKED: list[str] = []
 Place = tuple[str, str, int, tuple[int, ...]]

@@ -21,7 +21,6 @@ import coreml_builder
 import pytest
 
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle
 from kvc.runtime.delegates.coreml import backend, worker
 from kvc.runtime.delegates.coreml.functions import _sizes_of, function_name
 from kvc.runtime.delegates.coreml.mil import Function
@@ -29,6 +28,7 @@ from kvc.runtime.delegates.coreml.package import write_job
 from kvc.runtime.delegates.coreml.step import NotTaken
 from kvc.runtime.delegates.coreml.translation import translate
 from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.execution.delegate import Handle
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Method
 

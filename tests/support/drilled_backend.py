@@ -6,8 +6,8 @@ Sums, products and norms, and views of them. `FUNCTIONS` may be changed by tests
 import numpy as np
 
 from kvc.compiler.backends import BlockBackend
-from kvc.runtime.delegates.base import Delegate
 from kvc.runtime.delegates.function_handle import FunctionHandle
+from kvc.runtime.execution.delegate import Delegate
 from kvc.schema.backends.operands import operands_of
 from kvc.schema.dtypes import DType
 

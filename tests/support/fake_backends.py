@@ -1,6 +1,6 @@
 """Backends of which only the handles matter."""
 
-from kvc.runtime.delegates.base import Delegate
+from kvc.runtime.execution.delegate import Delegate
 
 
 def backend_of(make_handle):

@@ -19,9 +19,9 @@ from kvc.compiler import register_backend
 from kvc.compiler.backends import BACKENDS
 from kvc.runtime import register_delegate
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle, Options, Packing, Workspace
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.execution.delegate import Handle, Options, Packing, Workspace
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.errors import BadProgram, DataFileMissing

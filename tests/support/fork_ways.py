@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kvc.runtime.data import pages
-from kvc.runtime.forks import map_budget, mapping
-from kvc.runtime.forks.map_budget import MAPS
+from kvc.runtime.memory import map_budget, mapping, pages
+from kvc.runtime.memory.map_budget import MAPS
 
 
 def apart(_: pytest.MonkeyPatch) -> None:

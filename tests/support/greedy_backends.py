@@ -13,8 +13,8 @@ from kvc.compiler.backends import Backend
 from kvc.compiler.ir import Method
 from kvc.recipes import Option
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Delegate, Handle, Options
 from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.execution.delegate import Delegate, Handle, Options
 from kvc.schema import model
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels import load_kernels
+from kvc.runtime.kernels.table import load_kernels
 from kvc.schema.ops import OPS, Aliasing
 
 GUARD_NBYTES = 64

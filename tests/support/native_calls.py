@@ -8,10 +8,10 @@ from kernel_calls import Guarded
 from op_cases import Case, type_of
 from torch import Tensor
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import tensor_as_array
-from kvc.runtime.binding.executor import Unbegun
 from kvc.runtime.delegates.cpu.binding import bind_steps
+from kvc.runtime.execution.executor import Unbegun
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import tensor_as_array
 from kvc.runtime.native import find_library
 from kvc.schema.backends.cpu import why_not
 from kvc.schema.backends.operands import arguments_of

@@ -12,11 +12,11 @@ from typing import ClassVar, NoReturn
 import numpy as np
 from greedy_backends import ByReference, Greedy
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, Part, copy_into, own_copy
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle, Workspace
 from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.execution.delegate import Handle, Workspace
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import Array, Part, copy_into, own_copy
 from kvc.runtime.states.owner import (
     ALL_SLOTS,
     WHOLE,

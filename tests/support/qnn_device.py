@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from onnx_models import Model, read_model, run_model
 
-from kvc.runtime.delegates.apart_calls import WEIGHTS
 from kvc.runtime.delegates.qnn import backend, context
+from kvc.runtime.delegates.subprocess_calls import WEIGHTS
 
 ASKED: list[str] = []
 Place = tuple[str, int, int, tuple[int, ...]]

@@ -25,8 +25,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
 )
 
 from kvc.runtime import Session, load
+from kvc.runtime.generation.image_prefill import Picturing
 from kvc.runtime.generation.picture_places import places_of
-from kvc.runtime.generation.picturing import Picturing
 from kvc.runtime.generation.preparing import prepared
 from kvc.schema.container import BundleFile
 from kvc.tools.cli import main

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.ethosu.tosa import TosaGraph
 from kvc.runtime.delegates.ethosu.tosa_file import tosa_bytes
+from kvc.runtime.memory.arrays import Array
 
 MODEL = Path(__file__).parents[2] / ".tosa/bin/tosa_reference_model"
 

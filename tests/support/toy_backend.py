@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from kvc.compiler.backends import Backend, Lowered
-from kvc.runtime.delegates.base import Delegate, Handle
+from kvc.runtime.execution.delegate import Delegate, Handle
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadOption, BadProgram
 

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from kernel_calls import Guarded
 from torch import Tensor
 
-from kvc.runtime.arenas import Within
-from kvc.runtime.arrays import Array, tensor_as_array
-from kvc.runtime.binding.executor import Unbegun
-from kvc.runtime.binding.values import Memory
 from kvc.runtime.delegates.partition_memory import place_outputs
 from kvc.runtime.delegates.vulkan.binding import Binder, Bound, Places
 from kvc.runtime.delegates.vulkan.device import Device
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
 from kvc.runtime.delegates.vulkan.steps import Steps
+from kvc.runtime.execution.executor import Unbegun
+from kvc.runtime.execution.values import Memory
+from kvc.runtime.memory.arenas import Within
+from kvc.runtime.memory.arrays import Array, tensor_as_array
 from kvc.schema.graph import Graph
 from kvc.schema.model import Block
 

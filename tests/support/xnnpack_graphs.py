@@ -12,14 +12,14 @@ import pytest
 from partition_sketch import Sketch
 from xnnpack_programs import partition_program
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.delegates.base import Workspace
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.xnnpack import layouts
 from kvc.runtime.delegates.xnnpack.functions import ExternalValue
 from kvc.runtime.delegates.xnnpack.library import find_library
 from kvc.runtime.delegates.xnnpack.shapes import size_array
 from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, build_subgraph
+from kvc.runtime.execution.delegate import Workspace
+from kvc.runtime.memory.arenas import Arena
 from kvc.schema.errors import MissingLibrary
 from kvc.schema.graph import Ref
 

@@ -12,8 +12,8 @@ from fake_backends import backend_of
 from hand_built import write_bundle
 
 from kvc.runtime import LoadError
-from kvc.runtime.delegates.base import Handle
 from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.execution.delegate import Handle
 
 KVC = Path(sys.executable).parent / "kvc"
 

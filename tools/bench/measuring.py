@@ -14,10 +14,10 @@ from typing import Final
 from kvc.runtime import Program, Session
 from kvc.runtime.threads import settle_threads
 from kvc.schema.errors import KvcError
+from kvc.schema.text import escape
 from kvc.tools.bench.feeding import feeder_at, random_prompts
 from kvc.tools.bench.plan import Figures, Memory, Plan, SpeedTest, plan_of
 from kvc.tools.loading import open_program
-from kvc.tools.text import escape
 
 _STATUS: Final = Path("/proc/self/status")
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import click
 
+from kvc.schema.text import escape
 from kvc.tools.bench.plan import SpeedTest
 from kvc.tools.bench.running import check_ended, failure, output_of
-from kvc.tools.text import escape
 
 _PROCESS: Final = Path(__file__).with_name("onnx_process.py")
 

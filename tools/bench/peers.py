@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from kvc.schema.text import escape
 from kvc.tools.bench.llama_bench import find_llama_bench, run_llama_bench
 from kvc.tools.bench.onnx_bench import check_onnxruntime, run_onnx
 from kvc.tools.bench.plan import SpeedTest
-from kvc.tools.text import escape
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Final
 
 from kvc.runtime import Program, Session, Span, record
+from kvc.schema.families import families
 from kvc.tools.bench.feeding import feeder_at, random_prompts
 from kvc.tools.bench.plan import SpeedTest
-from kvc.tools.reports.families import families
 from kvc.tools.reports.places import line_of, module_of
 
 OUTSIDE: Final = "outside the steps"

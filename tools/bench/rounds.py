@@ -16,10 +16,10 @@ from typing import Final
 
 import click
 
+from kvc.schema.text import escape
 from kvc.tools.bench.peers import Peer
 from kvc.tools.bench.plan import Figures, Plan, SpeedTest, figures_of
 from kvc.tools.loading import Loading
-from kvc.tools.text import escape
 
 Progress = Callable[[str, int, int], None]  # what runs, processes done, of how many
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import click
 
-from kvc.tools.text import escape
+from kvc.schema.text import escape
 
 Done = subprocess.CompletedProcess[str]
 

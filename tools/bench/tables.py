@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kvc.schema.text import columns, escape, size
 from kvc.tools.bench.plan import Figures, Memory
 from kvc.tools.bench.rounds import Measured, Spread
-from kvc.tools.text import columns, escape, size
 
 
 def tables(found: Sequence[Measured]) -> list[str]:

@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime import Program, Session
-from kvc.runtime.arrays import Array
 from kvc.runtime.calls.entries import vocabulary_of
 from kvc.runtime.generation.feeding import Feeder
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import KvcError, NotRewindable
 from kvc.schema.model import Method

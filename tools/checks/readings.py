@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.memory.arrays import Array
 from kvc.tools.checks.calls import Result
 
 Numbers = npt.NDArray[np.float64]

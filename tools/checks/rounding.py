@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime import FreeableBuffer, Program, load
-from kvc.runtime.arrays import address_of
+from kvc.runtime.memory.arrays import address_of
 from kvc.tools.checks.calls import sample_results, short_results
 from kvc.tools.checks.readings import Numbers, Reading, differences, read
 

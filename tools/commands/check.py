@@ -32,7 +32,7 @@ def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
     Example: kvc check model.kvc
     """
     from kvc.schema.errors import CheckFailed, DigestMismatch, KvcError
-    from kvc.tools.text import escape
+    from kvc.schema.text import escape
 
     try:
         found = _compared(bundle, loading)
@@ -82,7 +82,7 @@ def _failed(path: str, error: "CheckFailed | DigestMismatch") -> dict[str, objec
 
 
 def _line(found: "Checked") -> str:
-    from kvc.tools.text import escape, plural
+    from kvc.schema.text import escape, plural
 
     told = f"computes here what it did when compiled: {plural(found.results, 'result')}"
     if not found.largest:

@@ -351,7 +351,7 @@ def _warn_of_other_folders(
     output: Path, reuse: Sequence[str], report: "SaveReport"
 ) -> None:
     """Say which reused files a reader of the bundle will not find by itself."""
-    from kvc.tools.text import escape
+    from kvc.schema.text import escape
 
     home = output.resolve().parent
     for other in map(Path, dict.fromkeys(reuse)):

@@ -18,7 +18,7 @@ def devices(as_json: bool) -> None:
     """
     from kvc.runtime.delegates.table import find_devices
     from kvc.schema.errors import KvcError
-    from kvc.tools.text import columns, escape
+    from kvc.schema.text import columns, escape
 
     rows, facts = [], []
     for backend, found in find_devices():

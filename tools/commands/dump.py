@@ -166,8 +166,8 @@ def _is_printed(path: str, plain: bool, as_json: bool) -> bool:
         as_json: whether to print JSON.
     """
     from kvc.schema.container import is_session
+    from kvc.schema.text import escape
     from kvc.tools.reports.exported import describe_exported
-    from kvc.tools.text import escape
 
     exported = None
     if not is_session(path):
@@ -247,6 +247,7 @@ def _print_footprint(
     backend: str | None,
 ) -> None:
     from kvc.schema.container import BundleFile
+    from kvc.schema.text import escape, size
     from kvc.tools.reports.footprint import (
         describe_footprint,
         footprint_lines,
@@ -254,7 +255,6 @@ def _print_footprint(
     )
     from kvc.tools.reports.recipes import body_of
     from kvc.tools.reports.savings import describe_savings, saving_lines
-    from kvc.tools.text import escape, size
 
     with BundleFile.open(bundle) as file:
         program = body_of(file.program, backend)

@@ -39,9 +39,9 @@ def export(
     from kvc.runtime import load
     from kvc.runtime.delegates.table import exports_folder
     from kvc.schema.container import AtomicFile
+    from kvc.schema.text import escape, size
     from kvc.tools.folders import write_folder
     from kvc.tools.outputs import check_new_folder, check_plain_output
-    from kvc.tools.text import escape, size
 
     backend = target.partition(":")[0]
     is_new = exports_folder(backend)

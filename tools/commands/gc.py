@@ -47,7 +47,7 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
 
 
 def _lines(folder: str, dry_run: bool, done: "Collected") -> list[str]:
-    from kvc.tools.text import escape, plural, size
+    from kvc.schema.text import escape, plural, size
 
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {escape(g.name)} ({size(g.nbytes)})" for g in done.removed]

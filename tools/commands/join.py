@@ -20,9 +20,9 @@ def join(bundle: str, output: str, data_folders: tuple[str, ...], quiet: bool) -
     Example: kvc join model.kvc -o whole.kvc
     """
     from kvc.schema.container import join_bundle
+    from kvc.schema.text import escape, size
     from kvc.tools.outputs import check_bundle_output
     from kvc.tools.progress import Stages
-    from kvc.tools.text import escape, size
 
     path = check_bundle_output(output)
     with Stages(quiet=quiet) as stages:

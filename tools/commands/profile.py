@@ -129,6 +129,7 @@ def _save(path: Path, found: Sequence["Profile"]) -> None:
 
 
 def _lines(found: Sequence["Profile"], by: str) -> list[str]:
+    from kvc.schema.text import columns, escape, plural
     from kvc.tools.bench.profiling import (
         GROUPINGS,
         mean_ms,
@@ -136,7 +137,6 @@ def _lines(found: Sequence["Profile"], by: str) -> list[str]:
         overhead_of,
         rows_of,
     )
-    from kvc.tools.text import columns, escape, plural
 
     lines: list[str] = []
     for one in found:

@@ -29,9 +29,9 @@ def split(
     Example: kvc split model.kvc
     """
     from kvc.schema.container import split_bundle
+    from kvc.schema.text import escape, size
     from kvc.tools.outputs import check_bundle_output
     from kvc.tools.progress import Stages
-    from kvc.tools.text import escape, size
 
     path = Path(bundle) if output is None else check_bundle_output(output)
     with Stages(quiet=quiet) as stages:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.schema.text import escape
 from kvc.tools.loading import Loading, loading_options, open_program
 from kvc.tools.sampling import generation_options, telling_what_is_ignored
-from kvc.tools.text import escape
 
 if TYPE_CHECKING:
     from kvc.runtime.generation import Arguments

@@ -111,7 +111,7 @@ def _says_nothing(error: "KvcError") -> bool:
 
 
 def _line(path: str, verified: "Verified", seconds: float) -> str:
-    from kvc.tools.text import escape, plural, size
+    from kvc.schema.text import escape, plural, size
 
     nbytes, program = sum(nbytes for _, nbytes in verified.files), verified.program
     counts = [plural(verified.blobs, "blob"), size(nbytes)]

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from kvc.schema.families import families
+from kvc.schema.text import columns, escape, plural, share, size
 from kvc.tools.executorch.contents import PteMethod
 from kvc.tools.executorch.report import (
     PteMethodReport,
@@ -11,9 +13,7 @@ from kvc.tools.executorch.report import (
     typed,
 )
 from kvc.tools.executorch.states import operator_of, written_by
-from kvc.tools.reports.families import families
 from kvc.tools.reports.sizes import size_lines, size_summary_lines
-from kvc.tools.text import columns, escape, plural, share, size
 
 _FEW = 3  # names of operators that a line lists
 

@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from kvc.schema.container import AtomicFile
+from kvc.schema.text import escape
 from kvc.tools.page.content import PageContent
-from kvc.tools.text import escape
 
 _LIBRARIES = ("vendor/echarts.min.js", "vendor/tabulator.min.js")
 _STYLES = ("vendor/tabulator.min.css", "page.css")

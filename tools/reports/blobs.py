@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvc.schema.families import families
 from kvc.schema.model import Program
+from kvc.schema.text import columns, escape, plural, share, size
 from kvc.schema.uses import FILE, PLAIN, methods_of_blobs
-from kvc.tools.reports.families import families
 from kvc.tools.reports.uses import users_of_names
-from kvc.tools.text import columns, escape, plural, share, size
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from kvc.schema.container import BundleFile, SavedBundle
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Program
 from kvc.schema.ops.products import QB4_BYTES, QB4_ROWS
+from kvc.schema.text import columns, escape, plural, size
 from kvc.schema.uses import PLAIN
 from kvc.tools.reports.blobs import describe_sharing
 from kvc.tools.reports.memory import describe_memory
 from kvc.tools.reports.methods import describe_methods, left_text
-from kvc.tools.text import columns, escape, plural, size
 
 if TYPE_CHECKING:
     from kvc.compiler.bundle import SaveReport

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvc.schema.control import read_control
+from kvc.schema.families import NUMBER, families, pattern_of
 from kvc.schema.graph import Graph, Instruction, Ref
 from kvc.schema.model import Block, Method, Program
 from kvc.schema.ops import CONTROL_OPS
+from kvc.schema.text import columns, escape, plural, size
 from kvc.schema.types import Symbol
-from kvc.tools.reports.families import NUMBER, families, pattern_of
 from kvc.tools.reports.uses import state_of
-from kvc.tools.text import columns, escape, plural, size
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvc.schema.model import Program
+from kvc.schema.text import plural, share, size
 from kvc.tools.reports.footprint import describe_footprint
 from kvc.tools.reports.operators import OperatorReport
-from kvc.tools.text import plural, share, size
 
 
 @dataclass(frozen=True, slots=True)

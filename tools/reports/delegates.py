@@ -6,9 +6,9 @@ from itertools import groupby
 
 from kvc.schema.control import computes, graphs_within
 from kvc.schema.model import Delegate, Program
+from kvc.schema.text import columns, escape, plural, size
 from kvc.schema.uses import count_unpacked, is_packed
 from kvc.tools.reports.methods import instructions_text
-from kvc.tools.text import columns, escape, plural, size
 
 
 @dataclass(frozen=True, slots=True)

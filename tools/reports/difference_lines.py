@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from kvc.schema.families import families
+from kvc.schema.text import columns, escape, plural, size
 from kvc.tools.reports.differences import (
     Change,
     DifferenceReport,
     Item,
     OperatorChange,
 )
-from kvc.tools.reports.families import families
-from kvc.tools.text import columns, escape, plural, size
 
 
 def difference_lines(report: DifferenceReport, code: bool) -> list[str]:

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, fields
 from difflib import unified_diff
 from typing import Final
 
+from kvc.schema.families import families
 from kvc.schema.uses import FILE
 from kvc.tools.reports.blobs import BlobReport
-from kvc.tools.reports.families import families
 from kvc.tools.reports.listing import ListingReport, listing_lines
 from kvc.tools.reports.overview import DumpReport
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from kvc.schema.container import OpenFile
 from kvc.schema.errors import FileProblem
-from kvc.tools.text import columns, escape, size
+from kvc.schema.text import columns, escape, size
 
 T = TypeVar("T")
 

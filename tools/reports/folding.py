@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
-from kvc.tools.reports.families import pattern_of
+from kvc.schema.families import pattern_of
 
 _MOST_LINES = 400  # of what repeats
 _LEAST_SAVED = 6

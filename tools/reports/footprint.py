@@ -21,9 +21,9 @@ from kvc.schema.errors import BadSetting, UnknownName
 from kvc.schema.graph import Graph, Ref, Scratch
 from kvc.schema.left import left_of
 from kvc.schema.model import Delegate, MemoryKind, Program, State, StateKind
+from kvc.schema.text import columns, escape, plural, size
 from kvc.schema.types import only_symbol
 from kvc.tools.reports.weights import held_weights
-from kvc.tools.text import columns, escape, plural, size
 
 TOKENS: Final = "tokens"
 THREADS: Final = "threads"

@@ -28,10 +28,10 @@ from kvc.schema.graph import (
 )
 from kvc.schema.model import Access, Advance, Method, Program, Update
 from kvc.schema.ops import CONTROL_OPS
+from kvc.schema.text import escape
 from kvc.tools.reports.folding import folded
 from kvc.tools.reports.runs import in_runs
 from kvc.tools.reports.uses import operands
-from kvc.tools.text import escape
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from kvc.schema.graph import Graph, Scratch
 from kvc.schema.model import Method, Program
+from kvc.schema.text import columns, escape, share, size
 from kvc.schema.types import Symbol
 from kvc.tools.reports.methods import delegates_of
 from kvc.tools.reports.polynomials import formula, nbytes_of
 from kvc.tools.reports.uses import operands
-from kvc.tools.text import columns, escape, share, size
 
 
 @dataclass(frozen=True, slots=True)

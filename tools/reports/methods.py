@@ -11,7 +11,7 @@ from kvc.schema.control import computes, graphs_within
 from kvc.schema.graph import Graph
 from kvc.schema.left import left_of
 from kvc.schema.model import Delegate, Method, Program
-from kvc.tools.text import escape, plural
+from kvc.schema.text import escape, plural
 
 _ANY: Final = "any"
 _NAMED: Final = 3  # ops of which many instructions are left

@@ -19,7 +19,7 @@ from kvc.schema.control import blocks_run, computes, graphs_within, left_to_torc
 from kvc.schema.graph import Graph, Instruction, StateSlot
 from kvc.schema.model import Method, Program
 from kvc.schema.ops import APPEND, CONTROL_OPS, DELEGATE
-from kvc.tools.text import columns, escape
+from kvc.schema.text import columns, escape
 
 
 @dataclass(frozen=True, slots=True)

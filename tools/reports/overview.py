@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kvc.schema.container.sealed import BundleFile
 from kvc.schema.model import Program
 from kvc.schema.provenance import Calibration
+from kvc.schema.text import columns, escape, plural, share, size
 from kvc.tools.reports.blobs import (
     BlobReport,
     SharingReport,
@@ -40,7 +41,6 @@ from kvc.tools.reports.states import (
     position_line,
     state_family_lines,
 )
-from kvc.tools.text import columns, escape, plural, share, size
 
 
 @dataclass(frozen=True, slots=True)

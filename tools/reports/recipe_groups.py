@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from kvc.recipes import known_recipes, load_recipe
 from kvc.runtime.delegates.table import Ready, runs_on, what_it_lacks
+from kvc.schema.text import columns
 from kvc.schema.torch_package import has_torch, missing_torch
-from kvc.tools.text import columns
 
 _TORCH = "the processor, by PyTorch"
 _STATES: Mapping[Ready, str] = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kvc.schema.left import left_of
 from kvc.schema.model import Program
-from kvc.tools.text import columns, escape, size
+from kvc.schema.text import columns, escape, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,6 @@ def body_of(program: Program, backend: str | None) -> Program:
     """
     if backend is None:
         return program.bodies[0]
-    from kvc.runtime.delegates.choosing import bodies_for  # takes what loading takes
+    from kvc.runtime.delegates.selecting import bodies_for  # takes what loading takes
 
     return bodies_for(program, backend)[0]

@@ -17,11 +17,11 @@ from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.model import Program, State, StateKind
 from kvc.schema.ops.products import QB4_BLOCK, QB4_ROWS
 from kvc.schema.ops.row_blocks import weight_blocks
+from kvc.schema.text import columns, size
 from kvc.schema.types import TensorType
 from kvc.tools.reports.footprint import TORCH_NBYTES, needs_torch, state_nbytes
 from kvc.tools.reports.operators import takes_the_rest
 from kvc.tools.reports.weights import LOOKUPS, held_weights
-from kvc.tools.text import columns, size
 
 _SCALE: Final = 4  # bytes of a float32, one for each int8 row
 _BLOCK_SCALE: Final = 2  # of a bfloat16, one for each block of int4

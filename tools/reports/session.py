@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvc.runtime.sessions.snapshot_files import SnapshotFile
-from kvc.tools.text import columns, escape, plural, size
+from kvc.schema.text import columns, escape, plural, size
 
 
 @dataclass(frozen=True, slots=True)

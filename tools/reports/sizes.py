@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from kvc.schema.codec import encode
 from kvc.schema.model import Blob, Method, NamedData, Program
+from kvc.schema.text import columns, escape, plural, share, size
 from kvc.schema.uses import FILE, FILES, is_packed
-from kvc.tools.text import columns, escape, plural, share, size
 
 NOT_OURS = "not of this program"
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kvc.schema.families import NUMBER, families, pattern_of
 from kvc.schema.model import Program, State
 from kvc.schema.rings import Window
+from kvc.schema.text import columns, escape, plural, size
 from kvc.schema.types import Symbol, bounds
-from kvc.tools.reports.families import NUMBER, families, pattern_of
-from kvc.tools.text import columns, escape, plural, size
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from kvc.recipes import known_recipes
 from kvc.schema.errors import BadSetting
 from kvc.schema.model import Program
+from kvc.schema.text import columns, plural, size
 from kvc.tools.reports.footprint import Footprint
 from kvc.tools.reports.savings import (
     CACHE_DTYPES,
@@ -19,7 +20,6 @@ from kvc.tools.reports.savings import (
     has_wide_caches,
     recipe_saving,
 )
-from kvc.tools.text import columns, plural, size
 
 
 @dataclass(frozen=True, slots=True)

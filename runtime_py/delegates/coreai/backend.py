@@ -11,17 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import (
-    Delegate,
-    Handle,
-    Options,
-    Packing,
-    Workspace,
-    library_unless,
-    on_host,
-)
 from kvc.runtime.delegates.coreai.calls import Bound, convert_into
 from kvc.runtime.delegates.coreai.context import Context
 from kvc.runtime.delegates.coreai.function import Weight
@@ -37,6 +27,16 @@ from kvc.runtime.delegates.coreai.translation import (
 from kvc.runtime.delegates.folders import pack_folder
 from kvc.runtime.delegates.operands import taken_block, where_of
 from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.execution.delegate import (
+    Delegate,
+    Handle,
+    Options,
+    Packing,
+    Workspace,
+    library_unless,
+    on_host,
+)
+from kvc.runtime.memory.arrays import Array
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.coreai import why_not
 from kvc.schema.errors import BadProgram, MissingLibrary, listing

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from kvc.runtime.arrays import Array
-from kvc.runtime.delegates.apart import BUILDING_S, Process
-from kvc.runtime.delegates.apart_calls import (
+from kvc.runtime.delegates.coreai import worker
+from kvc.runtime.delegates.coreai.function import Function, Weight
+from kvc.runtime.delegates.coreai.library import LIBRARY
+from kvc.runtime.delegates.coreai.plan import Plan
+from kvc.runtime.delegates.subprocess_calls import (
     ApartCall,
     ApartContext,
     Places,
     ended_if_broken,
 )
-from kvc.runtime.delegates.coreai import worker
-from kvc.runtime.delegates.coreai.function import Function, Weight
-from kvc.runtime.delegates.coreai.library import LIBRARY
-from kvc.runtime.delegates.coreai.plan import Plan
+from kvc.runtime.delegates.subprocesses import BUILDING_S, Process
+from kvc.runtime.memory.arrays import Array
 
 MOST_TOGETHER: Final = 8  # functions that are built when the first of them is needed
 _WORK: Final = Path(worker.__file__)

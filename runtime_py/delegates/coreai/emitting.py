@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.coreai.function import (
     Fact,
     Function,
@@ -19,6 +18,7 @@ from kvc.runtime.delegates.coreai.function import (
     Tensor,
     Weight,
 )
+from kvc.runtime.memory.arrays import Array
 
 FLOAT, HALF, INT, BOOL = "float32", "float16", "int32", "bool"
 LEAST: Final = {  # what hides a score

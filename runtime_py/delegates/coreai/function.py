@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.frozen import frozen
 
 Shape = tuple[int, ...]

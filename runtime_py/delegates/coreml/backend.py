@@ -11,14 +11,14 @@ from typing import Final, cast
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
 from kvc.runtime.delegates.coreml.functions import CannotExport, functions_of
 from kvc.runtime.delegates.coreml.halves import computed_halves, stored_halves
 from kvc.runtime.delegates.coreml.package import VERSION, package_of
 from kvc.runtime.delegates.fixed_point import FixedPointHandle
 from kvc.runtime.delegates.operands import refuse_payload, taken_block
+from kvc.runtime.execution.delegate import Delegate, Handle, Options, Packing
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.coreml import why_not
 from kvc.schema.backends.grids import Floats
 from kvc.schema.errors import ExportFailed

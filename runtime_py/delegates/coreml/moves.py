@@ -6,9 +6,9 @@ are copies here, which Core ML makes cheap or not as it likes.
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.coreml.mil import Tensor
 from kvc.runtime.delegates.coreml.step import NotTaken, Step
+from kvc.runtime.memory.arrays import Array
 
 
 def fit(step: Step, x: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.coreml import worker
 from kvc.runtime.delegates.coreml.mil import (
     DTYPES,
@@ -31,6 +30,7 @@ from kvc.runtime.delegates.coreml.mil import (
     Numbers,
     Var,
 )
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.errors import ExportFailed, MissingLibrary
 
 VERSION: Final = "9.0"

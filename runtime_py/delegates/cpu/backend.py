@@ -7,9 +7,11 @@ with the reference.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import (
+from kvc.runtime.delegates.cpu.binding import bind_steps
+from kvc.runtime.delegates.operands import taken_block
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.execution.delegate import (
     Delegate,
     Handle,
     Options,
@@ -17,9 +19,7 @@ from kvc.runtime.delegates.base import (
     library_unless,
     on_host,
 )
-from kvc.runtime.delegates.cpu.binding import bind_steps
-from kvc.runtime.delegates.operands import taken_block
-from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.memory.arrays import Array
 from kvc.runtime.native import Library, find_library
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.cpu import why_not

@@ -11,14 +11,14 @@ from typing import NoReturn
 
 import numpy as np
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, lies_over
-from kvc.runtime.binding.array_views import bind_view
-from kvc.runtime.binding.executor import Unbegun, fail
-from kvc.runtime.binding.row_checks import checks_rows
-from kvc.runtime.binding.values import Memory, Values
-from kvc.runtime.delegates.base import first_write
 from kvc.runtime.delegates.partition_memory import partition_memory
+from kvc.runtime.execution.array_views import bind_view
+from kvc.runtime.execution.delegate import first_write
+from kvc.runtime.execution.executor import Unbegun, fail
+from kvc.runtime.execution.row_checks import checks_rows
+from kvc.runtime.execution.values import Memory, Values
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import Array, lies_over
 from kvc.runtime.native import (
     ABSENT,
     BAD_LENGTH,

@@ -7,14 +7,6 @@ by numpy: the integers that a device gives. `export` compiles the same graphs.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import (
-    Delegate,
-    Handle,
-    Options,
-    Packing,
-    Workspace,
-    on_host,
-)
 from kvc.runtime.delegates.ethosu.host_calls import bind_call
 from kvc.runtime.delegates.ethosu.image import TARGETS, Unit, image_of
 from kvc.runtime.delegates.ethosu.lowered_values import ELEMENTS
@@ -23,6 +15,14 @@ from kvc.runtime.delegates.ethosu.tosa import TosaGraph
 from kvc.runtime.delegates.ethosu.vela import VERSION
 from kvc.runtime.delegates.operands import taken_block, where_of
 from kvc.runtime.delegates.state_memories import StateMemories
+from kvc.runtime.execution.delegate import (
+    Delegate,
+    Handle,
+    Options,
+    Packing,
+    Workspace,
+    on_host,
+)
 from kvc.runtime.states.owner import Buffer
 from kvc.schema import model
 from kvc.schema.backends.ethosu import why_not

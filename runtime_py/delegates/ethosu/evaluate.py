@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.ethosu.tosa import Element, Operator, TosaGraph
+from kvc.runtime.memory.arrays import Array
 
 Wide = NDArray[np.int64]
 _BOUNDS: Final = {

@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.ethosu.evaluate import evaluate
 from kvc.runtime.delegates.ethosu.lowered_values import ref
 from kvc.runtime.delegates.ethosu.lowering import results_of, written_inputs
 from kvc.runtime.delegates.ethosu.tosa import TosaGraph
 from kvc.runtime.delegates.host_checks import check_length, check_of, check_slots
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.ethosu import ATTENTION, CACHE_UPDATE
 from kvc.schema.backends.grids import Grid
 from kvc.schema.frozen import frozen

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.ethosu.numbers import multiplier_of
 from kvc.runtime.delegates.ethosu.tosa import Element, GraphBuilder, Shape
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.grids import Grid, Stored
 from kvc.schema.errors import ScaleOutOfRange
 from kvc.schema.graph import Constant, Graph, Ref

@@ -9,12 +9,12 @@ in `products.py`, `elementwise.py`, `moves.py`, `normalization.py` and `attentio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.ethosu import attention, elementwise, moves, products
 from kvc.runtime.delegates.ethosu.functions import FUNCTIONS
 from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues
 from kvc.runtime.delegates.ethosu.normalization import rms_norm
 from kvc.runtime.delegates.ethosu.tosa import TosaGraph
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.ethosu import (
     ADDITIONS,
     ATTENTION,

@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.ethosu import powers
 from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues, ref
 from kvc.runtime.delegates.ethosu.tosa import Element, GraphBuilder
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.grids import Integers, Stored, symmetric
 from kvc.schema.calibration import Range
 from kvc.schema.graph import Instruction

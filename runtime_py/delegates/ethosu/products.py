@@ -9,10 +9,10 @@ from math import prod
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.ethosu.functions import Doubles
 from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues, ref, whole
 from kvc.runtime.delegates.ethosu.tosa import Shape
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.ethosu import MAX_BIAS
 from kvc.schema.backends.grids import Integers, Stored, channels_rounded
 from kvc.schema.graph import Instruction

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.frozen import frozen
 
 Shape = tuple[int, ...]

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvc.runtime.arrays import copy_into
-from kvc.runtime.binding.executor import Unbegun
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import (
+from kvc.runtime.delegates.mlx.library import import_mlx
+from kvc.runtime.delegates.operands import refuse_payload, taken_block, where_of
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.execution.delegate import (
     Delegate,
     Handle,
     Options,
     Workspace,
     library_unless,
 )
-from kvc.runtime.delegates.mlx.library import import_mlx
-from kvc.runtime.delegates.operands import refuse_payload, taken_block, where_of
-from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.execution.executor import Unbegun
+from kvc.runtime.memory.arrays import copy_into
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
 from kvc.schema.backends.mlx import why_not
 from kvc.schema.errors import BadProgram, KvcError

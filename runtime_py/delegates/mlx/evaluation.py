@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 import mlx.core as mx
 import numpy as np
 
-from kvc.runtime.arrays import Array
-from kvc.runtime.binding.executor import fail
 from kvc.runtime.delegates.host_checks import check_of
 from kvc.runtime.delegates.mlx.functions import (
     FUNCTIONS,
@@ -21,6 +19,8 @@ from kvc.runtime.delegates.mlx.functions import (
     checked,
     packed,
 )
+from kvc.runtime.execution.executor import fail
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing

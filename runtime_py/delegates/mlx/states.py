@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import mlx.core as mx
 import numpy as np
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, Part
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import Array, Part
 from kvc.runtime.states.owner import (
     ALL_SLOTS,
     WHOLE,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.qnn.emitting import NotTaken
 from kvc.runtime.delegates.qnn.fixed_emitting import grid_of
-from kvc.runtime.delegates.qnn.reaches import HIDING, reach_of
+from kvc.runtime.delegates.qnn.ranges import HIDING, reach_of
 from kvc.schema.backends.grids import Grid
 from kvc.schema.backends.qnn_fixed import Grids
 from kvc.schema.frozen import frozen

@@ -13,19 +13,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import (
-    Delegate,
-    FoundDevice,
-    Handle,
-    Options,
-    Packing,
-    SoftwareDevice,
-    Workspace,
-    library_unless,
-    on_host,
-)
 from kvc.runtime.delegates.host_runs import PlanCall
 from kvc.runtime.delegates.operands import taken_block, where_of
 from kvc.runtime.delegates.qnn.calls import Bound, rounded
@@ -51,6 +39,18 @@ from kvc.runtime.delegates.qnn.plan import Plan
 from kvc.runtime.delegates.qnn.plan import Stored as Weight
 from kvc.runtime.delegates.qnn.translation import translate
 from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.execution.delegate import (
+    Delegate,
+    FoundDevice,
+    Handle,
+    Options,
+    Packing,
+    SoftwareDevice,
+    Workspace,
+    library_unless,
+    on_host,
+)
+from kvc.runtime.memory.arrays import Array
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends import qnn, qnn_fixed
 from kvc.schema.buckets import fixed_sizes

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.host_runs import HostRun, Runs
+from kvc.runtime.delegates.qnn.attention_masks import Sight
 from kvc.runtime.delegates.qnn.plan import (
     Bias,
     Feed,
@@ -21,7 +21,7 @@ from kvc.runtime.delegates.qnn.plan import (
     Seeing,
     Whole,
 )
-from kvc.runtime.delegates.qnn.sights import Sight
+from kvc.runtime.memory.arrays import Array
 
 Measured = tuple[Array, Array, Array]
 

@@ -10,15 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from kvc.runtime.arrays import Array
-from kvc.runtime.delegates.apart import BUILDING_S, Process
-from kvc.runtime.delegates.apart_calls import (
-    WEIGHTS,
-    ApartCall,
-    ApartContext,
-    Places,
-    ended_if_broken,
-)
 from kvc.runtime.delegates.qnn import worker
 from kvc.runtime.delegates.qnn.library import LIBRARY
 from kvc.runtime.delegates.qnn.model_file import (
@@ -30,6 +21,15 @@ from kvc.runtime.delegates.qnn.model_file import (
     encode_model,
 )
 from kvc.runtime.delegates.qnn.plan import Plan, Stored
+from kvc.runtime.delegates.subprocess_calls import (
+    WEIGHTS,
+    ApartCall,
+    ApartContext,
+    Places,
+    ended_if_broken,
+)
+from kvc.runtime.delegates.subprocesses import BUILDING_S, Process
+from kvc.runtime.memory.arrays import Array
 
 _WORK: Final = Path(worker.__file__)
 

@@ -13,8 +13,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvc.runtime.arenas import align_up
 from kvc.runtime.delegates.qnn.library import VERSIONS
+from kvc.runtime.memory.arenas import align_up
 from kvc.schema.frozen import frozen
 
 MAGIC: Final = b"kvc-qnn\x01"

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.qnn.model_file import (
     Attribute,
     Model,
@@ -13,7 +12,8 @@ from kvc.runtime.delegates.qnn.model_file import (
     Value,
     Weight,
 )
-from kvc.runtime.delegates.qnn.reaches import Reach
+from kvc.runtime.delegates.qnn.ranges import Reach
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.grids import Grid
 
 Shape = tuple[int, ...]

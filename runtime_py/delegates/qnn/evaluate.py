@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.qnn.model_file import Attribute, Model, Node
 from kvc.runtime.delegates.qnn.plan import Plan, Stored
+from kvc.runtime.memory.arrays import Array
 
 Read = Callable[[Stored], Array]
 Floats = npt.NDArray[np.float32]

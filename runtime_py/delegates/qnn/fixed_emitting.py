@@ -17,7 +17,7 @@ import numpy as np
 
 from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken, Shape
 from kvc.runtime.delegates.qnn.model_file import Attribute, Weight
-from kvc.runtime.delegates.qnn.reaches import REACHES, Reach, gated, reach_of
+from kvc.runtime.delegates.qnn.ranges import REACHES, Reach, gated, reach_of
 from kvc.schema.backends.grids import Grid, Stored, asymmetric
 from kvc.schema.backends.qnn_fixed import LARGEST
 from kvc.schema.calibration import Range

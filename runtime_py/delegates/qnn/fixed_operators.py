@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvc.runtime.delegates.qnn.operators import EMITTERS, Emit
-from kvc.runtime.delegates.qnn.reaches import Reach
+from kvc.runtime.delegates.qnn.ranges import Reach
 from kvc.runtime.delegates.qnn.steps import Made, Step
 from kvc.schema.backends.qnn_fixed import LINEAR
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.frozen import frozen
 
 IR_VERSION: Final = 10

@@ -11,8 +11,8 @@ from dataclasses import field
 
 from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.host_runs import Handed
+from kvc.runtime.delegates.qnn.attention_masks import Sight
 from kvc.runtime.delegates.qnn.model_file import Model
-from kvc.runtime.delegates.qnn.sights import Sight
 from kvc.schema.backends.grids import Grid
 from kvc.schema.frozen import frozen
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from kvc.runtime.delegates.qnn import curves
 from kvc.runtime.delegates.qnn.emitting import Emitter, Shape
-from kvc.runtime.delegates.qnn.reaches import HIDING, Reach
+from kvc.runtime.delegates.qnn.ranges import HIDING, Reach
 from kvc.schema.frozen import frozen
 
 Made = str | list[str]

@@ -15,6 +15,7 @@ from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.host_runs import Handed
 from kvc.runtime.delegates.operands import settled
 from kvc.runtime.delegates.qnn.attended import Update, hiding, same_place
+from kvc.runtime.delegates.qnn.attention_masks import Sight
 from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken
 from kvc.runtime.delegates.qnn.fixed_emitting import FixedEmitter, grid_of
 from kvc.runtime.delegates.qnn.fixed_operators import FIXED
@@ -31,8 +32,7 @@ from kvc.runtime.delegates.qnn.plan import (
     Stored,
     Whole,
 )
-from kvc.runtime.delegates.qnn.reaches import reach_of
-from kvc.runtime.delegates.qnn.sights import Sight
+from kvc.runtime.delegates.qnn.ranges import reach_of
 from kvc.runtime.delegates.qnn.steps import Step
 from kvc.schema.backends.grids import Grid
 from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE

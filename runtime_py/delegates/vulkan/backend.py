@@ -13,19 +13,7 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from kvc.runtime.arenas import Within, align_up
-from kvc.runtime.arrays import Array, copy_into
-from kvc.runtime.binding.values import Memory
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import (
-    Delegate,
-    FoundDevice,
-    Handle,
-    Options,
-    SoftwareDevice,
-    Workspace,
-    library_unless,
-)
 from kvc.runtime.delegates.operands import refuse_payload, taken_block
 from kvc.runtime.delegates.partition_memory import place_outputs
 from kvc.runtime.delegates.reference import ReferenceHandle
@@ -37,6 +25,18 @@ from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
 from kvc.runtime.delegates.vulkan.states import DeviceOwner, DeviceState
 from kvc.runtime.delegates.vulkan.steps import Steps
+from kvc.runtime.execution.delegate import (
+    Delegate,
+    FoundDevice,
+    Handle,
+    Options,
+    SoftwareDevice,
+    Workspace,
+    library_unless,
+)
+from kvc.runtime.execution.values import Memory
+from kvc.runtime.memory.arenas import Within, align_up
+from kvc.runtime.memory.arrays import Array, copy_into
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
 from kvc.schema.backends.vulkan import why_not
 from kvc.schema.errors import NativeCallFailed, OutOfMemory

@@ -11,18 +11,18 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, lies_over
-from kvc.runtime.binding.array_views import bind_view
-from kvc.runtime.binding.executor import Unbegun, fail
-from kvc.runtime.binding.row_checks import checks_rows
-from kvc.runtime.binding.values import Memory, Values
-from kvc.runtime.delegates.base import first_write
 from kvc.runtime.delegates.vulkan.commands import Commands
 from kvc.runtime.delegates.vulkan.device import Device
 from kvc.runtime.delegates.vulkan.indexing import CHECKS, FRESH, UPDATES
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
 from kvc.runtime.delegates.vulkan.steps import Steps
+from kvc.runtime.execution.array_views import bind_view
+from kvc.runtime.execution.delegate import first_write
+from kvc.runtime.execution.executor import Unbegun, fail
+from kvc.runtime.execution.row_checks import checks_rows
+from kvc.runtime.execution.values import Memory, Values
+from kvc.runtime.memory.arrays import Array, lies_over
 from kvc.schema.errors import (
     BranchMismatch,
     CacheOverflow,

@@ -12,9 +12,9 @@ from collections import deque
 from ctypes import byref, c_void_p
 from typing import Final, Protocol
 
-from kvc.runtime.arenas import align_up
 from kvc.runtime.delegates.vulkan import structs as s
 from kvc.runtime.delegates.vulkan.functions import Functions
+from kvc.runtime.memory.arenas import align_up
 
 BLOCK_NBYTES: Final = 16 << 20
 SMALL_NBYTES: Final = BLOCK_NBYTES >> 4

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from ctypes import byref
 from typing import Final
 
-from kvc.runtime.arrays import Array, address_of
 from kvc.runtime.delegates.vulkan import structs as s
 from kvc.runtime.delegates.vulkan.blocks import ADDRESSES
 from kvc.runtime.delegates.vulkan.device import Device
@@ -22,6 +21,7 @@ from kvc.runtime.delegates.vulkan.memory import (
     bytes_at,
     when_gone,
 )
+from kvc.runtime.memory.arrays import Array, address_of
 from kvc.schema.errors import NativeCallFailed, OutOfMemory
 
 _ALLOCATION: Final = 0x80  # VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT

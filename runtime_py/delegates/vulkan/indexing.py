@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.vulkan.kernels import KERNELS, Kernel, full
 from kvc.runtime.delegates.vulkan.products import PRODUCTS
 from kvc.runtime.delegates.vulkan.quantized import QUANTIZED
@@ -20,6 +19,7 @@ from kvc.runtime.delegates.vulkan.steps import (
     strided,
     whole_bits,
 )
+from kvc.runtime.memory.arrays import Array
 
 _CHECK, _PICK, _PICK_SCALED, _PUT, _ADD, _ADD_WHOLE = range(6)
 _UPDATE, _CHECK_INDEX, _CHECK_ROWS = range(3)

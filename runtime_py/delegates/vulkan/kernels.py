@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.vulkan.steps import Steps, check_count, seen_as, whole_bits
+from kvc.runtime.memory.arrays import Array
 
 Kernel = Callable[..., None]
 Where = tuple[int | slice | EllipsisType, ...]

@@ -17,11 +17,11 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arenas import NORESERVE, align_up
-from kvc.runtime.arrays import Array, address_of
 from kvc.runtime.delegates.vulkan import structs as s
 from kvc.runtime.delegates.vulkan.blocks import Piece
 from kvc.runtime.delegates.vulkan.device import Device
+from kvc.runtime.memory.arenas import NORESERVE, align_up
+from kvc.runtime.memory.arrays import Array, address_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import OutOfMemory
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvc.runtime.arenas import align_up
-from kvc.runtime.arrays import Array, address_of, copy_into, place_of
 from kvc.runtime.delegates.vulkan.commands import Copy
 from kvc.runtime.delegates.vulkan.device import Device
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
+from kvc.runtime.memory.arenas import align_up
+from kvc.runtime.memory.arrays import Array, address_of, copy_into, place_of
 from kvc.schema.frozen import frozen
 
 FAULTS_NBYTES = 64

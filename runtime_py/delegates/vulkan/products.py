@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.vulkan.kernels import Kernel
 from kvc.runtime.delegates.vulkan.steps import ABSENT, Steps, seen_as
+from kvc.runtime.memory.arrays import Array
 
 _TILE: Final = 16  # rows and columns that matmul.comp takes together
 _MOST_ROWS: Final = 8  # that matvec.comp takes together

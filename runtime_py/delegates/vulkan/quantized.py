@@ -8,9 +8,9 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.vulkan.kernels import Kernel
 from kvc.runtime.delegates.vulkan.steps import Steps, seen_as
+from kvc.runtime.memory.arrays import Array
 
 _ROWS, _CACHE, _LINEAR = range(3)
 _MOST_ROWS: Final = 8  # that quantized.comp takes together

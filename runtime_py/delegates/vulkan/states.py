@@ -11,14 +11,14 @@ from types import EllipsisType
 
 import numpy as np
 
-from kvc.runtime.arenas import Arena, align_up
-from kvc.runtime.arrays import Array, Part, copy_into, own_copy
 from kvc.runtime.delegates.vulkan.binding import Places
 from kvc.runtime.delegates.vulkan.commands import Commands
 from kvc.runtime.delegates.vulkan.device import Device
 from kvc.runtime.delegates.vulkan.kernels import Where
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.steps import Steps
+from kvc.runtime.memory.arenas import Arena, align_up
+from kvc.runtime.memory.arrays import Array, Part, copy_into, own_copy
 from kvc.runtime.states.owner import (
     ALL_SLOTS,
     WHOLE,

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, address_of
 from kvc.runtime.delegates.vulkan.commands import Dispatch
+from kvc.runtime.memory.arrays import Array, address_of
 from kvc.schema.dtypes import DType
 
 MAX_RANK: Final = 8

@@ -13,13 +13,6 @@ from functools import partial
 from typing import Final
 
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import (
-    Delegate,
-    Handle,
-    Options,
-    Packing,
-    library_unless,
-)
 from kvc.runtime.delegates.operands import where_of
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.table import delegate_of
@@ -34,6 +27,13 @@ from kvc.runtime.delegates.xnnpack.identities import digest_in
 from kvc.runtime.delegates.xnnpack.library import Library, find_library
 from kvc.runtime.delegates.xnnpack.statics import Copies, Statics
 from kvc.runtime.delegates.xnnpack.weights import Weights
+from kvc.runtime.execution.delegate import (
+    Delegate,
+    Handle,
+    Options,
+    Packing,
+    library_unless,
+)
 from kvc.runtime.native import native_library
 from kvc.schema.errors import BadProgram, MissingLibrary
 from kvc.schema.model import Delegate as Partition

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.xnnpack.functions import (
     INVALID_ID as NONE,
 )
@@ -38,6 +37,7 @@ from kvc.runtime.delegates.xnnpack.shapes import (
     size_array,
     unshaped,
 )
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.types import Dim, add_dims
 
 KEEP_DIMS = 0x40

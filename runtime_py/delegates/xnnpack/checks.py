@@ -10,9 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.operands import check_taken
 from kvc.runtime.delegates.xnnpack.layouts import PLAIN, ROWS
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.xnnpack import (
     QUANTIZE,
     QUANTIZED_LINEARS,

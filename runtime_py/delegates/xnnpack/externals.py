@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvc.runtime.arenas import PAGE_NBYTES
-from kvc.runtime.arrays import Array, address_of
 from kvc.runtime.delegates.xnnpack.functions import EXTRA_NBYTES, ExternalValue
 from kvc.runtime.delegates.xnnpack.memory import padded
+from kvc.runtime.memory.arenas import PAGE_NBYTES
+from kvc.runtime.memory.arrays import Array, address_of
 from kvc.schema.frozen import frozen
 
 Copies = Sequence[tuple[Array, Array]]

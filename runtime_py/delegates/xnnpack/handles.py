@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.delegates.base import Handle, Workspace, on_host
 from kvc.runtime.delegates.xnnpack.empties import dims_that_must_be
 from kvc.runtime.delegates.xnnpack.identities import Identity
 from kvc.runtime.delegates.xnnpack.runtimes import Kit, Runtime
@@ -11,6 +9,8 @@ from kvc.runtime.delegates.xnnpack.statics import Statics
 from kvc.runtime.delegates.xnnpack.subgraph import Subgraph, build_subgraph
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace
+from kvc.runtime.execution.delegate import Handle, Workspace, on_host
+from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.native import native_library
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.graph import Graph

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.memory.arrays import Array
 
 PLAIN: Final = "plain"  # as they are, read as [out, in]
 IN_OUT: Final = "in_out"  # as they are, read as [in, out]

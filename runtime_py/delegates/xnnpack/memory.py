@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arenas import ALIGN, NORESERVE, PAGE_NBYTES, align_up
-from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.memory.arenas import ALIGN, NORESERVE, PAGE_NBYTES, align_up
+from kvc.runtime.memory.arrays import Array, address_of
 from kvc.schema.errors import OutOfMemory
 
 HUGE_PAGE_NBYTES: Final = 2 << 20

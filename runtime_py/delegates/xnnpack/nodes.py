@@ -7,7 +7,7 @@ before anything is defined; `subgraph.py` then makes the calls.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.types import Dim
 
 Dims = tuple[Dim, ...]

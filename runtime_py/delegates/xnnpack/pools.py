@@ -11,12 +11,12 @@ from functools import partial, reduce
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.xnnpack.builder import Builder
 from kvc.runtime.delegates.xnnpack.elementwise import not_numbers
 from kvc.runtime.delegates.xnnpack.functions import Binary, Reduction
 from kvc.runtime.delegates.xnnpack.nodes import Define, Dims, Tensor
 from kvc.runtime.delegates.xnnpack.norms import reduced
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.xnnpack_spatial import Line, lines_of, side_by_side
 
 Pair = tuple[int, int]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import NoReturn
 
-from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.delegates.xnnpack.apart import call_apart
 from kvc.runtime.delegates.xnnpack.externals import Externals, place_externals
 from kvc.runtime.delegates.xnnpack.functions import MAX_RANK
@@ -20,6 +19,7 @@ from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, Subgraph
 from kvc.runtime.delegates.xnnpack.timings import Timings
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace, release
+from kvc.runtime.memory.arrays import Array, copy_into
 from kvc.runtime.native import Failure, NativeCall, NativePartition, Steps
 from kvc.runtime.native import Library as NativeLibrary
 from kvc.schema.errors import Closed, NativeCallFailed

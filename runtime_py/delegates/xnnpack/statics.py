@@ -8,12 +8,12 @@ addresses that `weights.py` keeps. Data is checked by its digest before it is co
 from collections import Counter
 from collections.abc import Mapping
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.xnnpack.identities import Identity, identify
 from kvc.runtime.delegates.xnnpack.layouts import PLAIN, arrange
 from kvc.runtime.delegates.xnnpack.memory import padded_copy
 from kvc.runtime.delegates.xnnpack.weights import Weights
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.model import NamedData, Program
 from kvc.schema.types import TensorType
 

@@ -17,7 +17,6 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.xnnpack.functions import (
     EXTERNAL_INPUT,
     EXTERNAL_OUTPUT,
@@ -36,6 +35,7 @@ from kvc.runtime.delegates.xnnpack.nodes import (
 )
 from kvc.runtime.delegates.xnnpack.shapes import shape_of, size_array
 from kvc.runtime.delegates.xnnpack.translation import Translated, translate
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.graph import Graph
 
 # For runtimes: XNN_FLAG_NO_OPERATOR_FUSION, so that nodes run as they are given. What

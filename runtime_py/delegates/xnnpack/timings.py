@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, address_of
 from kvc.runtime.delegates.xnnpack.library import Library
+from kvc.runtime.memory.arrays import Array, address_of
 from kvc.runtime.native import Question
 
 _NAMES: Final = 1  # of `xnn_profile_info`

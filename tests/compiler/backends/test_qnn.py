@@ -8,8 +8,8 @@ from qnn_device import use_numpy_device
 from torch import Tensor, nn
 
 from kvc.compiler import Method, compile_program
-from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.qnn import Qnn
+from kvc.runtime.execution.delegate import Options
 from kvc.schema.model import Program
 
 WIDTH, SLOTS = 4, 8

@@ -12,9 +12,9 @@ from kvc.compiler.backends import BACKENDS
 from kvc.compiler.backends.xnnpack import Xnnpack
 from kvc.recipes import Recipe
 from kvc.runtime import load
-from kvc.runtime.delegates.base import Delegate
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.execution.delegate import Delegate
 from kvc.schema.ops import DELEGATE
 
 RECIPE = Recipe("toy", "", "", "float32", "float32", "float32", "toy")

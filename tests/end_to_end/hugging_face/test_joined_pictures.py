@@ -29,8 +29,8 @@ from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face.picture_settings import read_pictures
 from kvc.runtime import Session, generate, load
 from kvc.runtime.embedding.pictures import pixels_of, preparation_of
+from kvc.runtime.generation.image_prefill import Picturing
 from kvc.runtime.generation.picture_places import places_of
-from kvc.runtime.generation.picturing import Picturing
 from kvc.runtime.generation.preparing import prepared
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import (

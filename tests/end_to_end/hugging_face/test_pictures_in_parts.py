@@ -22,8 +22,8 @@ from kvc.compiler.hugging_face.picture_places import read_places
 from kvc.compiler.hugging_face.picture_settings import read_pictures
 from kvc.runtime import Session, generate, load
 from kvc.runtime.embedding.parts import parts_preparation_of
+from kvc.runtime.generation.image_prefill import Picturing
 from kvc.runtime.generation.picture_places import places_of
-from kvc.runtime.generation.picturing import Picturing
 from kvc.runtime.generation.preparing import prepared
 from kvc.schema.errors import (
     BadModelFolder,

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from kvc.compiler import Dim, Method
 from kvc.runtime import KernelFailed, Program, Session
-from kvc.runtime.binding.executor import Frame
+from kvc.runtime.execution.executor import Frame
 from kvc.schema.errors import Poisoned
 
 TEXT = np.random.default_rng(8).integers(0, VOCAB, (1, 16))

@@ -34,7 +34,7 @@ from kvc.runtime import (
     Program,
     Session,
 )
-from kvc.runtime.engine import _run
+from kvc.runtime.sessions.engine import _run
 from kvc.schema.errors import CompileError
 from kvc.schema.model import StateKind
 
@@ -257,7 +257,7 @@ def test_a_call_that_fails_leaves_every_row_as_it_was(program: Program) -> None:
         rows.feed([[1, 2, 3], [4], [5, 6]])
         before = contents(session)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("kvc.runtime.engine._run", run_and_fail)
+            patch.setattr("kvc.runtime.sessions.engine._run", run_and_fail)
             with pytest.raises(RuntimeError, match="after all"):
                 session.prefill(TEXT[:3, :5], np.array([5, 0, 2]))
         assert contents(session) == before

@@ -92,7 +92,7 @@ def test_padding_is_no_reason_to_split_a_call(
     def split(*_: object) -> None:
         raise AssertionError("a row counts no more than a ring allows")
 
-    monkeypatch.setattr("kvc.runtime.engine.plan_pieces", split)
+    monkeypatch.setattr("kvc.runtime.sessions.engine.plan_pieces", split)
     with program.session(batch=3) as session:
         feed(session, [LONGEST, 1, 0], 40)
         feed(session, [3, LONGEST, 0], 40)
@@ -110,7 +110,7 @@ def test_a_long_row_is_split_and_short_ones_with_it(program: Program) -> None:
 def test_a_call_that_fails_in_a_late_piece_leaves_all_rows(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kvc.runtime.engine import _run
+    from kvc.runtime.sessions.engine import _run
 
     calls: list[int] = []
 
@@ -125,7 +125,7 @@ def test_a_call_that_fails_in_a_late_piece_leaves_all_rows(
         feed(session, [30, 7, 2], 30)
         before = contents(session)
         with monkeypatch.context() as patch:
-            patch.setattr("kvc.runtime.engine._run", run)
+            patch.setattr("kvc.runtime.sessions.engine._run", run)
             with pytest.raises(RuntimeError, match="in the third piece"):
                 session.prefill(TEXT[:, :40], np.array([40, 0, 20]))
         assert contents(session) == before

@@ -23,7 +23,7 @@ from session_machine import SETTINGS, Conversations
 from kvc.compiler import compile_program
 from kvc.recipes import load_recipe
 from kvc.runtime import Program, load
-from kvc.runtime.binding.executor import Frame
+from kvc.runtime.execution.executor import Frame
 
 RECIPES = [name for name in PLAIN_RECIPES if load_recipe(name).backend]
 QUANTIZING = [name for name in RECIPES if load_recipe(name).linear != "float32"]

@@ -31,7 +31,7 @@ from state_runs import agree, opened, run
 from kvc.compiler import Dim, Method, compile_program
 from kvc.recipes import load_recipe
 from kvc.runtime import FormatError, load
-from kvc.runtime.growing import GrowingArray
+from kvc.runtime.memory.growing import GrowingArray
 from kvc.schema.codec import encode
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import CacheOverflow, InputMismatch, StateConflict

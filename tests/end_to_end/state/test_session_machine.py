@@ -16,8 +16,8 @@ from state_backends import examples
 
 from kvc.compiler import compile_program
 from kvc.runtime import Program, load
-from kvc.runtime.arenas import PAGE_NBYTES
-from kvc.runtime.forks import forking
+from kvc.runtime.memory import forking
+from kvc.runtime.memory.arenas import PAGE_NBYTES
 from kvc.schema.errors import InputMismatch
 
 

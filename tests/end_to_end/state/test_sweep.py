@@ -37,7 +37,7 @@ from state_runs import opened
 
 from kvc.compiler import Method
 from kvc.runtime import Program
-from kvc.runtime.growing import GrowingArray
+from kvc.runtime.memory.growing import GrowingArray
 from kvc.schema.model import CursorKind, StateKind
 
 TEXT = np.random.default_rng(5).integers(0, VOCAB, (1, SLOTS))

@@ -14,7 +14,7 @@ from cached_models import VOCAB, Append, Linear, append_methods, simple_methods
 from state_runs import opened, snapshot
 
 from kvc.runtime import Busy, Forked, Program, Session
-from kvc.runtime.binding.executor import Frame
+from kvc.runtime.execution.executor import Frame
 
 THREADS, ROUNDS = 8, 3
 

@@ -75,7 +75,7 @@ def test_a_frame_does_not_keep_the_callers_array(program):
 
 
 def test_one_array_is_bound_once(program, monkeypatch):
-    from kvc.runtime.binding import contexts
+    from kvc.runtime.calls import contexts
 
     total, x = table(), table()
     program.add(total, x)
@@ -233,7 +233,7 @@ def test_a_growing_array_without_room_stays_as_it_is(program):
 
 
 def test_a_failed_call_leaves_the_length(program, monkeypatch):
-    from kvc.runtime import engine
+    from kvc.runtime.sessions import engine
 
     def broken(_):
         raise KeyboardInterrupt

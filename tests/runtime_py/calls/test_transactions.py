@@ -17,15 +17,10 @@ from stateful_programs import (
     session_program,
 )
 
-from kvc.runtime import (
-    CacheOverflow,
-    IndexOutOfRange,
-    KernelFailed,
-    Poisoned,
-    engine,
-)
-from kvc.runtime.binding import contexts
+from kvc.runtime import CacheOverflow, IndexOutOfRange, KernelFailed, Poisoned
+from kvc.runtime.calls import contexts
 from kvc.runtime.calls.transactions import Transaction
+from kvc.runtime.sessions import engine
 from kvc.schema.model import ResetRule, StateKind
 
 

@@ -8,7 +8,8 @@ from data_programs import table_program, write_data_bundle
 from resident_memory import LINUX, count_maps, is_resident, map_field
 
 from kvc.runtime import OutOfMemory, load
-from kvc.runtime.data import mapped, pages
+from kvc.runtime.data import mapped
+from kvc.runtime.memory import pages
 
 PAGE = mmap.PAGESIZE
 

@@ -11,8 +11,8 @@ from hand_built import write_bundle
 from resident_memory import LINUX, map_field
 
 from kvc.runtime import Closed, Totals, load
-from kvc.runtime.delegates.base import Handle
 from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.execution.delegate import Handle
 
 MODES = ("map", "read", "huge")
 OTHER = np.full(50_000, 7, np.float32)

@@ -61,8 +61,8 @@ def test_an_op_that_the_backend_does_not_take_is_refused(tmp_path):
 
 
 def test_a_failure_inside_a_delegate_names_the_inner_instruction(tmp_path, monkeypatch):
-    from kvc.runtime.binding import frames
-    from kvc.runtime.kernels import load_kernels
+    from kvc.runtime.execution import frames
+    from kvc.runtime.kernels.table import load_kernels
 
     def broken(*_):
         raise RuntimeError("out of luck")

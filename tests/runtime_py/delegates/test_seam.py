@@ -10,7 +10,7 @@ SCRIPT = """
 import sys
 import numpy as np
 from kvc.runtime import load
-from kvc.runtime.delegates.base import Delegate, Handle
+from kvc.runtime.execution.delegate import Delegate, Handle
 from kvc.runtime.delegates.table import DELEGATES
 
 class Doubling(Delegate):

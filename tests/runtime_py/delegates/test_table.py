@@ -135,7 +135,7 @@ def test_a_backend_is_told_what_load_was_told(path, reference, monkeypatch):
             made.append(options)
             raise LibraryMissing()
 
-    monkeypatch.setattr("kvc.runtime.binding.resources.settle_threads", lambda: 7)
+    monkeypatch.setattr("kvc.runtime.sessions.resources.settle_threads", lambda: 7)
     register_delegate("mine", Recording)
     with load(path, reference=reference) as program:
         with pytest.raises(LibraryMissing):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from kvc.runtime.generation import GenerationSettings
-from kvc.runtime.generation.choosing import Chooser
 from kvc.runtime.generation.placing import Placing
+from kvc.runtime.generation.sampling import Chooser
 
 processors = pytest.importorskip("transformers").generation.logits_process
 VOCAB, STEPS = 12, 6

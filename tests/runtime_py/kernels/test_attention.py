@@ -8,7 +8,7 @@ from kernel_calls import run
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method
-from kvc.runtime.kernels import load_kernels
+from kvc.runtime.kernels.table import load_kernels
 
 CAPACITY = 12
 # Neither windows nor soft cap, mask, slopes or sinks.

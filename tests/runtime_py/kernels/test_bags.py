@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kvc.runtime.kernels import load_kernels
+from kvc.runtime.kernels.table import load_kernels
 from kvc.schema.errors import IndexOutOfRange
 
 

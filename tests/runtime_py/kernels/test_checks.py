@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from kvc.runtime.kernels import load_kernels, load_row_check
+from kvc.runtime.kernels.table import load_kernels, load_row_check
 from kvc.schema.errors import CacheOverflow, IndexOutOfRange, RowLengthOutOfRange
 
 MANY = torch.arange(40)

@@ -4,7 +4,7 @@ import quant_reference
 import torch
 from kernel_calls import run
 
-from kvc.runtime.kernels import load_kernels, load_preparations
+from kvc.runtime.kernels.table import load_kernels, load_preparations
 from kvc.schema.errors import IndexOutOfRange
 
 OP = "kvc::expert_linear_qd8"

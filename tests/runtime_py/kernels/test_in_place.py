@@ -6,7 +6,7 @@ from kernel_calls import bits
 from op_cases import CASES
 from torch import Tensor
 
-from kvc.runtime.kernels import load_kernels
+from kvc.runtime.kernels.table import load_kernels
 from kvc.schema.ops import OPS, ParamKind
 
 

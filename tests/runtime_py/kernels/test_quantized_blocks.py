@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernel_calls import run
 
-from kvc.runtime.kernels import load_kernels
+from kvc.runtime.kernels.table import load_kernels
 from kvc.schema.errors import IndexOutOfRange
 
 GENERATOR = np.random.default_rng(0)

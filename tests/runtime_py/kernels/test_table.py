@@ -9,7 +9,6 @@ from kvc.runtime.kernels import (
     fused,
     index,
     linear_algebra,
-    load_kernels,
     matmul,
     normalization,
     quantized,
@@ -20,6 +19,7 @@ from kvc.runtime.kernels import (
     updates,
     views,
 )
+from kvc.runtime.kernels.table import load_kernels
 from kvc.schema.ops import CONTROL_OPS, OPS, Aliasing
 
 FAMILIES = (

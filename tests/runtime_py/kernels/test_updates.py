@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels import load_kernels
+from kvc.runtime.kernels.table import load_kernels
 from kvc.schema.errors import CacheOverflow, IndexOutOfRange
 from kvc.schema.torch_ops import cache_update
 

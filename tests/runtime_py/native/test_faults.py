@@ -8,9 +8,9 @@ from native_calls import native_graph, run_native
 from op_cases import Case
 from torch import Tensor
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, tensor_as_array
 from kvc.runtime.delegates.cpu.binding import bind_steps
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import Array, tensor_as_array
 from kvc.runtime.native import (
     NO_MEMORY,
     Failure,

@@ -33,7 +33,7 @@ from kvc.runtime import (
     StateMismatch,
     UnknownName,
 )
-from kvc.runtime.binding.executor import fill_cursors
+from kvc.runtime.execution.executor import fill_cursors
 from kvc.runtime.sessions.sizes import takes_one_position
 from kvc.schema.graph import (
     Alias,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from stateful_programs import state
 
-from kvc.runtime.arenas import Arena
+from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.states.layout import lay_out
 from kvc.runtime.states.owner import Span, group_states
 from kvc.schema.dtypes import DType

@@ -5,7 +5,7 @@ import pytest
 from opaque_backend import Keeper
 from stateful_programs import state
 
-from kvc.runtime.arrays import parts_of
+from kvc.runtime.memory.arrays import parts_of
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.owner import WHOLE, Span, group_states
 from kvc.schema.dtypes import DType

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from named_bytes import SMALL, save_data
 
 from kvc.schema.container import BundleFile
+from kvc.schema.text import size
 from kvc.tools.cli import main
-from kvc.tools.text import size
 
 
 def test_the_closing_table_says_what_was_made(kvc, tmp_path):

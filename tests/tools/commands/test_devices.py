@@ -4,8 +4,8 @@ import pytest
 import vulkan_here
 
 from kvc.runtime.delegates import table
-from kvc.runtime.delegates.base import FoundDevice
 from kvc.runtime.delegates.vulkan import backend
+from kvc.runtime.execution.delegate import FoundDevice
 from kvc.schema.errors import KvcError, MissingLibrary, NativeCallFailed
 
 

@@ -5,7 +5,7 @@ import pytest
 from named_bytes import SMALL, save_data
 from sealing import reseal_header
 
-from kvc.tools.text import size
+from kvc.schema.text import size
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ from coreai_device import ASKED, NumpyCoreAI, use_numpy_core_ai
 from kvc.compiler import compile_program
 from kvc.recipes import load_recipe
 from kvc.runtime import load
-from kvc.runtime.delegates.apart_calls import WEIGHTS
-from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.coreai import CoreAI, context
 from kvc.runtime.delegates.coreai.calls import convert_into
 from kvc.runtime.delegates.coreai.emitting import Emitter
 from kvc.runtime.delegates.coreai.naming import name_partition
 from kvc.runtime.delegates.coreai.plan import Plan
+from kvc.runtime.delegates.subprocess_calls import WEIGHTS
+from kvc.runtime.execution.delegate import Options
 from kvc.schema.errors import (
     BadProgram,
     KernelFailed,

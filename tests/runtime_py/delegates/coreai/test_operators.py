@@ -14,13 +14,13 @@ from coreai_device import use_numpy_core_ai
 from native_calls import native_graph
 from op_cases import CASES, Case
 
-from kvc.runtime.arrays import tensor_as_array
 from kvc.runtime.delegates.coreai.calls import convert_into
 from kvc.runtime.delegates.coreai.context import Context
 from kvc.runtime.delegates.coreai.function import Weight
 from kvc.runtime.delegates.coreai.operators import EMITTERS
 from kvc.runtime.delegates.coreai.plan import OUTSIDE
 from kvc.runtime.delegates.coreai.translation import Names, translate
+from kvc.runtime.memory.arrays import tensor_as_array
 from kvc.schema.backends.coreai import ATTENTION, RULES, why_not
 from kvc.schema.backends.operands import arguments_of
 from kvc.schema.graph import Constant, Graph, Ref

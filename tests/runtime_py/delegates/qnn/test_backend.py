@@ -15,12 +15,12 @@ from qnn_device import ASKED, NumpyDevice, use_numpy_device
 from kvc.compiler import compile_program
 from kvc.recipes import load_recipe
 from kvc.runtime import load
-from kvc.runtime.delegates.apart_calls import WEIGHTS
-from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.qnn import Qnn, context
 from kvc.runtime.delegates.qnn.context_file import read_contexts, write_contexts
 from kvc.runtime.delegates.qnn.model_file import Model, Value
 from kvc.runtime.delegates.qnn.plan import Plan
+from kvc.runtime.delegates.subprocess_calls import WEIGHTS
+from kvc.runtime.execution.delegate import Options
 from kvc.schema.errors import (
     BadProgram,
     KernelFailed,

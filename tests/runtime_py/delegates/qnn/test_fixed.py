@@ -19,8 +19,6 @@ from qnn_device import ASKED, use_numpy_device
 from qnn_operators import graph_of
 
 from kvc.runtime import load
-from kvc.runtime.arrays import tensor_as_array
-from kvc.runtime.delegates.base import Options
 from kvc.runtime.delegates.qnn import Qnn
 from kvc.runtime.delegates.qnn.context import Context
 from kvc.runtime.delegates.qnn.emitting import NotTaken
@@ -29,6 +27,8 @@ from kvc.runtime.delegates.qnn.fixed_emitting import grid_of
 from kvc.runtime.delegates.qnn.plan import Stored as Weight
 from kvc.runtime.delegates.qnn.plan import Whole
 from kvc.runtime.delegates.qnn.translation import translate
+from kvc.runtime.execution.delegate import Options
+from kvc.runtime.memory.arrays import tensor_as_array
 from kvc.schema.backends.grids import Grid, Stored, asymmetric
 from kvc.schema.backends.qnn_fixed import LARGEST, Grids, read_payload, write_payload
 from kvc.schema.calibration import Range

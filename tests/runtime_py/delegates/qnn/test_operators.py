@@ -13,12 +13,12 @@ from op_cases import CASES, Case
 from qnn_device import use_numpy_device
 from qnn_operators import graph_of
 
-from kvc.runtime.arrays import tensor_as_array
 from kvc.runtime.delegates.qnn.calls import rounded
 from kvc.runtime.delegates.qnn.context import Context
 from kvc.runtime.delegates.qnn.operators import EMITTERS
 from kvc.runtime.delegates.qnn.plan import Made, Stored, Whole
 from kvc.runtime.delegates.qnn.translation import translate
+from kvc.runtime.memory.arrays import tensor_as_array
 from kvc.schema.backends.operands import arguments_of
 from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE, RULES, why_not
 from kvc.schema.ops import OPS, Aliasing

@@ -11,7 +11,6 @@ import vulkan_here
 
 from kvc.compiler import compile_program
 from kvc.runtime import load
-from kvc.runtime.arrays import address_of
 from kvc.runtime.delegates.vulkan import backend, host_pages
 from kvc.runtime.delegates.vulkan.binding import Bound, Places
 from kvc.runtime.delegates.vulkan.device import Device
@@ -19,6 +18,7 @@ from kvc.runtime.delegates.vulkan.host_pages import HostBuffer, pages_of
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
 from kvc.runtime.delegates.vulkan.steps import Steps
+from kvc.runtime.memory.arrays import address_of
 from kvc.schema.errors import NativeCallFailed, OutOfMemory
 
 PAGE = mmap.PAGESIZE

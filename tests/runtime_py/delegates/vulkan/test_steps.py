@@ -8,10 +8,10 @@ import pytest
 import vulkan_calls
 import vulkan_here
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.vulkan import steps as steps_module
 from kvc.runtime.delegates.vulkan.indexing import FRESH, UPDATES
 from kvc.runtime.delegates.vulkan.steps import Steps
+from kvc.runtime.memory.arrays import Array
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import KernelFailed
 from kvc.schema.graph import Alias, Caller, Graph, Instruction, Ref, Value

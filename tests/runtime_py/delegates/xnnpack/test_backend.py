@@ -13,11 +13,11 @@ from xnnpack_graphs import library_or_skip
 from xnnpack_programs import float_sketch, linear_sketch, numbers, partition_program
 
 from kvc.runtime import load
-from kvc.runtime.delegates import base
-from kvc.runtime.delegates.base import Options, ReferenceUsed
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.xnnpack import Xnnpack, backend
 from kvc.runtime.delegates.xnnpack.handles import XnnpackHandle
+from kvc.runtime.execution import delegate
+from kvc.runtime.execution.delegate import Options, ReferenceUsed
 from kvc.schema.errors import BadProgram, MissingLibrary, NativeCallFailed
 from kvc.schema.graph import Instruction, Ref
 
@@ -50,7 +50,7 @@ def missing(monkeypatch):
         raise MissingLibrary(library="XNNPACK", reason="it is gone", install="pip x")
 
     monkeypatch.setattr(backend, "find_library", refused)
-    monkeypatch.setattr(base, "_warned", set())
+    monkeypatch.setattr(delegate, "_warned", set())
 
 
 def handle_of(program):
@@ -85,7 +85,7 @@ def test_without_the_library_the_reference_runs_with_one_warning(path, missing):
 def test_without_torch_too_the_warning_promises_no_reference(
     path, missing, monkeypatch
 ):
-    monkeypatch.setattr(base, "has_torch", lambda: False)
+    monkeypatch.setattr(delegate, "has_torch", lambda: False)
     said = "`pip x`.*xnnpack cannot run here: its reference needs PyTorch"
     with load(path) as program, pytest.warns(ReferenceUsed, match=said):
         program.forward(X)

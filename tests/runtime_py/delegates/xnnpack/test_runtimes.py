@@ -18,14 +18,14 @@ from xnnpack_graphs import library_or_skip
 from xnnpack_programs import float_sketch, linear_sketch, numbers, partition_program
 
 from kvc.runtime import load
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import borrowed
-from kvc.runtime.delegates.base import Workspace
 from kvc.runtime.delegates.xnnpack.externals import (
     is_readable_behind,
     place_externals,
 )
 from kvc.runtime.delegates.xnnpack.subgraph import Subgraph
+from kvc.runtime.execution.delegate import Workspace
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import borrowed
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import Closed, NativeCallFailed, OutOfMemory
 

@@ -1,0 +1,231 @@
+"""Execution contexts: scratch memory, and methods that are bound to it.
+
+To bind is to make each instruction a function over fixed memory. In: a method, the
+inputs and states of a call. Out: a `Binding`, and what the call lends to it. A context
+keeps a few bindings by the shapes that stay, and drops the least recently used; the
+lengths and addresses that a binding was made for are its version. If only those have
+changed, only what depends on them is bound again.
+
+A call gets a context that no other call uses, preferably the one that served its
+session last, since its frames are bound to the session's states. A pool that is closed
+lends no more, and says when the last call has ended.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from kvc.runtime.calls.callers import Loan, lend
+from kvc.runtime.calls.entries import Entry
+from kvc.runtime.calls.inputs import Inputs
+from kvc.runtime.execution.code import Code
+from kvc.runtime.execution.delegate import Workspace
+from kvc.runtime.execution.executor import Binding
+from kvc.runtime.execution.frames import bind_graph
+from kvc.runtime.execution.values import Memory
+from kvc.runtime.memory.arenas import Arena
+from kvc.runtime.memory.arrays import Array, borrowed, place_of
+from kvc.runtime.states.kind import Demand
+from kvc.runtime.states.memory import StateMemory
+
+FRAMES_KEPT = 8
+Version = tuple[object, ...]  # lengths and addresses that a frame is bound to
+FrameKey = tuple[int, tuple[tuple[int, ...], ...], StateMemory | None]
+
+
+class Shared(Protocol):
+    """What all contexts of a program bind methods with."""
+
+    def constant(self, name: int) -> Array:
+        """Return named data that stays in memory as long as this."""
+
+    def code(self, method: int) -> Code:
+        """Return what a method is bound with."""
+
+
+class ExecutionContext:
+    """What one running call needs for itself."""
+
+    def __init__(
+        self, shared: Shared, scratch_nbytes: int, workspace_nbytes: int
+    ) -> None:
+        self._shared = shared
+        self.scratch = Arena(scratch_nbytes)
+        self.workspace = Workspace(Arena(workspace_nbytes))
+        self.served: StateMemory | None = None
+        self._frames: OrderedDict[FrameKey, tuple[Version, Binding]] = OrderedDict()
+
+    def bind(
+        self, entry: Entry, inputs: Inputs, states: StateMemory | None
+    ) -> tuple[Binding, tuple[Loan, ...]]:
+        """Return a method bound to this call's sizes and memory, and what is lent."""
+        sizes: dict[str, int] | None = None
+        loans: tuple[Loan, ...] = ()
+        shape_of = inputs.shapes.__getitem__
+        version: Version = tuple(map(shape_of, entry.growing))
+        if entry.slots and states is not None:
+            version += entry.lengths(states)
+        if entry.effects.borrowed:
+            sizes = entry.solve(inputs, states)
+            loans = lend(entry, inputs, sizes)
+            version += tuple(place_of(loan.memory) for loan in loans)
+        key = (entry.id, tuple(map(shape_of, entry.steady)), states)
+        found = self.frame(key, version)
+        if found is None:
+            sizes = sizes or entry.solve(inputs, states)
+            demand = entry.demand(sizes)
+            if states is not None:
+                states.check_growth(demand)
+            # Out of the context's hands: one that breaks off is of no use any more.
+            old = self.take(key)
+            found = self._bind(entry, sizes, demand, loans, states, old)
+            self.keep(key, found, version)
+        return found, loans
+
+    def _bind(
+        self,
+        entry: Entry,
+        sizes: Mapping[str, int],
+        demand: Demand,
+        loans: Sequence[Loan],
+        states: StateMemory | None,
+        old: Binding | None,
+    ) -> Binding:
+        """Bind a method, or what depends on sizes and loans if it has been bound."""
+        method = entry.method
+        where = {loan.value: place_of(loan.memory) for loan in loans}
+        moved = None
+        if old is None or old.callers != where:
+            moved = {loan.value: borrowed(loan.memory) for loan in loans}
+        if old is None:
+            memory = Memory(
+                scratch=self.scratch,
+                constant=self._shared.constant,
+                states=states.buffers if states is not None else (),
+                workspace=self.workspace,
+                callers=moved or {},
+            )
+            code = self._shared.code(entry.id)
+            frame = bind_graph(method.graph, sizes, memory, code)
+        else:
+            frame = old.frame.rebind(sizes, moved)
+        fills = [
+            (frame.inputs[index], leaf)
+            for leaf, index in enumerate(range(len(frame.inputs)))
+            if method.graph.inputs[index] not in where
+        ]
+        return Binding(frame, demand, fills, where)
+
+    def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:
+        """Return what is bound for a method, steady shapes and states, if it still is.
+
+        None where nothing is, or something to another version.
+        """
+        found = self._frames.get(key)
+        if found is None or found[0] != version:
+            return None
+        self._frames.move_to_end(key)
+        return found[1]
+
+    def take(self, key: FrameKey) -> Binding | None:
+        """Take what is bound, whatever the version: it is to be bound again."""
+        found = self._frames.pop(key, None)
+        return None if found is None else found[1]
+
+    def keep(self, key: FrameKey, binding: Binding, version: Version = ()) -> None:
+        """Keep what has been bound."""
+        self._frames[key] = (version, binding)
+        if len(self._frames) > FRAMES_KEPT:
+            self._frames.popitem(last=False)
+
+    def give_back(self) -> None:
+        """Give the pages of scratch memory back."""
+        self.scratch.discard()
+        self.workspace.arena.discard()
+
+    def close(self) -> None:
+        """Drop what is bound, and what delegates keep here."""
+        self._frames.clear()
+        self.workspace.close()
+
+    def forget_closed(self) -> None:
+        """Drop what is bound to the states of sessions that have been closed."""
+        for key in list(self._frames):
+            if key[2] is not None and key[2].closed:
+                self._frames.pop(key, None)
+        if self.served is not None and self.served.closed:
+            self.served = None
+
+
+class ContextPool:
+    """The idle contexts of a program; used from many threads."""
+
+    def __init__(self, make: Callable[[], ExecutionContext]) -> None:
+        self._make = make
+        # Re-entrant: a session may be collected at any point.
+        self._lock = threading.RLock()
+        self._idle: list[ExecutionContext] = []
+        self._leased = 0
+        self._closed = False
+        self._when_drained: Callable[[], None] | None = None
+
+    def take(self, states: StateMemory | None) -> ExecutionContext | None:
+        """Lend a context for one call, None once the pool is closed."""
+        with self._lock:
+            if self._closed:
+                return None
+            for context in self._idle:
+                if context.served is states:
+                    self._idle.remove(context)
+                    break
+            else:
+                context = self._idle.pop() if self._idle else self._make()
+            self._leased += 1
+            return context
+
+    def put_back(self, context: ExecutionContext, states: StateMemory | None) -> None:
+        """Take a context back from a call on the states of a session."""
+        context.served = states
+        with self._lock:
+            if not self._closed:
+                self._leased -= 1
+                context.forget_closed()
+                self._idle.append(context)
+                return
+        context.close()  # before the last lease ends, and delegates are closed
+        with self._lock:
+            self._leased -= 1
+        self._finish()
+
+    def forget_closed(self) -> None:
+        """Drop frames of closed sessions; leased contexts do so on return."""
+        with self._lock:
+            for context in self._idle:
+                context.forget_closed()
+
+    def give_back(self) -> None:
+        """Give the scratch pages of contexts that no call uses back."""
+        with self._lock:
+            for context in self._idle:
+                context.give_back()
+
+    def close(self, when_drained: Callable[[], None]) -> None:
+        """Lend no more and drop all; call `when_drained` once no call runs any more."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+            self._closed = True
+            self._when_drained = when_drained
+            self._leased += 1  # by this, until what is idle has been closed
+        for context in idle:
+            context.close()
+        with self._lock:
+            self._leased -= 1
+        self._finish()
+
+    def _finish(self) -> None:
+        with self._lock:
+            if self._leased or self._when_drained is None:
+                return
+            action, self._when_drained = self._when_drained, None
+        action()

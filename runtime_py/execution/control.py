@@ -1,0 +1,255 @@
+"""Run the blocks of a `kvc::cond`, `while` or `scan`.
+
+In: an instruction of a bound graph, its method's blocks, and where its operands and
+results lie (`BoundOperands`), for a partition the buffer of a state that its backend
+owns. Out: one step, which stays the same object when sizes change. A block is bound
+when it first runs: its inputs are the memory of the operands, its scratch memory is the
+instruction's last result. What a block leaves in an operand's memory is a result
+without a copy; other outputs are copied to the results.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kvc.runtime.execution.executor import Frame
+from kvc.runtime.execution.values import Memory, Values
+from kvc.runtime.memory.arenas import Within
+from kvc.runtime.memory.arrays import Array, copy_into, place_of
+from kvc.runtime.states.owner import Buffer
+from kvc.schema.control import Control, read_control
+from kvc.schema.errors import TooManyTurns
+from kvc.schema.frozen import frozen
+from kvc.schema.graph import Alias, Graph, Instruction, Ref
+from kvc.schema.ops import COND, OPS, WHILE, Aliasing
+
+
+@frozen
+class BoundOperands:
+    """Where the operands and results of a control instruction lie, at some sizes.
+
+    Attributes:
+        control: what the instruction says.
+        sizes: of the program's symbols.
+        memory: of the graph around it.
+        pred: what a cond asks, None for the others.
+        operands: an array for each.
+        lent: the memory of each operand, longer than the operand where it grows.
+        results: an array for each, the workspace of blocks last.
+    """
+
+    control: Control[object]
+    sizes: Mapping[str, int]
+    memory: Memory
+    pred: Array | None
+    operands: Sequence[Array]
+    lent: Sequence[Array]
+    results: Sequence[Array]
+
+
+def bind_operands(
+    instruction: Instruction,
+    graph: Graph,
+    values: Values,
+    memory: Memory,
+    sizes: Mapping[str, int],
+    makers: Mapping[int, str],
+) -> BoundOperands:
+    """Bind the operands of an instruction of a graph whose earlier ones are bound.
+
+    `makers` has the op of each value that an instruction of the graph makes.
+    """
+    control = read_control(instruction.op, instruction.arguments)
+    operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
+    _share(instruction, control, operands, graph, values)
+    pred = control.pred
+    return BoundOperands(
+        control=control,
+        sizes=sizes,
+        memory=memory,
+        pred=values.array(pred.value) if isinstance(pred, Ref) else None,
+        operands=[values.array(i) for i in operands],
+        lent=[_lent(i, graph, values, makers) for i in operands],
+        results=[values.array(i) for i in instruction.results],
+    )
+
+
+def bind_partition(
+    instruction: Instruction, graph: Graph, values: Values, makers: Mapping[int, str]
+) -> tuple[Sequence[Buffer], Sequence[Buffer]]:
+    """Return a partition's operands and results, as `Handle.prepare` takes them."""
+    control = read_control(instruction.op, instruction.arguments)
+    operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
+    grown = _share(instruction, control, operands, graph, values)
+    inputs = []
+    for index, value in enumerate(operands):
+        buffer: Buffer | None = values.buffer(value)
+        if buffer is None and index in grown:
+            buffer = _lent(value, graph, values, makers)
+        inputs.append(values.array(value) if buffer is None else buffer)
+    return inputs, [
+        values.array(result) if (buffer := values.buffer(result)) is None else buffer
+        for result in instruction.results
+    ]
+
+
+def _share(
+    instruction: Instruction,
+    control: Control[object],
+    operands: Sequence[int],
+    graph: Graph,
+    values: Values,
+) -> set[int]:
+    """Let results over operands be these; return operands that become longer."""
+    grown = set()
+    for result, over in zip(instruction.results, control.over, strict=False):
+        if over is None:
+            continue
+        if graph.values[result].type == graph.values[operands[over]].type:
+            values.share(result, operands[over])
+        else:  # it is made when it is asked for
+            grown.add(over)
+    return grown
+
+
+def _lent(
+    operand: int, graph: Graph, values: Values, makers: Mapping[int, str]
+) -> Array:
+    """Return the memory of an operand: with room after it unless it is a view."""
+    value = operand
+    while isinstance(storage := graph.values[value].storage, Alias):
+        if OPS[makers[value]].aliasing is Aliasing.VIEW:
+            return values.array(operand)
+        value = storage.base
+    return values.lent(operand)
+
+
+Pairs = list[tuple[Array, Array]]  # (target, source)
+Bind = Callable[[Graph, Mapping[str, int], Memory], Frame]
+
+
+class ControlStep:
+    """Runs one control instruction; `settle` puts it where its operands are."""
+
+    def __init__(
+        self,
+        instruction: Instruction,
+        blocks: Sequence[Graph],
+        bind: Bind,
+        method: str,
+        max_turns: int | None,
+    ) -> None:
+        self._method, self._max_turns = method, max_turns
+        self._control = read_control(instruction.op, instruction.arguments)
+        chosen = [blocks[number] for number in self._control.blocks]
+        self._blocks = [_Block(graph, bind) for graph in chosen]
+        self._bound: BoundOperands | None = None
+        self._starts: Pairs = []
+
+    def settle(self, bound: BoundOperands) -> None:
+        """Take other sizes or other memory."""
+        self._bound, control = bound, self._control
+        made = list(bound.results[:-1])
+        scratch = Within(bound.results[-1])
+        lent = list(bound.lent)
+        self._starts = []
+        if control.is_loop:
+            for i in range(control.carried):
+                lent[i] = made[i]
+                if control.over[i] is None:
+                    self._starts.append((made[i], bound.operands[i]))
+        inside = [None if control.is_scanned(i) else a for i, a in enumerate(lent)]
+        for block in self._blocks:
+            block.settle(bound.sizes, bound.memory, scratch, inside)
+
+    def run(self) -> None:
+        """Run the instruction."""
+        assert self._bound is not None, "it is settled when it is bound"
+        for target, source in self._starts:
+            copy_into(target, source)
+        if self._control.op == COND:
+            self._run_cond(self._bound)
+        elif self._control.op == WHILE:
+            self._run_while()
+        else:
+            self._run_scan(self._bound)
+
+    def _run_cond(self, bound: BoundOperands) -> None:
+        assert bound.pred is not None, "the verifier sees to it"
+        block = self._blocks[0 if bound.pred.item() else 1]
+        outputs = block.run()
+        for i, (target, source) in enumerate(zip(bound.results, outputs, strict=False)):
+            if self._control.over[i] is None:
+                copy_into(target, source)
+
+    def _run_while(self) -> None:
+        test, body = self._blocks
+        turns = 0
+        while test.run()[0].item():
+            if turns == self._max_turns:
+                raise TooManyTurns(method=self._method, turns=turns)
+            body.run()
+            turns += 1
+
+    def _run_scan(self, bound: BoundOperands) -> None:
+        control, (body,) = self._control, self._blocks
+        through = range(control.carried, control.carried + control.scanned)
+        stacked = range(control.carried, len(bound.results) - 1)
+        for turn in range(bound.operands[control.carried].shape[0]):
+            for i in through:
+                copy_into(body.frame().inputs[i], bound.operands[i][turn, ...])
+            outputs = body.run()
+            for i in stacked:
+                copy_into(bound.results[i][turn, ...], outputs[i])
+
+
+class _Block:
+    """One block: its frame, bound when it first runs and again when that has moved."""
+
+    def __init__(self, graph: Graph, bind: Bind) -> None:
+        self._graph, self._bind = graph, bind
+        self._frame: Frame | None = None
+        self._sizes: Mapping[str, int] = {}
+        self._memory: Memory | None = None
+        self._lent: dict[int, Array] = {}
+        self._bound: dict[
+            int, tuple[object, ...]
+        ] = {}  # where lent memory was when it was bound
+        self._is_stale = False
+
+    def settle(
+        self,
+        sizes: Mapping[str, int],
+        memory: Memory,
+        scratch: Within,
+        lent: Sequence[Array | None],
+    ) -> None:
+        """Note where it will run."""
+        pairs = zip(self._graph.inputs, lent, strict=True)
+        self._lent = {value: array for value, array in pairs if array is not None}
+        self._sizes, self._is_stale = sizes, True
+        self._memory = Memory(
+            scratch=scratch,
+            constant=memory.constant,
+            workspace=memory.workspace,
+            callers=self._lent,
+        )
+
+    def frame(self) -> Frame:
+        """Return the block bound to where it is now."""
+        if self._frame is None or self._is_stale:
+            self._frame = self._bound_anew(self._frame)
+            self._is_stale = False
+        return self._frame
+
+    def run(self) -> Sequence[Array]:
+        """Run the block once; return its outputs, in its own memory."""
+        frame = self.frame()
+        frame.run_within()
+        return frame.outputs
+
+    def _bound_anew(self, old: Frame | None) -> Frame:
+        where = {value: place_of(array) for value, array in self._lent.items()}
+        moved, self._bound = where != self._bound, where
+        if old is not None:
+            return old.rebind(self._sizes, self._lent if moved else None)
+        assert self._memory is not None, "it is settled before it runs"
+        return self._bind(self._graph, self._sizes, self._memory)

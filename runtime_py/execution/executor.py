@@ -1,0 +1,243 @@
+"""The instruction loop: runs the steps of a frame, and says which one failed.
+
+In: a frame whose inputs are filled. Out: its outputs hold the results. All work that
+depends on shapes was done when the frame was bound; a frame is a flat list of steps,
+and a `Binding` is one with what a call of it needs. Where rows stand is filled in here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import add
+from typing import NoReturn
+
+import numpy as np
+
+from kvc.runtime.execution.recording import RECORDERS, Recorder, Step, watch
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.native import NativeCall
+from kvc.runtime.states.kind import Demand
+from kvc.runtime.threads import TorchThreads
+from kvc.schema.errors import (
+    CacheOverflow,
+    IndexOutOfRange,
+    KernelFailed,
+    KvcError,
+    RowLengthOutOfRange,
+    StateMismatch,
+    listing,
+)
+from kvc.schema.frozen import frozen
+from kvc.schema.graph import CursorField, CursorSlot, Instruction
+from kvc.schema.ops import CONTROL_OPS
+
+Rebind = Callable[[Mapping[str, int], Mapping[int, Array] | None], "Frame"]
+
+
+# These errors promise that the instruction has written nothing.
+_CLEAN = (CacheOverflow, RowLengthOutOfRange, IndexOutOfRange)
+
+
+class Unbegun(Exception):
+    """A partition failed, by its cause, before it wrote what outlives it."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run that broke off has come.
+
+    Attributes:
+        place: index of the instruction that was running; -1 before any, and after
+            the last one after all, or where nobody can say.
+        inside: whether it broke off in a block, of which more may have run.
+        unbegun: whether it is a partition that has written nothing, by its own word.
+    """
+
+    place: int = -1
+    inside: bool = False
+    unbegun: bool = False
+
+    def last(self, error: BaseException) -> int:
+        """Return the index of the last instruction that may have written, or -1."""
+        clean = isinstance(error, _CLEAN) and not self.inside
+        return self.place - (clean or self.unbegun)
+
+
+@frozen
+class Frame:
+    """A graph bound to sizes and memory: every operand at its fixed address.
+
+    Attributes:
+        method: its name, for messages.
+        inputs: arrays that the caller fills.
+        outputs: arrays that hold the results after the last step.
+        steps: functions and their arguments, in running order.
+        places: indices of the instructions that each step runs; several where it is
+            a `NativeCall` of several partitions.
+        instructions: of the graph.
+        torch_threads: how many threads torch kernels have; 0 where no step is one.
+        cursors: the fields of cursors that it reads, which a session fills in.
+        rebind: binds the graph to other sizes of the same symbols, and to other memory
+            of callers where it is given, as in `Memory`; raises as `bind_graph`. Only
+            what depends on what has changed is bound again. The frame that it returns
+            takes the place of this one, which must not run any more, whether this
+            succeeds or not. Not for frames with values that are `Memory.given`.
+    """
+
+    method: str
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    steps: tuple[Step, ...]
+    places: tuple[tuple[int, ...], ...]
+    instructions: tuple[Instruction, ...]
+    torch_threads: int
+    cursors: tuple[tuple[CursorSlot, Array], ...]
+    rebind: "Rebind"
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Run all steps; `progress` is told where it breaks off, if it does.
+
+        Raises:
+            KernelFailed: a kernel raised; errors of kvc's own pass through.
+        """
+        progress = progress or Progress()
+        progress.place = len(self.instructions)
+        if not self.torch_threads:
+            self._run(progress)
+            return
+        import torch
+
+        with torch.inference_mode(), TorchThreads(self.torch_threads):
+            self._run(progress)
+
+    def run_within(self) -> None:
+        """Run all steps as part of another frame's run; raises as `run`."""
+        self._run(Progress())
+
+    def _run(self, progress: Progress) -> None:
+        index, recorders = 0, RECORDERS.get()
+        steps: Iterable[Step] = self.steps
+        if recorders:
+            steps = self._watched(recorders)
+        try:
+            for index, (function, arguments) in enumerate(steps):  # noqa: B007
+                function(*arguments)
+        except BaseException as error:
+            place = self._tell(progress, index, isinstance(error, Unbegun))
+            if isinstance(error, Unbegun):
+                error = _cause_of(error)
+            if isinstance(error, Exception):
+                fail(self.method, place, self.instructions[place], error)
+            raise
+
+    def _watched(self, recorders: Sequence[Recorder]) -> Iterator[Step]:
+        return watch(recorders, self.method, self.steps, self.places, self.instructions)
+
+    def _tell(self, progress: Progress, index: int, unbegun: bool) -> int:
+        """Say where a step broke off, and return the index of the instruction."""
+        if not self.places:
+            progress.place = -1
+            return -1
+        (function, _), places = self.steps[index], self.places[index]
+        place = places[0]
+        progress.place = place
+        if isinstance(function, NativeCall):
+            place = places[function.reached]
+            progress.place = place if function.begun else places[0]
+            unbegun |= not function.begun
+        progress.inside = self.instructions[place].op in CONTROL_OPS
+        progress.unbegun = unbegun
+        return place
+
+
+def _cause_of(unbegun: Unbegun) -> BaseException:
+    """Return the error, which no longer hangs on what is its context from now on."""
+    cause, unbegun.__cause__ = unbegun.__cause__, None
+    assert cause is not None, "partitions raise it from an error"
+    return cause
+
+
+def fail(
+    method: str, index: int, instruction: Instruction, error: Exception
+) -> NoReturn:
+    """Raise an instruction's error again, with where it comes from.
+
+    Raises:
+        KernelFailed: always, unless `error` is kvc's own, which is raised as it is.
+    """
+    place = f" at {instruction.source}" if instruction.source else ""
+    try:
+        if isinstance(error, IndexOutOfRange):
+            label = f"method {method}, instruction {index}, {instruction.op}{place}: "
+            raise IndexOutOfRange(
+                place=label, index=error.index, size=error.size
+            ) from error
+        if isinstance(error, KvcError):
+            raise error from error.__cause__
+        raise KernelFailed(
+            method=method,
+            index=index,
+            op=instruction.op,
+            place=place,
+            reason=str(error) or type(error).__name__,
+        ) from error
+    finally:
+        del error  # whose traceback has this frame
+
+
+@frozen
+class Binding:
+    """A frame, and what a call of its sizes needs.
+
+    Attributes:
+        frame: what runs.
+        demand: what a call asks of its session.
+        fills: (array to fill, index among the arguments that fill it).
+        callers: where the callers' arrays lie, by the value that lies there.
+    """
+
+    frame: Frame
+    demand: Demand
+    fills: Sequence[tuple[Array, int]]
+    callers: Mapping[int, tuple[object, ...]]
+
+
+def fill_cursors(
+    values: Sequence[tuple[CursorSlot, Array]],
+    starts: Sequence[Sequence[int] | None],
+    steps: Sequence[Sequence[int]],
+    method: str,
+) -> None:
+    """Fill what a method takes of cursors.
+
+    Args:
+        values: int64 [], [1], [rows] or [tokens], with what each is.
+        starts: of each cursor, the position of each row before the call.
+        steps: of each cursor, how many tokens the call adds to each row.
+        method: its name, for messages.
+
+    Raises:
+        StateMismatch: it takes one position, and the rows have several.
+    """
+    for slot, array in values:
+        found = starts[slot.cursor] or (0,)
+        if slot.field in (CursorField.END, CursorField.LENGTHS):
+            lengths = steps[slot.cursor]
+            ends = slot.field is CursorField.END
+            found = list(map(add, found, lengths)) if ends else lengths
+        if slot.field is CursorField.PLACES or array.size != len(found):
+            _check_together(found, method)
+            array[...] = found[0]
+            if slot.field is CursorField.PLACES:
+                np.add(array, np.arange(array.size), out=array)
+        else:
+            array[...] = found if array.ndim else found[0]
+
+
+def _check_together(positions: Sequence[int], method: str) -> None:
+    if len(set(positions)) > 1:
+        raise StateMismatch(
+            method=method,
+            state="position",
+            expected="one position for all rows",
+            found=listing([str(position) for position in positions]),
+        )

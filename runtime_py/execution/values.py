@@ -1,0 +1,259 @@
+"""The values of a frame: an array or tensor for each, made once, at its fixed address.
+
+In: a graph, the sizes of its symbols, the memory it runs in. Out: on demand, a numpy
+array or a torch tensor of exactly a value's size. Views have neither before the
+instruction that makes them has been bound.
+
+When sizes change, tensors change their shapes and stay the same objects, so steps that
+hold them stay valid. For that a tensor is made over all the memory that its value may
+ever take, and shows the beginning of it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvc.runtime.execution.delegate import Workspace
+from kvc.runtime.execution.dependents import Dependents, Dims
+from kvc.runtime.execution.tensors import array_as_tensor, tensor_as_array
+from kvc.runtime.memory.arenas import Arena, Within
+from kvc.runtime.memory.arrays import Array, prefix
+from kvc.runtime.states.owner import Buffer, StateBuffer
+from kvc.schema.frozen import frozen
+from kvc.schema.graph import (
+    Alias,
+    Argument,
+    Caller,
+    Constant,
+    CursorSlot,
+    Graph,
+    Instruction,
+    Ref,
+    Scratch,
+    StateSlot,
+)
+from kvc.schema.ops import APPEND, REPLACE
+from kvc.schema.types import Affine, evaluate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@frozen
+class Memory:
+    """Where the values of a graph lie.
+
+    Attributes:
+        scratch: the arena of `Scratch` offsets.
+        constant: the array of named data, by the id that the graph uses.
+        states: by state id; of a state that grows, all of its memory.
+        given: arrays of values that lie in somebody else's memory, by value id.
+        callers: memory of inputs in the caller's arrays, by value id; it may go on
+            after the input.
+        workspace: what delegates of one context share.
+    """
+
+    scratch: Arena | Within
+    constant: Callable[[int], Array]
+    states: Sequence[Buffer] = ()
+    given: Mapping[int, Array] = field(default_factory=dict)
+    callers: Mapping[int, Array] = field(default_factory=dict)
+    workspace: Workspace | None = None
+
+
+class Values:
+    """Arrays and tensors by value id; a value that has both has one memory."""
+
+    def __init__(self, graph: Graph, sizes: Mapping[str, int], memory: Memory) -> None:
+        self._graph, self._memory = graph, memory
+        self._sizes = sizes
+        self._shapes: dict[Dims, tuple[int, ...]] = {}
+        self._arrays: dict[int, Array] = dict(memory.given)
+        self._tensors: dict[int, Tensor] = {}
+        self._whole: dict[int, Tensor] = {}
+
+    def define(self, value: int, tensor: "Tensor") -> None:
+        """Set the tensor of a view, or of an update in place.
+
+        One that is there already stays the object that it is, and shows the same.
+        """
+        found = self._tensors.setdefault(value, tensor)
+        if found is not tensor:
+            found.set_(tensor)  # type: ignore[call-overload]  # not in torch's stubs
+
+    def place(self, value: int, array: Array) -> None:
+        """Set the array of a view, or of an update in place."""
+        self._arrays[value] = array
+
+    def share(self, value: int, base: int) -> None:
+        """Let a value of the same type be the very array or tensor that `base` is."""
+        if value in self._tensors or self.buffer(base) is not None:
+            return
+        if base in self._tensors:
+            self._tensors[value] = self._tensors[base]
+        else:
+            self._arrays[value] = self.array(base)
+
+    def tensor(self, value: int) -> "Tensor":
+        """Return a value as a tensor."""
+        found = self._tensors.get(value)
+        if found is None:
+            found = self._tensors[value] = self._make_tensor(value)
+        return found
+
+    def array(self, value: int) -> Array:
+        """Return a value as an array."""
+        found = self._arrays.get(value)
+        if found is None:
+            found = self._arrays[value] = self._make_array(value)
+        return found
+
+    def written(self, result: int) -> Array:
+        """Return what a fresh result is written to: it may be the memory of a state."""
+        storage = self._graph.values[result].storage
+        if isinstance(storage, Alias):
+            self.place(result, self.array(storage.base))
+        return self.array(result)
+
+    def updated(
+        self, instruction: Instruction
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """Return what an update writes to, and a copy that goes before: to, from."""
+        operand, (result,) = instruction.arguments[0], instruction.results
+        assert isinstance(operand, Ref)
+        if isinstance(self._graph.values[result].storage, Alias):
+            if instruction.op not in (APPEND, REPLACE):
+                self.place(result, self.array(operand.value))
+            return self.array(result), None
+        target = self.array(result)
+        if instruction.op == REPLACE:
+            return target, None
+        old = self.array(operand.value)
+        return target, (target[tuple(slice(n) for n in old.shape)], old)
+
+    def argument(self, argument: Argument, read: Callable[[int], object]) -> object:
+        """Return an argument of an instruction; `read` is `array` or `tensor`."""
+        match argument:
+            case Ref():
+                return read(argument.value)
+            case tuple():
+                return tuple([self.argument(item, read) for item in argument])
+            case Affine():
+                return argument.evaluate(self._sizes)
+            case _:
+                return argument
+
+    def shape(self, value: int) -> tuple[int, ...]:
+        """Return the declared shape of a value."""
+        return self._evaluate(self._graph.values[value].type.dims)
+
+    def lent(self, value: int) -> Array:
+        """Return the memory of a value that is all of it, room after it included."""
+        root = self._graph.root_of(value)
+        if isinstance(self._graph.values[root].storage, StateSlot | Caller):
+            return self._memory_of(root)
+        return self.array(value)
+
+    def buffer(self, value: int) -> StateBuffer | None:
+        """Return the memory of a value over a state that the host does not own."""
+        storage = self._graph.values[self._graph.root_of(value)].storage
+        if not isinstance(storage, StateSlot):
+            return None
+        held = self._memory.states[storage.state]
+        return held if isinstance(held, StateBuffer) else None
+
+    def _evaluate(self, dims: Dims) -> tuple[int, ...]:
+        found = self._shapes.get(dims)
+        if found is None:
+            found = tuple([evaluate(dim, self._sizes) for dim in dims])
+            self._shapes[dims] = found
+        return found
+
+    def resize(
+        self,
+        sizes: Mapping[str, int],
+        callers: Mapping[int, Array] | None,
+        changed: Dependents,
+    ) -> None:
+        """Take other sizes, and other memory of callers where it is given.
+
+        Tensors of views are left to the instructions that make them.
+        """
+        self._sizes, self._shapes = sizes, {}
+        if callers is not None:
+            self._memory = replace(self._memory, callers=callers)
+            for root in callers:
+                self._whole.pop(root, None)
+        for value in changed.values & self._arrays.keys():
+            del self._arrays[value]
+        for dims, values in changed.resized:
+            shape = self._evaluate(dims)
+            for value, root in values:
+                if value in self._tensors:
+                    self._resize(self._tensors[value], root, shape)
+
+    def _resize(self, tensor: "Tensor", root: int, shape: tuple[int, ...]) -> None:
+        match self._graph.values[root].storage:
+            case Scratch():
+                tensor.resize_(shape)
+            case Caller():
+                tensor.set_(self._part(root, shape))  # type: ignore[call-overload]
+            case CursorSlot():
+                tensor.set_(array_as_tensor(self.array(root)))  # type: ignore[call-overload]
+            case _:
+                tensor.as_strided_(shape, self._all_of(root).stride())
+
+    def _make_tensor(self, value: int) -> "Tensor":
+        """Return a tensor that can become as long as its memory."""
+        declared, root = self._graph.values[value].type, self._graph.root_of(value)
+        match self._graph.values[root].storage:
+            case StateSlot() | Caller():
+                return self._part(root, self.shape(value))
+            case Scratch(offset, nbytes) if not (
+                declared.is_static or root in self._memory.given
+            ):
+                count = nbytes // declared.dtype.itemsize
+                run = self._memory.scratch.array(offset, declared.dtype, (count,))
+                return array_as_tensor(run).resize_(self.shape(value))
+        return array_as_tensor(self.array(value))
+
+    def _make_array(self, value: int) -> Array:
+        """Return the array of a value where its storage says it lies."""
+        declared = self._graph.values[value].type
+        match self._graph.values[value].storage:
+            case Scratch(offset):
+                shape = self.shape(value)
+                return self._memory.scratch.array(offset, declared.dtype, shape)
+            case Constant(name):
+                return self._memory.constant(name)
+            case StateSlot() | Caller():
+                return prefix(self._memory_of(value), self.shape(value))
+            case CursorSlot():
+                return np.zeros(self.shape(value), np.int64)
+            case Alias() if value in self._tensors:
+                return tensor_as_array(self._tensors[value])
+            case Alias():  # longer or shorter than what it lies over
+                root = self._graph.root_of(value)
+                return prefix(self._memory_of(root), self.shape(value))
+
+    def _part(self, root: int, shape: tuple[int, ...]) -> "Tensor":
+        """Return the beginning of the memory of a state or of a caller's array."""
+        whole = self._all_of(root)
+        return whole.as_strided(shape, whole.stride())
+
+    def _all_of(self, root: int) -> "Tensor":
+        found = self._whole.get(root)
+        if found is None:
+            found = self._whole[root] = array_as_tensor(self._memory_of(root))
+        return found
+
+    def _memory_of(self, root: int) -> Array:
+        """Return all the memory of a state or of a caller's array."""
+        storage = self._graph.values[root].storage
+        if isinstance(storage, StateSlot):
+            held = self._memory.states[storage.state]
+            assert isinstance(held, np.ndarray), "the host owns what it computes with"
+            return held
+        return self._memory.callers[root]

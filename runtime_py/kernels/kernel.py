@@ -1,0 +1,32 @@
+"""What a kernel is: how the executor calls one torch function for an op of the table.
+
+The executor calls a kernel with positional arguments, one for each parameter of the
+op's signature: tensors, `torch.dtype`s, tuples, numbers. How depends on
+`OpSpec.aliasing`:
+
+- fresh: `kernel(out, *arguments)` writes into the contiguous `out`, whose shape and
+  dtype are already right; with several results `out` is a tuple of tensors.
+- view: `kernel(*arguments)` returns a view of the operand, or a tuple of views.
+- update: `kernel(target, *arguments)` writes into `target`, which holds operand 0
+  already; `arguments` are those after operand 0. Indices are checked first: if one is
+  out of range, nothing has been written. Growing memory already has the result's
+  length: `kvc::append` writes only the new rows.
+- check: `kernel(*arguments)` raises or does nothing.
+
+`out` of a pointwise op may be the same memory as an operand.
+
+Kernels check neither shapes nor dtypes; the verifier has.
+
+A kernel may do part of its work ahead if one of its arguments is a constant:
+`load_preparations` says which argument, and what makes the kernel of it.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Kernel: TypeAlias = "Callable[..., Tensor | tuple[Tensor, ...] | None]"
+
+Preparation: TypeAlias = "tuple[int, Callable[[Tensor], Kernel]]"

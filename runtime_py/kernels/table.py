@@ -1,0 +1,78 @@
+"""The kernels by op: one torch function for each op of the table.
+
+`load_kernels` imports the families on its first call, since torch is slow to import and
+a program of delegates alone never needs it. One family is one module with an explicit
+table from op name to function. `kvc::delegate` has no kernel: delegates run it.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+from kvc.runtime.kernels.kernel import Kernel, Preparation
+
+
+@cache
+def load_kernels() -> Mapping[str, Kernel]:
+    """Return the kernel of each op by the op's name; the first call imports torch."""
+    from kvc.runtime.kernels import (
+        attention,
+        checks,
+        elementwise,
+        experts,
+        fused,
+        index,
+        linear_algebra,
+        matmul,
+        normalization,
+        quantized,
+        quantized_blocks,
+        reductions,
+        shape,
+        spatial,
+        updates,
+        views,
+    )
+
+    return MappingProxyType(
+        {
+            **elementwise.KERNELS,
+            **reductions.KERNELS,
+            **normalization.KERNELS,
+            **matmul.KERNELS,
+            **linear_algebra.KERNELS,
+            **attention.KERNELS,
+            **quantized.KERNELS,
+            **quantized_blocks.KERNELS,
+            **experts.KERNELS,
+            **fused.KERNELS,
+            **shape.KERNELS,
+            **spatial.KERNELS,
+            **index.KERNELS,
+            **views.KERNELS,
+            **updates.KERNELS,
+            **checks.KERNELS,
+        }
+    )
+
+
+@cache
+def load_row_check() -> Kernel:
+    """Return the kernel of `kvc::check_index` where the index is one of cache rows."""
+    from kvc.runtime.kernels.checks import check_rows
+
+    return check_rows
+
+
+@cache
+def load_preparations() -> Mapping[str, Preparation]:
+    """Return, by op, which argument to prepare for and what makes the kernel of it."""
+    from kvc.runtime.kernels.experts import prepare_expert_linear_qd8
+    from kvc.runtime.kernels.quantized import prepare_linear_qd8
+
+    return MappingProxyType(
+        {
+            "kvc::linear_qd8": (3, prepare_linear_qd8),
+            "kvc::expert_linear_qd8": (3, prepare_expert_linear_qd8),
+        }
+    )

@@ -1,0 +1,202 @@
+"""Forking: new memory with the content of a session's, over the same pages.
+
+In: an arena, and which of its pages are in use. Out: a second arena with the same
+content, and the first unchanged. Their common content lies in frozen pages that both
+map; what was written since the last fork joins them, or is copied if it is little.
+Everything after it is fresh anonymous memory, since a page that is first written in a
+map of a file takes a page of the file too.
+
+There are three ways, from the best to the one that always works. Each run of pages is
+mapped by itself. If the process has too few maps left for that, the arena is mapped
+whole, and only pages written after the prefix take memory twice, once for all forks. If
+that is impossible too, or on systems other than Linux, the content is copied.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.memory import mapping
+from kvc.runtime.memory.arenas import PAGE_NBYTES, Arena
+from kvc.runtime.memory.arrays import Array, copy_into
+from kvc.runtime.memory.frozen import Frozen
+from kvc.runtime.memory.intervals import (
+    NONE,
+    Intervals,
+    common,
+    lengths,
+    merged,
+    union,
+    units_of,
+    without,
+)
+from kvc.runtime.memory.pages import PageTable
+from kvc.runtime.memory.shared_pages import SharedPages, maps_of
+from kvc.schema.frozen import frozen
+
+# A shorter run is copied: that takes no longer than two calls that map it.
+LEAST_MAPPED: Final = 4 * PAGE_NBYTES
+# A longer run is looked at page by page, for those that nobody has touched.
+_LEAST_LOOKED_AT: Final = 16 * PAGE_NBYTES
+
+
+def share_arena(
+    arena: Arena, twin: Arena, held: Intervals, changed: Intervals, table: PageTable
+) -> None:
+    """Let an arena of zeros hold what another does.
+
+    Args:
+        arena: which goes on as it is.
+        twin: of the same size.
+        held: the pages with anything that the twin must have.
+        changed: those that may be new since the last time.
+        table: of the pages of this process.
+    """
+    if mapping.is_available():
+        _Fork(arena, twin).share(held, changed, table)
+    else:
+        _copy(arena, twin, held)
+
+
+@frozen
+class _Content:
+    """What an arena holds, in runs of pages.
+
+    Attributes:
+        kept: what is mapped from frozen pages and has not changed.
+        moved: its own, in runs long enough to be worth maps.
+        copied: the rest of its own.
+    """
+
+    kept: Mapping[Frozen, Intervals]
+    moved: Intervals
+    copied: Intervals
+
+    @property
+    def runs(self) -> Intervals:
+        """Return all of it."""
+        return union([*self.kept.values(), self.moved, self.copied])
+
+
+class _Fork:
+    """One arena, and the one that is to hold the same."""
+
+    def __init__(self, arena: Arena, twin: Arena) -> None:
+        self._arena, self._twin = arena, twin
+        self._old, self._new = SharedPages.of(arena), SharedPages.of(twin)
+
+    def share(self, held: Intervals, changed: Intervals, table: PageTable) -> None:
+        """Let the twin hold the pages `held`, of which `changed` may be new."""
+        self._old.note_changes(changed)
+        content = self._content(held, table)
+        if not (self._share_apart(content) or self._share_whole(content)):
+            _copy(self._arena, self._twin, content.runs)
+
+    def _content(self, held: Intervals, table: PageTable) -> _Content:
+        same = common(self._old.same, held)
+        own = without(held, same)
+        found, looked_at = self._look(own, table)
+        own = union([without(own, looked_at), found])
+        # What was looked at and is not its own is as it was mapped.
+        unchanged = union([same, without(looked_at, found)])
+        kept = {f: common(part, unchanged) for f, part in self._old.parts.items()}
+        return _Content(
+            {frozen: part for frozen, part in kept.items() if len(part)},
+            own[lengths(own) >= LEAST_MAPPED],
+            own[lengths(own) < LEAST_MAPPED],
+        )
+
+    def _look(self, runs: Intervals, table: PageTable) -> tuple[Intervals, Intervals]:
+        """Return the pages of long runs that are the arena's own, and those runs.
+
+        Others read zeros, or what they are mapped from.
+        """
+        found, seen = [], []
+        for start, end in runs[lengths(runs) >= _LEAST_LOOKED_AT].tolist():
+            own = table.own_pages(self._arena.address + start, end - start)
+            if own is not None:
+                places = start + np.flatnonzero(own) * PAGE_NBYTES
+                found.append(merged(places, places + PAGE_NBYTES))
+                seen.append((start, end))
+        looked_at = np.array(seen, np.int64).reshape(-1, 2)
+        return union(found), looked_at
+
+    def _share_apart(self, content: _Content) -> bool:
+        """Map each run apart, if there are maps for it."""
+        kept, moved = content.kept, content.moved
+        old, new = self._old, self._new
+        before = old.lease.count
+        if not new.lease.resize(maps_of([*kept.values(), moved])):
+            return False
+        if not old.lease.resize(before + maps_of([moved])):
+            new.lease.resize(0)
+            return False
+        left = [content.copied]
+        for pages, runs in kept.items():
+            left.append(new.map(pages, runs))
+        if len(moved):
+            made, written = self._freeze(moved)
+            left.append(without(moved, written))
+            if made is not None:
+                left.append(new.map(made, written))
+        _copy(self._arena, self._twin, union(left))
+        return True
+
+    def _freeze(self, runs: Intervals) -> tuple[Frozen | None, Intervals]:
+        """Move runs into frozen pages; return those that have been."""
+        try:
+            frozen = Frozen(self._old.length)
+        except OSError:  # too many files, or none that are so large
+            return None, NONE
+        written = self._old.move(frozen, runs)
+        frozen.seal(written)
+        return frozen, written
+
+    def _share_whole(self, content: _Content) -> bool:
+        """Map the whole arena from the frozen pages of one fork, if that can be."""
+        runs, sources = content.runs, list(content.kept)
+        frozen = sources[0] if sources else self._freeze_whole(runs)
+        if len(sources) > 1 or frozen is None or len(without(frozen.runs, runs)):
+            return False
+        if not _map_whole(self._new, frozen):
+            return False
+        own = without(runs, content.kept.get(frozen, runs))
+        self._new.note_changes(own)
+        _copy(self._arena, self._twin, own)
+        return True
+
+    def _freeze_whole(self, runs: Intervals) -> Frozen | None:
+        """Freeze all that an arena holds, and map it whole; None where that fails."""
+        try:
+            frozen = Frozen(self._old.length)
+            for start, end in runs.tolist():
+                frozen.write(start, self._arena.bytes[start:end])
+        except OSError:
+            return None
+        frozen.seal(runs)
+        _map_whole(self._old, frozen)  # where it cannot be, it stays as it is
+        return frozen
+
+
+def _map_whole(pages: SharedPages, frozen: Frozen) -> bool:
+    before = pages.lease.count
+    if not pages.lease.resize(1, whole=True):
+        return False
+    if not pages.map_whole(frozen):
+        pages.lease.resize(before)
+        return False
+    return True
+
+
+def _copy(source: Arena, target: Arena, runs: Intervals) -> None:
+    """Copy runs of whole pages from one arena to the same places of another."""
+    short = lengths(runs) < LEAST_MAPPED
+    pages = units_of(runs[short], PAGE_NBYTES)
+    _as_pages(target)[pages] = _as_pages(source)[pages]
+    for start, end in runs[~short].tolist():
+        copy_into(target.bytes[start:end], source.bytes[start:end])
+
+
+def _as_pages(arena: Arena) -> Array:
+    return arena.bytes.reshape(-1, PAGE_NBYTES)

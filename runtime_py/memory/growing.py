@@ -1,0 +1,232 @@
+"""`GrowingArray`: an array of the caller's own, with spare capacity after its end.
+
+In: a dtype, dims, the axis it grows along, and its greatest length. Out: an array that
+becomes longer without moving. A method that is given it as the input which the method
+extends, extends it in place. Its memory is reserved: pages appear as rows do.
+"""
+
+import operator
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kvc.runtime.memory.arenas import PAGE_NBYTES, Arena
+from kvc.runtime.memory.arrays import (
+    Array,
+    copy_into,
+    is_tensor,
+    prefix,
+    tensor_as_array,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadSetting, CacheOverflow
+
+
+class GrowingArray:
+    """An array with spare capacity along one axis; belongs to one thread at a time.
+
+    Attributes:
+        axis: along which it grows, counted from 0.
+        capacity: the greatest length along it.
+        memory: all of it, spare capacity included.
+    """
+
+    def __init__(
+        self, dtype: npt.DTypeLike, dims: Sequence[int], axis: int, capacity: int
+    ) -> None:
+        """Reserve memory.
+
+        Args:
+            dtype: a numpy dtype, or its name; "bfloat16" too.
+            dims: the shape to begin with, of zeros; along `axis` mostly 0.
+            axis: along which it grows.
+            capacity: the greatest length along `axis`.
+
+        Raises:
+            BadSetting: an argument is impossible.
+            OutOfMemory: the system gives no address space.
+        """
+        kind = _element_type(dtype)
+        shape = _check_dims(dims)
+        self.axis = _check_axis(axis, len(shape))
+        self.capacity = most = _check_capacity(capacity)
+        if min(shape) < 0 or shape[self.axis] > most:
+            expected = f"sizes from 0 on, at most {most} along axis {self.axis}"
+            raise BadSetting(name="dims", expected=expected, found=tuple(shape))
+        self._length = shape[self.axis]
+        shape[self.axis] = most
+        nbytes = int(np.prod([kind.itemsize, *shape], dtype=object))
+        self._arena = Arena(nbytes, "a growing array")
+        self.memory: Array = self._arena.array(0, kind, tuple(shape))
+
+    @property
+    def array(self) -> Array:
+        """Return the array as it is now, without a copy."""
+        return prefix(self.memory, self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape as it is now."""
+        shape = list(self.memory.shape)
+        shape[self.axis] = self._length
+        return tuple(shape)
+
+    @property
+    def dtype(self) -> "np.dtype[np.generic]":
+        """Return the element type."""
+        return self.memory.dtype
+
+    @property
+    def length(self) -> int:
+        """Return the length along the axis."""
+        return self._length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> Array:
+        """Return the array for numpy, without a copy unless one is asked for.
+
+        Raises:
+            ValueError: `copy` is False, but another dtype needs one.
+        """
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def append(self, rows: object) -> None:
+        """Write an array or tensor after the end.
+
+        Raises:
+            BadSetting: it is no array, or not of this dtype and these dims.
+            CacheOverflow: there is not enough room; nothing has been written.
+        """
+        added = self._take(rows)
+        count = added.shape[self.axis]
+        self.check_room(self._length, count)
+        copy_into(self._slots(self._length, self._length + count), added)
+        self._length += count
+
+    def truncate(self, length: int) -> None:
+        """Drop what lies at and after `length`; whole pages of it are given back.
+
+        Raises:
+            BadSetting: `length` is not from 0 to the length there is.
+        """
+        end = _whole(length)
+        if end is None or not 0 <= end <= self._length:
+            expected = f"0..{self._length}"
+            raise BadSetting(name="length", expected=expected, found=repr(length))
+        old, self._length = self._length, end
+        stride = self.memory.strides[self.axis]
+        nbytes = (old - end) * stride
+        if nbytes >= PAGE_NBYTES:
+            # In C order what is around the axis comes before it.
+            around = int(np.prod(self.memory.shape[: self.axis]))
+            for run in range(around):
+                start = (run * self.capacity + end) * stride
+                self._arena.give_back(start, nbytes)
+
+    def check_room(self, start: int, count: int) -> None:
+        """Check that so many rows fit from `start` on.
+
+        Raises:
+            CacheOverflow: they do not.
+        """
+        if start + count > self.capacity:
+            raise CacheOverflow(row=0, start=start, count=count, capacity=self.capacity)
+
+    def set_length(self, length: int) -> None:
+        """Note the length that a call of a method has given the array."""
+        self._length = length
+
+    def _take(self, rows: object) -> Array:
+        """Return what is appended as an array.
+
+        Raises:
+            BadSetting: it is none, or does not fit.
+        """
+        expected: list[object] = list(self.memory.shape)
+        expected[self.axis] = "any"
+        wanted = f"{self.dtype}[{', '.join(map(str, expected))}]"
+        try:
+            added = _as_array(rows)
+        except (TypeError, ValueError, RuntimeError) as error:
+            found = f"a Python {type(rows).__name__} that is no array ({error})"
+            raise BadSetting(name="rows", expected=wanted, found=found) from error
+        fits = added.ndim == len(expected) and all(
+            size in (found, "any")
+            for size, found in zip(expected, added.shape, strict=True)
+        )
+        if not fits or added.dtype != self.dtype:
+            found = f"{added.dtype}{list(added.shape)}"
+            raise BadSetting(name="rows", expected=wanted, found=found)
+        return added
+
+    def _slots(self, low: int, high: int) -> Array:
+        return self.memory[(slice(None),) * self.axis + (slice(low, high),)]
+
+    def __repr__(self) -> str:
+        return f"<GrowingArray {self.dtype}{list(self.shape)} of {self.capacity}>"
+
+
+def _element_type(dtype: npt.DTypeLike | None) -> DType:
+    import ml_dtypes  # noqa: F401  # lets numpy know bfloat16 by its name
+
+    try:
+        # numpy takes None for float64.
+        found = None if dtype is None else DType.from_numpy(np.dtype(dtype))
+    except (TypeError, ValueError, SyntaxError):  # as numpy refuses various texts
+        found = None
+    if found is None:
+        known = ", ".join(member.label for member in DType)
+        raise BadSetting(name="dtype", expected=f"one of {known}", found=repr(dtype))
+    return found
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number as an int, None for anything else, and for a bool."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # asks for a TypeError
+    except TypeError:
+        return None
+
+
+def _check_dims(dims: Sequence[int]) -> list[int]:
+    try:
+        sizes = [_whole(size) for size in dims]
+    except TypeError:
+        sizes = [None]
+    whole = [size for size in sizes if size is not None]
+    if len(whole) < len(sizes):
+        expected = "a sequence of whole numbers"
+        raise BadSetting(name="dims", expected=expected, found=repr(dims))
+    return whole
+
+
+def _check_axis(axis: int, rank: int) -> int:
+    whole = _whole(axis)
+    if whole is None or not -rank <= whole < rank:
+        expected = f"one of the {rank} axes"
+        raise BadSetting(name="axis", expected=expected, found=repr(axis))
+    return whole % rank
+
+
+def _check_capacity(capacity: int) -> int:
+    whole = _whole(capacity)
+    if whole is None or whole < 0:
+        expected = "a whole number from 0 on"
+        raise BadSetting(name="capacity", expected=expected, found=repr(capacity))
+    return whole
+
+
+def _as_array(rows: object) -> Array:
+    if isinstance(rows, np.ndarray):
+        array: Array = rows
+        return array
+    if is_tensor(rows):
+        return tensor_as_array(rows)  # type: ignore[arg-type]  # is_tensor says so
+    return np.asarray(rows)

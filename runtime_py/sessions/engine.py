@@ -1,0 +1,433 @@
+"""Run the calls of a loaded program; shared by the program and its sessions.
+
+In: a method, arguments, the states of a session. Out: results nested as the method
+says, in memory of their own. Used from many threads, in one process. A call takes its
+inputs, leases an execution context, is bound to both, and checks that the session has
+room; it runs, and only then adds its tokens to the position. What calls share can be
+released, and is made again by the next call.
+"""
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from kvc.runtime.calls.callers import Loan
+from kvc.runtime.calls.contexts import ContextPool, ExecutionContext
+from kvc.runtime.calls.entries import Entry, make_entry
+from kvc.runtime.calls.inputs import Inputs, take_inputs
+from kvc.runtime.calls.pieces import count_excess, plan_pieces, run_pieces
+from kvc.runtime.calls.transactions import Transaction
+from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
+from kvc.runtime.data.residency import describe_residency
+from kvc.runtime.delegates.table import check_target, delegate_of
+from kvc.runtime.execution.delegate import Packing
+from kvc.runtime.execution.executor import Binding, Progress, fill_cursors
+from kvc.runtime.memory.arrays import Array, copy_into, own_copy
+from kvc.runtime.sessions.resources import FindBackend, Resources
+from kvc.runtime.sessions.sizes import count_rows, row_dims
+from kvc.runtime.sessions.summary import program_summary
+from kvc.runtime.states.divided import divide, find_backends
+from kvc.runtime.states.host import HostMemory
+from kvc.runtime.states.kind import Demand
+from kvc.runtime.states.memory import Copies, StateMemory
+from kvc.runtime.states.owner import Group, Owner, group_states
+from kvc.schema.container import StoredBlobs
+from kvc.schema.errors import CallMismatch, Closed, Forked
+from kvc.schema.model import Program
+from kvc.schema.trees import bind_call, unflatten
+
+
+class Engine:
+    """Runs methods of one bundle."""
+
+    def __init__(
+        self,
+        path: str,
+        digest: str,
+        stored: StoredBlobs,
+        mode: Mode,
+        reference: bool | None = None,
+        max_turns: int | None = None,
+        devices: Mapping[str, int] = MappingProxyType({}),
+        find_backend: FindBackend = delegate_of,
+    ) -> None:
+        self._find_backend = find_backend
+        self.program: Program = stored.program
+        self.digest = digest
+        self.path = path
+        self._mode = mode
+        self._reference = reference
+        self._max_turns = max_turns
+        self._devices = devices
+        self._stored = stored
+        self._blobs = hold_blobs(stored, mode)
+        self.data = NamedBuffers(self.program, self._blobs)
+        self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
+        states, methods = self.program.states, self.program.methods
+        self.method_ids = {method.name: i for i, method in enumerate(methods)}
+        self.groups = group_states(states, methods, row_dims(self.program))
+        self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
+        self._bucketed = any(symbol.sizes for symbol in self.program.symbols)
+        self._backends: Sequence[str] | None = None
+        self._entries: dict[int, Entry] = {}
+        self._lock = threading.RLock()
+        self._in_use = 0
+        self._resources = self._new_resources()
+        self.closed = False
+        self._pid = os.getpid()
+
+    @property
+    def identity(self) -> str:
+        """Return the identity of the program; it is computed once, when asked for."""
+        return self._stored.identity
+
+    def call(
+        self,
+        method: int,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        states: StateMemory | None,
+    ) -> object:
+        """Run a method and return its results; the program is open.
+
+        Raises:
+            CallMismatch, InputMismatch: the arguments are not what was compiled for.
+            StateMismatch: the lengths of states that grow are not those it takes.
+            CacheOverflow: more tokens or rows than there is room for.
+            CallTooLong: more tokens than rings allow, of a method that is not parted.
+            NotEncoded: the method of the role "encode" has not run.
+            Poisoned: an earlier call left states half written.
+            ExecutionError: an instruction failed.
+            FileChanged, FormatError, FileProblem: data cannot be used any more.
+            Closed: the program has been closed meanwhile.
+        """
+        entry = self.entry(method)
+        inputs = self._take(entry, args, kwargs, states)
+        if entry.tokens is not None:
+            entry.tokens.check_all(inputs, entry.row_lengths)
+        results = self._run_call(entry, inputs, states)
+        return _nest(entry.method.output_tree, results, inputs.as_tensors)
+
+    def entry(self, method: int) -> Entry:
+        """Return what is known of a method before any call."""
+        found = self._entries.get(method)
+        if found is None:
+            found = make_entry(self.program, method, self.symbols, self.groups)
+            self._entries[method] = found
+        return found
+
+    def _run_call(
+        self, entry: Entry, inputs: Inputs, states: StateMemory | None
+    ) -> list[object]:
+        """Run a method, in pieces where rings or buckets want it so."""
+        if states is None:
+            return self._run_once(entry, inputs, None)
+        states.check_usable()
+        entry.check_encoded(inputs, states)
+        if entry.restarts:
+            self._restart(entry, inputs, states)
+        limited = states.limited or self._bucketed
+        count = count_excess(entry, inputs, states) if limited else 0
+        if not count:
+            return self._run_once(entry, inputs, states)
+        entries = [self.entry(i) for i in range(len(self.program.methods))]
+        pieces = plan_pieces(entry, count, states, entries)
+        if not pieces:
+            return self._run_once(entry, inputs, states)
+
+        def run(piece: Entry, given: Inputs) -> list[object]:
+            return self._run_once(piece, given, states)
+
+        return run_pieces(pieces, inputs, states, run)
+
+    def _restart(self, entry: Entry, inputs: Inputs, states: StateMemory) -> None:
+        """Begin a session anew, if the call then has room.
+
+        Raises:
+            InputMismatch: the inputs do not have the declared shapes.
+            CacheOverflow: there is no room.
+        """
+        demand = entry.demand(entry.solve(inputs, states))
+        for cursor, starts in enumerate(states.known_positions()):
+            added = demand.added_to(cursor)
+            if starts is not None and added.advance is not None:
+                none = [0] * len(starts)
+                states.check_room(cursor, none, added.steps(len(starts)))
+        states.reset()
+
+    def _run_once(
+        self, entry: Entry, inputs: Inputs, states: StateMemory | None
+    ) -> list[object]:
+        """Run a method in one go."""
+        resources, context = self._borrow(states)
+        try:
+            for file in self._blobs.shown:
+                file.check_unchanged()
+            binding, loans = context.bind(entry, inputs, states)
+            demand = binding.demand
+            if entry.row_lengths is not None and demand.advance is not None:
+                read = entry.row_lengths.read(inputs, demand.advance)
+                demand = replace(demand, row_lengths=read)
+            if states is None or entry.only_reads:
+                return _run(binding, inputs, loans, Progress())
+            return self._run_on(entry, binding, demand, inputs, loans, states)
+        finally:
+            resources.pool.put_back(context, states)
+
+    def _run_on(
+        self,
+        entry: Entry,
+        binding: Binding,
+        demand: Demand,
+        inputs: Inputs,
+        loans: Sequence[Loan],
+        states: StateMemory,
+    ) -> list[object]:
+        """Run a bound method on a session: all of it, or as if it had not run."""
+        transaction = Transaction(entry, demand, states)
+        progress = Progress()
+        try:
+            if values := binding.frame.cursors:
+                starts, steps = transaction.starts, transaction.steps
+                fill_cursors(values, starts, steps, entry.method.name)
+            results = _run(binding, inputs, loans, progress)
+            transaction.commit()
+        except BaseException as error:
+            transaction.roll_back(progress, error)
+            raise
+        return results
+
+    def open_states(
+        self, sizes: Mapping[str, int], capacity: int | None, copies: Copies
+    ) -> StateMemory:
+        """Return new memory for the states of a session.
+
+        Raises:
+            OutOfMemory: there is no memory, or no address space.
+            Closed, Forked: as `call`.
+        """
+        self.check_open()
+        return StateMemory(
+            self.program.states,
+            self.groups,
+            self._own_states(sizes),
+            sizes,
+            self.program.cursors,
+            capacity,
+            rows=tuple(
+                count_rows(self.program, sizes, number)
+                for number in range(max(1, len(self.program.cursors)))
+            ),
+            copies=copies,
+        )
+
+    def _own_states(self, sizes: Mapping[str, int]) -> Owner:
+        """Return who has the states of a new session."""
+        initial = self._initial_value
+
+        def on_host(groups: Sequence[Group]) -> Owner:
+            return HostMemory.allocate(groups, sizes, initial)
+
+        if self._backends is None:
+            self._backends = find_backends(self.program, self.groups)
+        if not any(self._backends):
+            return on_host(self.groups)
+        resources, context = self._borrow(None)
+
+        def own(name: str, groups: Sequence[Group]) -> Owner | None:
+            return resources.backend(name).owner(groups, sizes, initial)
+
+        try:
+            return divide(self.groups, self._backends, own, on_host)
+        finally:
+            resources.pool.put_back(context, None)
+
+    def close_states(self, states: StateMemory) -> None:
+        """Give the memory of a session's states back."""
+        states.close()
+        if not self.forked:
+            self._pool.forget_closed()
+
+    def give_back_scratch(self) -> None:
+        """Give the scratch pages that no call uses back."""
+        self._pool.give_back()
+
+    def release(self) -> None:
+        """Let go of all that calls share, of what running calls use when they end.
+
+        Raises:
+            Closed, Forked: as `call`.
+        """
+        self.check_open()
+        with self._lock:
+            self.check_open()
+            old, self._resources = self._resources, self._new_resources()
+        old.close(self._count_out)
+
+    def pack(self, target: str | None) -> tuple[Packing, ...]:
+        """Have delegates pack what they will use; see `Program.pack`."""
+        self.check_open()
+        chosen = None if target is None else check_target(self.program, target)
+        resources, context = self._borrow(None)
+        try:
+            for file in self._blobs.shown:
+                file.check_unchanged()
+            return resources.pack() if chosen is None else (resources.export(*chosen),)
+        finally:
+            resources.pool.put_back(context, None)
+
+    def residency(self) -> Residency:
+        """Return what memory the data takes just now.
+
+        Raises:
+            Closed, Forked: as `call`.
+        """
+        self.check_open()
+        packed = self._resources.packed()
+        return describe_residency(self.program, self._mode, self._blobs, packed)
+
+    def summary(self) -> str:
+        """Return the text of the program.
+
+        Raises:
+            Closed, Forked: as `call`.
+        """
+        self.check_open()
+        return program_summary(self._stored.files[0].path, self.program)
+
+    @property
+    def forked(self) -> bool:
+        """Tell whether this is a child of the process that opened the program."""
+        return os.getpid() != self._pid
+
+    def check_open(self) -> None:
+        """Check that the program is open.
+
+        Raises:
+            Closed: it is not.
+            Forked: it is, but in another process.
+        """
+        self.check_process("program")
+        if self.closed:
+            raise Closed(kind="program")
+
+    def check_process(self, kind: str) -> None:
+        """Check that no fork lies between opening and now.
+
+        Raises:
+            Forked: one does: locks and threads of the parent are not here.
+        """
+        here = os.getpid()
+        if here != self._pid:
+            raise Forked(kind=kind, opened=self._pid, here=here)
+
+    def close(self) -> None:
+        """Refuse new calls, and release everything once no call runs any more.
+
+        In a child of the process that opened it nothing is released: the child's end
+        does so, and a lock may have been held when it was forked.
+        """
+        if self.forked:
+            self.closed = True
+            return
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+        self._blobs.refuse_users()
+        self._resources.close(self._count_out)
+
+    @property
+    def _pool(self) -> ContextPool:
+        return self._resources.pool
+
+    def _new_resources(self) -> Resources:
+        self._in_use += 1
+        return Resources(
+            self.path,
+            self.program,
+            self._constants,
+            self._reference,
+            self._max_turns,
+            self._devices,
+            self._find_backend,
+        )
+
+    def _count_out(self) -> None:
+        """Count resources that are gone; after the last ones the files are closed."""
+        with self._lock:
+            self._in_use -= 1
+            last = not self._in_use
+        if last:
+            self._blobs.close()
+
+    def _borrow(self, states: StateMemory | None) -> tuple[Resources, ExecutionContext]:
+        """Lend a context for one call, and what it shares with others.
+
+        Raises:
+            Closed: the program has been closed meanwhile.
+        """
+        resources = self._resources
+        while (context := resources.pool.take(states)) is None:
+            self.check_open()  # it was only released
+            resources = self._resources
+        return resources, context
+
+    def _take(
+        self,
+        entry: Entry,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        states: StateMemory | None,
+    ) -> Inputs:
+        method, row_lengths = entry.method, entry.row_lengths
+        optional = None if row_lengths is None else row_lengths.leaf
+        try:
+            leaves = bind_call(method.input_tree, args, kwargs, optional)
+        except ValueError as error:
+            raise CallMismatch(method=method.name, reason=str(error)) from error
+        left_out = row_lengths is not None and leaves[row_lengths.leaf] is None
+        if row_lengths is not None and left_out:
+            sizes = {} if states is None else states.sizes
+            leaves[row_lengths.leaf] = row_lengths.stand_in(leaves, sizes)
+        return take_inputs(entry.signature, leaves, left_out)
+
+    def _initial_value(self, name: int) -> Array:
+        """Return a copy, so that no state shares bytes with a constant."""
+        with self._constants.handle(name) as buffer:
+            return own_copy(buffer.array())
+
+
+def _run(
+    binding: Binding, inputs: Inputs, loans: Sequence[Loan], progress: Progress
+) -> list[object]:
+    """Fill the inputs, run, and return results in memory of their own."""
+    for slot, leaf in binding.fills:
+        copy_into(slot, inputs.arrays[leaf])
+    binding.frame.run(progress)
+    if not loans:
+        return list(map(own_copy, binding.frame.outputs))
+    given = {output: loan.growing for loan in loans for output in loan.outputs}
+    results: list[object] = [
+        given[i] if i in given else own_copy(array)
+        for i, array in enumerate(binding.frame.outputs)
+    ]
+    for loan in loans:
+        loan.finish()
+    return results
+
+
+def _nest(tree: str, results: list[object], as_tensors: bool) -> object:
+    """Return results nested as a method says, arrays as tensors where wanted."""
+    if as_tensors:
+        from kvc.runtime.execution.tensors import array_as_tensor
+
+        results = [
+            array_as_tensor(result) if isinstance(result, np.ndarray) else result
+            for result in results
+        ]
+    return unflatten(tree, results)

@@ -1,0 +1,102 @@
+"""`Callables`: what a program and its sessions share: methods by name, metadata, files.
+
+`call("name", ...)` always works. The attribute is a shorthand, which Python uses only
+if the class has no such name itself, so a method called `close` does not replace
+`Session.close`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from kvc.runtime.data import BundledFiles
+from kvc.runtime.sessions.engine import Engine
+from kvc.runtime.sessions.metadata import parsed
+from kvc.schema.closing import Closing
+from kvc.schema.errors import UnknownName, listing, meant
+from kvc.schema.model import Method
+
+
+class Callables(Closing):
+    """Something of a bundle whose methods may be called."""
+
+    _engine: Engine
+
+    def call(self, name: str, *args: object, **kwargs: object) -> object:
+        """Run a method."""
+        raise NotImplementedError
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """Return the program's methods by name."""
+        methods = self._engine.program.methods
+        return MappingProxyType({method.name: method for method in methods})
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Return the user's settings, name to JSON text."""
+        return MappingProxyType(dict(self._engine.program.metadata))
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Return the files in the bundle, such as a tokenizer, by name.
+
+        It is read and checked each time it is asked for.
+        """
+        return BundledFiles(self._engine.program, self._engine.data)
+
+    def _find(self, name: str) -> int:
+        """Return a method's id.
+
+        Raises:
+            UnknownName: there is no such method.
+        """
+        ids = self._engine.method_ids
+        if name not in ids:
+            raise UnknownName(kind="method", name=name, known=tuple(ids))
+        return ids[name]
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        # Also asked before __init__ has run, for example by copy and pickle.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        ids = self._engine.method_ids
+        if name not in ids:
+            what = f"{type(self).__name__} has no attribute {name!r}{meant(name, ids)}"
+            raise AttributeError(f"{what}; methods: {listing(list(ids))}")
+        return partial(self.call, name)
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self._engine.method_ids]
+
+
+def find_roles(program: Callables, role: str) -> list[Method]:
+    """Return the methods that have a role, one or more.
+
+    Raises:
+        UnknownName: none has.
+        BadSetting: none has, and what the bundle calls its task is no JSON.
+    """
+    found = [method for method in program.methods.values() if method.role == role]
+    if not found:
+        task = parsed(program.metadata, "task")
+        other = (
+            f"; its model is for another task, {task!r}: use kvc embed or kvc classify"
+        )
+        hint = other if task else "; a method is given one by Method(role=...)"
+        raise missing_role(program, role, hint)
+    return found
+
+
+def missing_role(program: Callables, role: str, hint: str = "") -> UnknownName:
+    """Return the error for a program without a method of a role."""
+    known = dict.fromkeys(m.role for m in program.methods.values() if m.role)
+    return UnknownName(
+        kind="method of the role", name=role, known=tuple(known), hint=hint
+    )
+
+
+def find_all_logits(program: Callables) -> Method | None:
+    """Return the method that appends tokens and gives the logits of each, or None."""
+    with_all = (m for m in program.methods.values() if m.role == "prefill_all")
+    return next((m for m in with_all if m.writes and m.advance is not None), None)

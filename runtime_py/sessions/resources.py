@@ -1,0 +1,191 @@
+"""What the calls of a program share, and `Program.release` frees.
+
+In: a program and its data. Out: constants, delegates that are ready, execution contexts
+to lease, all made on first need. Once closed it leases no more contexts, and everything
+is freed when the last call that uses it ends; sessions keep their states.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
+from types import MappingProxyType
+
+from kvc.runtime.calls.contexts import ContextPool, ExecutionContext
+from kvc.runtime.data import FreeableBuffer, NamedBuffers
+from kvc.runtime.delegates.table import Factory, delegate_of
+from kvc.runtime.execution.code import Code, Prepared, code_of, import_beside_packing
+from kvc.runtime.execution.delegate import Delegate, Handle, Options, Packing
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.threads import settle_threads
+from kvc.schema.left import needs_torch, why_torch
+from kvc.schema.model import Program
+from kvc.schema.torch_package import check_torch
+from kvc.schema.uses import constants_of
+
+FindBackend = Callable[[str], Factory]  # by name, the run-time half of a backend
+
+
+class Resources:
+    """Constants, delegates and contexts; used from many threads.
+
+    Attributes:
+        pool: the contexts.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        program: Program,
+        buffers: NamedBuffers,
+        reference: bool | None = None,
+        max_turns: int | None = None,
+        devices: Mapping[str, int] = MappingProxyType({}),
+        find_backend: FindBackend = delegate_of,
+    ) -> None:
+        self._path = path
+        self._find_backend = find_backend
+        self._max_turns = max_turns
+        self._devices = devices
+        self._reference = reference
+        self._program = program
+        self._buffers = buffers
+        self._lock = threading.RLock()
+        self._constants: dict[int, tuple[FreeableBuffer, Array]] = {}
+        self._backends: dict[str, Delegate] = {}
+        self._handles: dict[int, Handle] = {}
+        self.pool = ContextPool(self._make_context)
+        self._codes: dict[int, Code] = {}
+        self._prepared: Prepared = {}
+
+    def constant(self, name: int) -> Array:
+        """Return named data that stays in memory as long as this.
+
+        Raises as `FreeableBuffer.private_array`.
+        """
+        found = self._constants.get(name)
+        if found is None:
+            # Without the lock: different blobs are checked at the same time.
+            buffer = self._buffers.handle(name)
+            taken = buffer, buffer.private_array()
+            with self._lock:
+                found = self._constants.setdefault(name, taken)
+            if found is not taken:
+                buffer.free()
+        return found[1]
+
+    def code(self, method: int) -> Code:
+        """Return what a method is bound with, shared by all contexts."""
+        if method not in self._codes:
+            made = code_of(
+                self._program,
+                method,
+                self._delegate,
+                self._prepared,
+                self._max_turns,
+            )
+            self._codes[method] = made
+        return self._codes[method]
+
+    def backend(self, name: str) -> Delegate:
+        """Return the run-time half of a backend."""
+        with self._lock:
+            if name not in self._backends:
+                threads = settle_threads()
+                options = Options(
+                    self._path,
+                    self._program,
+                    self._reference,
+                    threads,
+                    self._devices.get(name),
+                )
+                self._backends[name] = self._find_backend(name)(options)
+            return self._backends[name]
+
+    def packed(self) -> Mapping[str, int]:
+        """Return how many bytes delegates keep in a form of their own, by name."""
+        total: Counter[str] = Counter()
+        with self._lock:
+            for backend in self._backends.values():
+                total.update(backend.packed())
+        return total
+
+    def pack(self) -> tuple[Packing, ...]:
+        """Make ready what calls share: torch, constants, delegates, packed weights.
+
+        Raises:
+            ExecutionError: a library refuses a partition.
+            MissingPackage: a method needs torch, which is not installed.
+            KvcError: as `constant`.
+        """
+        for number, method in enumerate(self._program.methods):
+            graph, *blocks = method.graphs
+            if needs_torch(graph, blocks):
+                check_torch(f"method {method.name}", partial(why_torch, graph, blocks))
+                partitions = self.code(number).partitions
+                import_beside_packing(partitions.values(), self._delegate)
+                own = (
+                    g for i, g in enumerate(method.graphs, -1) if i not in partitions
+                )
+                for name in set[int]().union(*map(constants_of, own)):
+                    self.constant(name)
+        by_backend: dict[str, dict[int, Handle]] = {}
+        for index, partition in enumerate(self._program.delegates):
+            handles = by_backend.setdefault(partition.backend, {})
+            handles[index] = self._delegate(index)
+        backends = self._backends
+        packed = (backends[name].pack(by_id) for name, by_id in by_backend.items())
+        return tuple(chain.from_iterable(packed))
+
+    def export(self, backend: str, target: str) -> Packing:
+        """Return the file of a target, of all partitions of a backend.
+
+        Raises:
+            ExecutionError: a library refuses a partition.
+            KvcError: as `constant`.
+        """
+        handles = {
+            index: self._delegate(index)
+            for index, partition in enumerate(self._program.delegates)
+            if partition.backend == backend
+        }
+        return self._backends[backend].export(target, handles)
+
+    def close(self, when_gone: Callable[[], None]) -> None:
+        """Let go of everything once no call uses it, and then call `when_gone`."""
+
+        def finish() -> None:
+            self._free()
+            when_gone()
+
+        self.pool.close(finish)
+
+    def _free(self) -> None:
+        with self._lock:
+            for handle in self._handles.values():
+                handle.close()
+            for backend in self._backends.values():
+                backend.close()
+            for buffer, _ in self._constants.values():
+                buffer.free()
+            self._handles.clear()
+            self._backends.clear()
+            self._constants.clear()
+            self._prepared.clear()
+
+    def _make_context(self) -> ExecutionContext:
+        scratch = (method.graph.scratch_nbytes for method in self._program.methods)
+        workspace = (
+            partition.workspace_nbytes for partition in self._program.delegates
+        )
+        nbytes = max(scratch, default=0), max(workspace, default=0)
+        return ExecutionContext(self, *nbytes)
+
+    def _delegate(self, index: int) -> Handle:
+        with self._lock:
+            if index not in self._handles:
+                partition = self._program.delegates[index]
+                backend = self.backend(partition.backend)
+                self._handles[index] = backend.init(partition, self._buffers)
+            return self._handles[index]

@@ -1,0 +1,34 @@
+"""The text of a program: what it is, its methods, states and data, a line each.
+
+In: a program as it was loaded. Out: what `print(program)` prints. `kvc dump` says more.
+"""
+
+from kvc.schema.model import Method, Program
+from kvc.schema.text import columns, escape, plural, size
+
+
+def program_summary(path: str, program: Program) -> str:
+    """Return the text of a program: of a bundle, by the recipe that was chosen."""
+    origin, nbytes = program.provenance, sum(blob.nbytes for blob in program.blobs)
+    blobs = plural(len(program.blobs), "blob")
+    rows = [
+        ("recipe", escape(origin.recipe)),
+        *(("method", _method(method)) for method in program.methods),
+        ("state", _states(program)),
+        ("data", f"{blobs} of {size(nbytes)}, each stored once"),
+        ("made by", escape(f"kvc {origin.kvc_version} (torch {origin.torch_version})")),
+    ]
+    return "\n".join([escape(path), *columns(rows)])
+
+
+def _method(method: Method) -> str:
+    role = f", {method.role}" if method.role and method.role != method.name else ""
+    return escape(f"{method.name}({', '.join(method.input_names)}){role}")
+
+
+def _states(program: Program) -> str:
+    if not program.states:
+        return "none; every call stands alone"
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    nbytes = sum(state.type.max_nbytes(symbols) for state in program.states)
+    return f"{plural(len(program.states), 'tensor')}, at most {size(nbytes)} a session"
