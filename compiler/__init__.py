@@ -14,7 +14,7 @@ if not has_torch():
 
 import torch
 
-from kvc.compiler.releases import TORCH
+from kvc.compiler.request.releases import TORCH
 from kvc.schema.errors import WrongTorch
 
 if not TORCH.has(torch.__version__):
@@ -22,12 +22,12 @@ if not TORCH.has(torch.__version__):
 
 import kvc.schema.torch_ops  # noqa: F401  registers kvc::cache_update, kvc::attention
 from kvc.compiler.backends import register_backend
-from kvc.compiler.bundle import Bundle, SaveReport
-from kvc.compiler.calibration import Calibrator
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
-from kvc.compiler.left_to_pytorch import LeftToPyTorch
+from kvc.compiler.emit.bundle import Bundle, SaveReport
+from kvc.compiler.lower.calibration import Calibrator
+from kvc.compiler.lower.left_to_pytorch import LeftToPyTorch
 from kvc.compiler.pipeline import compile_program
-from kvc.compiler.spec import Dim, Method, ModelSpec, StateSpec
+from kvc.compiler.request.spec import Dim, Method, ModelSpec, StateSpec
 
 if TYPE_CHECKING:
     from kvc.compiler.hugging_face import CacheConfig, export_hf

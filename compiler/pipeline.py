@@ -16,9 +16,21 @@ from torch import nn
 
 from kvc.compiler.analysis.declare import declare
 from kvc.compiler.backends import Backend, find_backend
-from kvc.compiler.buckets import with_buckets
-from kvc.compiler.bundle import Bundle
-from kvc.compiler.calibration import (
+from kvc.compiler.checkpoints.stand_ins import stand_ins
+from kvc.compiler.emit.bundle import Bundle
+from kvc.compiler.emit.files import (
+    Files,
+    check_declared,
+    check_generation_config,
+    take_files,
+)
+from kvc.compiler.emit.program import emit_program
+from kvc.compiler.ingest import import_program
+from kvc.compiler.ir import Program
+from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
+from kvc.compiler.ir.text import program_text
+from kvc.compiler.lower.buckets import with_buckets
+from kvc.compiler.lower.calibration import (
     Calibrating,
     Calibrator,
     LinearLayers,
@@ -26,38 +38,30 @@ from kvc.compiler.calibration import (
     plain_calls,
     with_calibration,
 )
-from kvc.compiler.capture import CapturedMethod, Unchanged, capture
-from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.copy_budget import check_budgets, check_copy_budget
-from kvc.compiler.emit.program import emit_program
-from kvc.compiler.files import (
-    Files,
-    check_declared,
-    check_generation_config,
-    take_files,
+from kvc.compiler.lower.copy_budget import check_budgets, check_copy_budget
+from kvc.compiler.lower.fitting import check_fit, chosen, gains
+from kvc.compiler.lower.left_to_pytorch import (
+    backends_of,
+    warn_of_left,
+    without_pytorch,
 )
-from kvc.compiler.fitting import check_fit, chosen, gains
-from kvc.compiler.front_ends import with_front_end
-from kvc.compiler.import_fx import import_program
-from kvc.compiler.in_place import Verdict
-from kvc.compiler.ir import Program
-from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
-from kvc.compiler.ir.text import program_text
-from kvc.compiler.left_to_pytorch import backends_of, warn_of_left, without_pytorch
-from kvc.compiler.lowering import lower
-from kvc.compiler.moments import Moments
+from kvc.compiler.lower.lowering import lower
+from kvc.compiler.lower.pass_lists import Narrowing, observing_passes, passes_for
+from kvc.compiler.lower.plain_caches import warn_of_plain_caches
+from kvc.compiler.lower.roles import check_roles
+from kvc.compiler.lower.variants import Emitted, together
 from kvc.compiler.passes import run_passes
 from kvc.compiler.passes.base import check
-from kvc.compiler.passes.choosing import Narrowing, observing_passes, passes_for
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.quantize_weights import NARROW
-from kvc.compiler.plain_caches import warn_of_plain_caches
-from kvc.compiler.position_limit import check_max_length, limited
-from kvc.compiler.progress import reporting
-from kvc.compiler.requests import check_mapping, check_request
-from kvc.compiler.roles import check_roles
-from kvc.compiler.spec import Method, StateSpec
-from kvc.compiler.variants import Emitted, together
+from kvc.compiler.place import Verdict
+from kvc.compiler.request.front_ends import with_front_end
+from kvc.compiler.request.position_limit import check_max_length, limited
+from kvc.compiler.request.progress import reporting
+from kvc.compiler.request.requests import check_mapping, check_request
+from kvc.compiler.request.spec import Method, StateSpec
+from kvc.compiler.trace import CapturedMethod, Unchanged, capture
+from kvc.compiler.weights.moments import Moments
 from kvc.recipes import DefaultRecipe, Recipe, Wanted, default_recipe, load_recipes
 from kvc.schema.container import Content, Progress
 from kvc.schema.errors import CaptureError, CompileError, FitTooSmall

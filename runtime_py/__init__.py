@@ -90,17 +90,11 @@ if TYPE_CHECKING:
 
 # The modules that names are in; what is in none of them is an error.
 _ON_DEMAND: Final = {
-    "conversation": ("Conversation",),
     "data": (
         "BlobResidency",
         "FreeableBuffer",
         "Residency",
         "Totals",
-    ),
-    "delegates.base": (
-        "Packing",
-        "ReferenceUsed",
-        "SoftwareDevice",
     ),
     "delegates.table": ("register_delegate",),
     "embedding": (
@@ -111,8 +105,12 @@ _ON_DEMAND: Final = {
         "embed_images",
         "similarity",
     ),
-    "forks.prefixes": ("Prefix",),
-    "forks.residency": ("SessionResidency",),
+    "execution.delegate": (
+        "Packing",
+        "ReferenceUsed",
+        "SoftwareDevice",
+    ),
+    "execution.recording": ("Recorder", "Span", "record"),
     "generation": (
         "BatchGeneration",
         "BegunTwice",
@@ -122,13 +120,15 @@ _ON_DEMAND: Final = {
         "generate",
         "right_padded",
     ),
-    "growing": ("GrowingArray",),
-    "program": (
+    "generation.conversation": ("Conversation",),
+    "memory.growing": ("GrowingArray",),
+    "sessions.prefixes": ("Prefix",),
+    "sessions.program": (
         "Program",
         "load",
     ),
-    "recording": ("Recorder", "Span", "record"),
     "sessions.session": ("Session",),
+    "sessions.session_residency": ("SessionResidency",),
 }
 
 __all__ = [

@@ -47,8 +47,8 @@ settings.register_profile("new", print_blob=True, **CALM)
 
 # Tests of how models are traced, and that equal ones give equal bytes.
 _TRACING = (
-    "tests/compiler/capture/",
-    "tests/compiler/import_fx/",
+    "tests/compiler/trace/",
+    "tests/compiler/ingest/",
     "tests/compiler/test_pipeline.py",
 )
 

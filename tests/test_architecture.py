@@ -90,6 +90,94 @@ def test_each_part_imports_only_the_parts_below_it():
     assert breaks(rule) == []
 
 
+# Folders and modules of a part, from the ground up: each imports those before it. What
+# stands together in braces imports neither of the others.
+LAYERS = {
+    "schema": "{_generated closing dtypes errors families frozen garbage interrupts "
+    "panics pictures stacks text two_threads version} {digests provenance records "
+    "rings setting_checks torch_package types} {calibration generation_config graph "
+    "ops roles torch_ops trees} model {control uses} {accesses left} verify {buckets "
+    "codec row_products} {backends identity} container",
+    "compiler": "request weights checkpoints decompose trace ir ingest place analysis "
+    "passes emit backends lower pipeline models hugging_face",
+    "compiler/hugging_face": "reading encoder caches {attention recurrent} pictures "
+    "{text folder} opened replacing export_encoders export",
+    "runtime_py": "threads memory {native kernels} data states execution {delegates "
+    "calls} sessions tokenizers embedding generation {scoring speech} calibration",
+}
+
+
+def ranks(order):
+    """The rank of each name: those in braces have one."""
+    found, rank, together = {}, 0, False
+    for word in order.split():
+        together = together or word.startswith("{")
+        found[word.strip("{}")] = rank
+        together = together and not word.endswith("}")
+        rank += not together
+    return found
+
+
+@pytest.mark.parametrize("part", LAYERS)
+def test_imports_of_a_folder_run_down_its_layers(part):
+    rank = ranks(LAYERS[part])
+    top = Path(part).parts[0]
+    package = FOLDERS[top] + part[len(top) :].replace("/", ".")
+
+    def place(name):
+        """The layer that a module of this part lies in, by its name in the part."""
+        return name.split(".")[0]
+
+    here = [path for path in SOURCES if path.is_relative_to(part)]
+    names = {
+        place(path.relative_to(part).with_suffix("").as_posix().replace("/", "."))
+        for path in here
+    }
+    assert names - {"__init__", *rank} == set(), "a folder without a layer"
+
+    def up(path, module):
+        if not path.is_relative_to(part) or not within(module, package):
+            return False
+        mine = place(
+            path.relative_to(part).with_suffix("").as_posix().replace("/", ".")
+        )
+        other = place(module[len(package) + 1 :])
+        if mine == "__init__" or other not in rank or mine == other:
+            return False
+        return rank[other] >= rank[mine]
+
+    assert breaks(up) == []
+
+
+def test_no_module_imports_itself_through_others():
+    """Imports within functions and for types alone are imports too."""
+    modules = {module_of(path): path for path in SOURCES}
+    edges = {
+        name: {other for other in imports_of(path) if other in modules} - {name}
+        for name, path in modules.items()
+    }
+    # A package and a name in it are both noted: the package counts if the name is none.
+    for name, path in modules.items():
+        edges[name] -= {
+            node.module
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.ImportFrom)
+            and all(f"{node.module}.{a.name}" in modules for a in node.names)
+        }
+    while True:
+        ends = {name for name, others in edges.items() if not others & edges.keys()}
+        if not ends:
+            break
+        edges = {name: others for name, others in edges.items() if name not in ends}
+    assert not edges, f"a circle is among these: {sorted(edges)}"
+
+
+def module_of(path):
+    """The name that a file is imported by."""
+    name = FOLDERS[path.parts[0]] + "." + ".".join(path.with_suffix("").parts[1:])
+    return name.removesuffix(".__init__")
+
+
 def test_folders_are_never_imported_by_their_own_names():
     bare = {"schema", "recipes", "compiler", "runtime_py", "tools"}
     assert breaks(lambda path, module: module.split(".")[0] in bare) == []
@@ -133,8 +221,8 @@ def test_only_the_codec_and_its_checks_know_the_generated_layout():
     assert breaks(rule) == []
 
 
-def test_only_capture_and_import_know_export_and_fx():
-    homes = [Path("compiler/capture"), Path("compiler/import_fx")]
+def test_only_what_traces_and_reads_traces_knows_export_and_fx():
+    homes = [Path("compiler") / name for name in ("decompose", "trace", "ingest")]
 
     def rule(path, module):
         at_home = any(path.is_relative_to(home) for home in homes)

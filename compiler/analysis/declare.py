@@ -13,8 +13,8 @@ from kvc.compiler.analysis.cursor_values import use_cursors
 from kvc.compiler.analysis.cursors import Counting, find_countings, find_places
 from kvc.compiler.analysis.flat import FlatMethod, flatten
 from kvc.compiler.analysis.states import describe_states
-from kvc.compiler.in_place import prove_all
 from kvc.compiler.ir import Method, Program
+from kvc.compiler.place import prove_all
 from kvc.schema.errors import CompileError
 
 

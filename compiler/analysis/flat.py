@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from kvc.compiler.analysis.index_sums import Carried, IndexSums, Joined, Open
 from kvc.compiler.ir import Method, Node, Program, Value, bound_to
 from kvc.compiler.ir.control import blocks_by_number, control_of, entries
-from kvc.compiler.memory.aliasing import analyse
-from kvc.compiler.passes.rewrite import rename_node
+from kvc.compiler.ir.rewrite import rename_node
+from kvc.compiler.place.aliasing import analyse
 from kvc.schema.control import Control
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Dim

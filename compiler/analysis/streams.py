@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from kvc.compiler.ir import Argument, Constant, Method, Node, Program, Value
-from kvc.compiler.rotation import LEAST_BLOCK, block_of
+from kvc.compiler.weights.rotation import LEAST_BLOCK, block_of
 from kvc.schema.dtypes import DType
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kvc.compiler.analysis.flat import Branches, FlatMethod
+from kvc.compiler.analysis.whole_views import axis_order
 from kvc.compiler.ir import Node, Value
-from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.ops import CACHE_UPDATE, OPS, PERMUTING, Aliasing
 from kvc.schema.types import Dim
 

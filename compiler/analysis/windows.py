@@ -9,13 +9,13 @@ number of first positions. Any other ring works as well, but cannot be rewound.
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from kvc.compiler.analysis.caches import ATTENTION
 from kvc.compiler.analysis.cursor_fields import CursorView
 from kvc.compiler.analysis.fills import START, Fill, Fills, Place, after
 from kvc.compiler.analysis.updates import CacheWrite, cache_write
 from kvc.compiler.ir import Argument, Node, Program, State, Value
 from kvc.compiler.ir.arguments import named
 from kvc.compiler.ir.control import control_of
-from kvc.compiler.passes.caches import ATTENTION
 from kvc.schema.graph import CursorField
 from kvc.schema.ops import CACHE_UPDATE, PERMUTING
 from kvc.schema.rings import Window

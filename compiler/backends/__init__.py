@@ -7,7 +7,7 @@ README.md says how to write one.
 
 from importlib.metadata import entry_points
 
-from kvc.compiler.backends.base import Backend, Lowered, Partition
+from kvc.compiler.backends.base import Backend
 from kvc.compiler.backends.blocks import BlockBackend
 from kvc.compiler.backends.coreai import CoreAI
 from kvc.compiler.backends.coreml import CoreMl
@@ -17,6 +17,7 @@ from kvc.compiler.backends.mlx import Mlx
 from kvc.compiler.backends.qnn import Qnn
 from kvc.compiler.backends.vulkan import Vulkan
 from kvc.compiler.backends.xnnpack import Xnnpack
+from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend
 
 ENTRY_POINTS = "kvc.backends"

@@ -8,10 +8,11 @@ grids. `kvc.runtime` makes a TOSA graph of the code, and a command stream of tha
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from kvc.compiler.backends.base import Backend, Lowered, Partition
+from kvc.compiler.backends.base import Backend
 from kvc.compiler.backends.ethosu_grids import payload
 from kvc.compiler.backends.operands import able_nodes
 from kvc.compiler.ir import Constant, Method, Node
+from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.recipes import Option
 from kvc.schema.backends.ethosu import CHECK_INDEX, WRITERS, why_not, why_not_u55
 from kvc.schema.backends.grids import Stored

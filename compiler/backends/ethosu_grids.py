@@ -10,9 +10,9 @@ nothing that can be measured, a number that is cut off may.
 
 from typing import Final
 
-from kvc.compiler.backends.base import Partition
 from kvc.compiler.emit.graph import value_numbers
 from kvc.compiler.ir import Method, Node
+from kvc.compiler.ir.partitions import Partition
 from kvc.schema.backends.ethosu import ADDITIONS, ROTARY, WRITERS
 from kvc.schema.backends.grids import Grid, Stored, asymmetric, symmetric, write_grids
 from kvc.schema.calibration import Range

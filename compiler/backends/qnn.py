@@ -12,11 +12,11 @@ a cache, a place in it, a mask.
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from kvc.compiler.backends.base import Lowered, Partition
 from kvc.compiler.backends.blocks import BlockBackend
 from kvc.compiler.backends.operands import able_nodes
 from kvc.compiler.backends.qnn_grids import payloads
 from kvc.compiler.ir import Constant, Method, Node, Value
+from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.recipes import Option
 from kvc.schema.backends import qnn, qnn_fixed
 from kvc.schema.backends.operands import WhyNot

@@ -8,9 +8,9 @@ every method only some of what it will be given.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from kvc.compiler.backends.base import Partition
 from kvc.compiler.emit.graph import value_numbers
 from kvc.compiler.ir import Method, Node
+from kvc.compiler.ir.partitions import Partition
 from kvc.schema.backends import qnn_fixed
 from kvc.schema.backends.grids import Grid, Stored, asymmetric
 from kvc.schema.calibration import Range

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from kvc.compiler.checkpoints.empty import can_be_empty, make_empty, storage_before
 from kvc.compiler.checkpoints.filled import attach
 from kvc.compiler.checkpoints.header import shown
-from kvc.compiler.constants import WeightReader
-from kvc.compiler.identity import Identity, overlaps_itself
-from kvc.compiler.sources import StoredSource, StoredTensor
-from kvc.compiler.spec import tensors_of
+from kvc.compiler.request.spec import tensors_of
+from kvc.compiler.weights.constants import WeightReader
+from kvc.compiler.weights.identity import Identity, overlaps_itself
+from kvc.compiler.weights.sources import StoredSource, StoredTensor
 from kvc.schema.errors import CheckpointError, CheckpointMismatch
 
 Rename = Callable[[str], str] | Mapping[str, str] | None

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from kvc.compiler.checkpoints.empty import Empty, refused_in_traces
 from kvc.compiler.checkpoints.filled import attached, carry
-from kvc.compiler.identity import Identity
-from kvc.compiler.spec import tensors_of
+from kvc.compiler.request.spec import tensors_of
+from kvc.compiler.weights.identity import Identity
 from kvc.schema.errors import CompileError, ParametersEmpty, listing
 
 _NORESERVE = 0x4000 if hasattr(mmap, "MAP_POPULATE") else 0  # Linux; not in 3.11's mmap

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from kvc.compiler.ir import Argument, Method, Node, Value, bound_to
-from kvc.compiler.memory.aliasing import Aliases, analyse
-from kvc.compiler.memory.check import PlanFault, check_plan
-from kvc.compiler.memory.lifetimes import requests_of
-from kvc.compiler.memory.plan import MemoryPlan, aligned
-from kvc.compiler.memory.planners import plan_memory
+from kvc.compiler.place.aliasing import Aliases, analyse
+from kvc.compiler.place.lifetimes import requests_of
+from kvc.compiler.place.plan import MemoryPlan, aligned
+from kvc.compiler.place.plan_check import PlanFault, check_plan
+from kvc.compiler.place.planners import plan_memory
 from kvc.schema import graph as emitted
 from kvc.schema.errors import PlanFailed
 from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing

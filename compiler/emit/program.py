@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvc.compiler.backends.base import Lowered
 from kvc.compiler.emit.graph import emit_graph
-from kvc.compiler.in_place import Verdict
 from kvc.compiler.ir import Method, Program, State
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
-from kvc.compiler.memory.workspaces import with_workspaces
+from kvc.compiler.ir.partitions import Lowered
+from kvc.compiler.place import Verdict
+from kvc.compiler.place.workspaces import with_workspaces
 from kvc.schema import model
 from kvc.schema.accesses import with_accesses
 from kvc.schema.control import graphs_within

@@ -7,7 +7,7 @@ Raises:
 
 from importlib.util import find_spec
 
-from kvc.compiler.releases import TRANSFORMERS
+from kvc.compiler.request.releases import TRANSFORMERS
 from kvc.schema.errors import MissingTransformers, WrongTransformers
 
 if find_spec("transformers") is None:
@@ -18,10 +18,10 @@ from transformers import __version__ as installed
 if not TRANSFORMERS.has(installed):
     raise WrongTransformers(found=installed, expected=str(TRANSFORMERS))
 
+from kvc.compiler.hugging_face.attention.rotary import FrequenciesFixed
 from kvc.compiler.hugging_face.export import export_hf
-from kvc.compiler.hugging_face.left_out import PartLeftOut
-from kvc.compiler.hugging_face.rotary import FrequenciesFixed
-from kvc.compiler.hugging_face.settings import PREFILL_CHUNK, CacheConfig
+from kvc.compiler.hugging_face.reading.left_out import PartLeftOut
+from kvc.compiler.hugging_face.reading.settings import PREFILL_CHUNK, CacheConfig
 
 __all__ = [
     "PREFILL_CHUNK",

@@ -16,73 +16,78 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvc.compiler.bundle import Bundle
-from kvc.compiler.calibration import Calibrator
-from kvc.compiler.capture import Unchanged
-from kvc.compiler.files import TOKENIZER
-from kvc.compiler.hugging_face.axes_decoder import (
-    NUMBERS,
-    AxesDecoder,
-    BatchedAxesDecoder,
-    after_state,
+from kvc.compiler.emit.bundle import Bundle
+from kvc.compiler.emit.files import TOKENIZER
+from kvc.compiler.hugging_face.attention.own_attention import check_keys
+from kvc.compiler.hugging_face.attention.rotary import (
+    held_still,
+    longest_short,
+    warn_of_frequencies,
 )
-from kvc.compiler.hugging_face.decoder import (
-    BatchedDecoder,
-    CachedDecoder,
-    check_positions,
-)
-from kvc.compiler.hugging_face.decoder_methods import (
-    linear_layers,
-    methods_of,
-    picture_methods,
-    states_of,
-)
-from kvc.compiler.hugging_face.encoder_decoder import (
-    BatchedEncoderDecoder,
-    CachedEncoderDecoder,
-    cross_states,
-    encode_method,
-)
-from kvc.compiler.hugging_face.encoder_inputs import EncoderInput, encoder_input
+from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.caches.positions import READ, first_position
+from kvc.compiler.hugging_face.caches.probe import CachedLayers, cached_layers
+from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput, encoder_input
 from kvc.compiler.hugging_face.export_encoders import check_unused, export_encoders
-from kvc.compiler.hugging_face.inputs import has_encoder
-from kvc.compiler.hugging_face.layer_shapes import CachedLayer
-from kvc.compiler.hugging_face.left_out import (
+from kvc.compiler.hugging_face.opened import Opened, open_model
+from kvc.compiler.hugging_face.pictures.patches import as_products
+from kvc.compiler.hugging_face.pictures.picture_input import picture_input
+from kvc.compiler.hugging_face.pictures.sized_pictures import PictureInput
+from kvc.compiler.hugging_face.reading.inputs import has_encoder
+from kvc.compiler.hugging_face.reading.left_out import (
     PICTURES,
     PIXELS,
     VIDEOS,
     media_in,
     warn_of_left_out,
 )
-from kvc.compiler.hugging_face.model_code import traced_code
-from kvc.compiler.hugging_face.opened import Opened, open_model
-from kvc.compiler.hugging_face.own_attention import check_keys
-from kvc.compiler.hugging_face.patches import as_products
-from kvc.compiler.hugging_face.picture_input import PictureInput, picture_input
-from kvc.compiler.hugging_face.picture_places import (
+from kvc.compiler.hugging_face.reading.model_code import traced_code
+from kvc.compiler.hugging_face.reading.picture_places import (
     WHOLE,
     Expansion,
     PicturePlaces,
 )
-from kvc.compiler.hugging_face.picture_settings import most_groups, patches_of, size_of
-from kvc.compiler.hugging_face.positions import READ, first_position
-from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
-from kvc.compiler.hugging_face.replacing import using_kvc
-from kvc.compiler.hugging_face.rotary import (
-    held_still,
-    longest_short,
-    warn_of_frequencies,
+from kvc.compiler.hugging_face.reading.picture_settings import (
+    most_groups,
+    patches_of,
+    size_of,
 )
-from kvc.compiler.hugging_face.rows_apart import check_apart, rows_apart
-from kvc.compiler.hugging_face.settings import (
+from kvc.compiler.hugging_face.reading.settings import (
     PREFILL_CHUNK,
     CacheConfig,
     Sizes,
     encoder_length,
     find_sizes,
 )
-from kvc.compiler.hugging_face.tasks import check_task
+from kvc.compiler.hugging_face.reading.tasks import check_task
+from kvc.compiler.hugging_face.replacing import using_kvc
+from kvc.compiler.hugging_face.text.axes_decoder import (
+    NUMBERS,
+    AxesDecoder,
+    BatchedAxesDecoder,
+    after_state,
+)
+from kvc.compiler.hugging_face.text.decoder import (
+    BatchedDecoder,
+    CachedDecoder,
+    check_positions,
+)
+from kvc.compiler.hugging_face.text.decoder_methods import (
+    linear_layers,
+    methods_of,
+    picture_methods,
+    states_of,
+)
+from kvc.compiler.hugging_face.text.encoder_decoder import (
+    BatchedEncoderDecoder,
+    CachedEncoderDecoder,
+    cross_states,
+    encode_method,
+)
+from kvc.compiler.hugging_face.text.separate_positions import check_apart, rows_apart
+from kvc.compiler.lower.calibration import Calibrator
 from kvc.compiler.pipeline import compile_program
+from kvc.compiler.trace import Unchanged
 from kvc.recipes import Wanted, load_recipes
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadModelSetting, UnsupportedModel

@@ -7,30 +7,34 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedConfig
 
-from kvc.compiler.bundle import Bundle
-from kvc.compiler.calibration import Calibrator
-from kvc.compiler.capture import Unchanged
-from kvc.compiler.files import TOKENIZER
-from kvc.compiler.hugging_face.encoding_methods import (
+from kvc.compiler.emit.bundle import Bundle
+from kvc.compiler.emit.files import TOKENIZER
+from kvc.compiler.hugging_face.attention.rotary import (
+    held_still,
+    longest_short,
+    warn_of_frequencies,
+)
+from kvc.compiler.hugging_face.encoder.encoding_methods import (
     Encoders,
     Reading,
     methods_of,
     read_model,
 )
-from kvc.compiler.hugging_face.left_out import PICTURES, warn_of_left_out
-from kvc.compiler.hugging_face.model_code import traced_code
 from kvc.compiler.hugging_face.opened import Opened
-from kvc.compiler.hugging_face.patches import as_products
-from kvc.compiler.hugging_face.picture_settings import size_of
-from kvc.compiler.hugging_face.replacing import using_kvc
-from kvc.compiler.hugging_face.rotary import (
-    held_still,
-    longest_short,
-    warn_of_frequencies,
+from kvc.compiler.hugging_face.pictures.patches import as_products
+from kvc.compiler.hugging_face.reading.left_out import PICTURES, warn_of_left_out
+from kvc.compiler.hugging_face.reading.model_code import traced_code
+from kvc.compiler.hugging_face.reading.picture_settings import size_of
+from kvc.compiler.hugging_face.reading.settings import (
+    PREFILL_CHUNK,
+    CacheConfig,
+    text_length,
 )
-from kvc.compiler.hugging_face.settings import PREFILL_CHUNK, CacheConfig, text_length
-from kvc.compiler.hugging_face.tasks import Task
+from kvc.compiler.hugging_face.reading.tasks import Task
+from kvc.compiler.hugging_face.replacing import using_kvc
+from kvc.compiler.lower.calibration import Calibrator
 from kvc.compiler.pipeline import compile_program
+from kvc.compiler.trace import Unchanged
 from kvc.recipes import Wanted
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadModelSetting

@@ -18,22 +18,26 @@ from transformers.utils.chat_template_utils import (
 )
 
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
-from kvc.compiler.files import TOKENIZER, check_tokenizer
-from kvc.compiler.hub_names import why_not_fetched
-from kvc.compiler.hugging_face.encoder_inputs import encodes_pictures
-from kvc.compiler.hugging_face.headless import POOLER, has_pooler, unused
-from kvc.compiler.hugging_face.json_files import read_json
-from kvc.compiler.hugging_face.model_lines import line_of
-from kvc.compiler.hugging_face.model_words import words_of
-from kvc.compiler.hugging_face.picture_places import PicturePlaces, read_places
-from kvc.compiler.hugging_face.picture_settings import (
+from kvc.compiler.emit.files import TOKENIZER, check_tokenizer
+from kvc.compiler.hugging_face.encoder.encoder_inputs import encodes_pictures
+from kvc.compiler.hugging_face.encoder.pooling import (
+    MEAN,
+    MODULES,
+    Pooling,
+    read_pooling,
+)
+from kvc.compiler.hugging_face.reading.headless import POOLER, has_pooler, unused
+from kvc.compiler.hugging_face.reading.json_files import read_json
+from kvc.compiler.hugging_face.reading.model_lines import line_of
+from kvc.compiler.hugging_face.reading.model_words import words_of
+from kvc.compiler.hugging_face.reading.picture_places import PicturePlaces, read_places
+from kvc.compiler.hugging_face.reading.picture_settings import (
     OTHERWISE,
     read_pictures,
     takes_pictures,
 )
-from kvc.compiler.hugging_face.pooling import MEAN, MODULES, Pooling, read_pooling
-from kvc.compiler.hugging_face.spectrum_settings import spectrum_in
-from kvc.compiler.hugging_face.tasks import (
+from kvc.compiler.hugging_face.reading.spectrum_settings import spectrum_in
+from kvc.compiler.hugging_face.reading.tasks import (
     Task,
     class_of,
     config_of,
@@ -41,7 +45,8 @@ from kvc.compiler.hugging_face.tasks import (
     has_head,
     maker_of,
 )
-from kvc.compiler.hugging_face.weights import load_weights
+from kvc.compiler.hugging_face.reading.weights import load_weights
+from kvc.compiler.request.hub_names import why_not_fetched
 from kvc.schema.errors import (
     BadModelFolder,
     BadSetting,

@@ -11,10 +11,10 @@ from typing import Final
 
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
+from kvc.compiler.hugging_face.encoder.pooling import MEAN, Pooling
 from kvc.compiler.hugging_face.folder import check_supported, open_folder
-from kvc.compiler.hugging_face.picture_places import PicturePlaces
-from kvc.compiler.hugging_face.pooling import MEAN, Pooling
-from kvc.compiler.hugging_face.tasks import Task, task_of
+from kvc.compiler.hugging_face.reading.picture_places import PicturePlaces
+from kvc.compiler.hugging_face.reading.tasks import Task, task_of
 from kvc.schema.errors import CompileError
 
 # What generation settings hold beside settings: whoever wrote them, what is returned

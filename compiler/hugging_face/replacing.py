@@ -11,18 +11,18 @@ from contextlib import ExitStack, contextmanager
 
 from transformers import PreTrainedModel
 
-from kvc.compiler.hugging_face.attention import NAME, register
-from kvc.compiler.hugging_face.experts import own_experts
-from kvc.compiler.hugging_face.latents import unexpanded
-from kvc.compiler.hugging_face.model_code import without_interface
-from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
-from kvc.compiler.hugging_face.picture_blocks import without_blocks
-from kvc.compiler.hugging_face.picture_parts import parts_given
-from kvc.compiler.hugging_face.recurrences import own_recurrences
-from kvc.compiler.hugging_face.recurrent_layers import adapted_layers
-from kvc.compiler.hugging_face.rwkv_layers import adapted_rwkv, is_rwkv
-from kvc.compiler.hugging_face.shared_caches import last_alone
-from kvc.compiler.hugging_face.windows import unpadded_chunks
+from kvc.compiler.hugging_face.attention.experts import own_experts
+from kvc.compiler.hugging_face.attention.own_attention import adapted, has_own_attention
+from kvc.compiler.hugging_face.attention.picture_blocks import without_blocks
+from kvc.compiler.hugging_face.attention.replaced import NAME, register
+from kvc.compiler.hugging_face.attention.windows import unpadded_chunks
+from kvc.compiler.hugging_face.caches.latents import unexpanded
+from kvc.compiler.hugging_face.caches.shared_caches import last_alone
+from kvc.compiler.hugging_face.pictures.picture_parts import parts_given
+from kvc.compiler.hugging_face.reading.model_code import without_interface
+from kvc.compiler.hugging_face.recurrent.recurrences import own_recurrences
+from kvc.compiler.hugging_face.recurrent.recurrent_layers import adapted_layers
+from kvc.compiler.hugging_face.recurrent.rwkv_layers import adapted_rwkv, is_rwkv
 
 # What a model calls in place of transformers' own while it is traced.
 _REPLACED = (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from kvc.compiler.sources import Source
+from kvc.compiler.weights.sources import Source
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import CursorSlot
 from kvc.schema.model import Cursor, StateKind

@@ -20,7 +20,7 @@ from kvc.compiler.ir.graph import (
     State,
     Value,
 )
-from kvc.compiler.sources import Source
+from kvc.compiler.weights.sources import Source
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import CursorField, CursorSlot
 from kvc.schema.model import Cursor, CursorKind, StateKind

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kvc.compiler.models.demo import demo
-from kvc.compiler.spec import ModelSpec
+from kvc.compiler.request.spec import ModelSpec
 
 BUILTIN: dict[str, Callable[[], ModelSpec]] = {"demo": demo}
 

@@ -10,7 +10,7 @@ import torch
 
 from kvc.compiler.checkpoints import Checkpoint
 from kvc.compiler.models.decoder import Decoder, DecoderConfig
-from kvc.compiler.spec import Dim, Method, ModelSpec, StateSpec
+from kvc.compiler.request.spec import Dim, Method, ModelSpec, StateSpec
 
 WEIGHTS = Path(__file__).parent / "demo.safetensors"
 CONFIG = DecoderConfig(

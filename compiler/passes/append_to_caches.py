@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.control import blocks_by_number, control_of, entries
-from kvc.compiler.passes.rewrite import (
+from kvc.compiler.ir.rewrite import (
     NodeList,
     each_method,
     read_through,

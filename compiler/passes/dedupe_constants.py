@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kvc.compiler.constants import bytes_of, read
 from kvc.compiler.ir import Constant, Method, Program, Value
-from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
-from kvc.compiler.sources import TensorSource
+from kvc.compiler.ir.rewrite import each_method, rename_node, rename_results
+from kvc.compiler.weights.constants import bytes_of, read
+from kvc.compiler.weights.sources import TensorSource
 
 _LITERAL_BYTES = 1 << 16  # literals up to this size are compared by content
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from kvc.compiler.ir import Method, Program
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
-from kvc.compiler.passes.rewrite import each_method
+from kvc.compiler.ir.rewrite import each_method
 from kvc.schema.ops import OPS, Aliasing
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.ir.rewrite import each_method, read_through
 from kvc.compiler.passes.axis_writes import axis_write
-from kvc.compiler.passes.rewrite import each_method, read_through
 from kvc.compiler.passes.same_index import equal, is_read_at
 
 

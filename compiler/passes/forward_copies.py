@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvc.compiler.ir import Node, Program, Value
-from kvc.compiler.passes.rewrite import each_method, read_through
+from kvc.compiler.ir.rewrite import each_method, read_through
 
 # Op -> place of the argument that the result repeats where the types are equal.
 _REPEATS = {

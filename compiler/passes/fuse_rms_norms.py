@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kvc.compiler.ir import Method, Node, Program, Value
-from kvc.compiler.passes.rewrite import each_method, factors
+from kvc.compiler.ir.rewrite import each_method, factors
 from kvc.schema.dtypes import DType
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kvc.compiler.ir import Argument, Method, Node, Program
-from kvc.compiler.passes.rewrite import each_method
+from kvc.compiler.ir.rewrite import each_method
 from kvc.schema.row_products import ROWS
 
 _NEAR = 16  # nodes

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from kvc.compiler.analysis.growable import Growable, find_growable
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
+from kvc.compiler.ir.rewrite import NodeList, each_method, rename_node
 from kvc.compiler.ir.verify import sample_sizes
-from kvc.compiler.passes.rewrite import NodeList, each_method, rename_node
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kvc.compiler.analysis.cache_flow import CacheFlow
+from kvc.compiler.analysis.caches import CACHE_UPDATE, find_caches, is_part_of_rows
 from kvc.compiler.ir import Method, Node, Program, State, Value
 from kvc.compiler.ir.control import blocks_by_number, entries
-from kvc.compiler.passes.cache_flow import CacheFlow
-from kvc.compiler.passes.caches import CACHE_UPDATE, find_caches, is_part_of_rows
-from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
+from kvc.compiler.ir.rewrite import each_method, rename_node, rename_results
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import PERMUTING
 from kvc.schema.types import TensorType

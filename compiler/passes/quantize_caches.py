@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kvc.compiler.analysis.cache_flow import passed_inputs
+from kvc.compiler.analysis.caches import CACHE_UPDATE, find_caches, is_part_of_rows
+from kvc.compiler.analysis.whole_views import axis_order
 from kvc.compiler.ir import Argument, Method, Node, Program, State, Value, bound_to
 from kvc.compiler.ir.arguments import with_named
 from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
-from kvc.compiler.passes.cache_flow import passed_inputs
-from kvc.compiler.passes.caches import CACHE_UPDATE, find_caches, is_part_of_rows
-from kvc.compiler.passes.rewrite import NodeList
-from kvc.compiler.passes.whole_views import axis_order
+from kvc.compiler.ir.rewrite import NodeList
 from kvc.schema.control import Control
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import PERMUTING

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal
 
 from kvc.compiler.ir import Method, Node, Program, Value
-from kvc.compiler.moments import Moments
 from kvc.compiler.passes.kept import kept_weights
 from kvc.compiler.passes.weights import MethodBuilder, WeightBook
-from kvc.compiler.sources import Transform
+from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.sources import Transform
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.ops.row_blocks import block_count, weight_blocks

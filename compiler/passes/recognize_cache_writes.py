@@ -18,9 +18,9 @@ from kvc.compiler.analysis.index_sums import IndexSum, IndexSums
 from kvc.compiler.analysis.non_negative import NonNegative
 from kvc.compiler.ir import Argument, Method, Program
 from kvc.compiler.ir.arguments import arguments_of
+from kvc.compiler.ir.rewrite import NodeList, each_method
 from kvc.compiler.ir.verify import sample_sizes
 from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, whole_source
-from kvc.compiler.passes.rewrite import NodeList, each_method
 from kvc.schema.ops import CACHE_UPDATE
 from kvc.schema.types import Dim, Symbol, bounds, evaluate
 

@@ -22,7 +22,7 @@ from kvc.compiler.ir import (
     map_argument,
     values_in,
 )
-from kvc.compiler.passes.rewrite import (
+from kvc.compiler.ir.rewrite import (
     NodeList,
     each_method,
     rename_node,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
-from kvc.compiler.passes.rewrite import each_method, read_through
+from kvc.compiler.ir.rewrite import each_method, read_through
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from kvc.compiler.ir.control import (
     control_of,
     entries,
 )
-from kvc.compiler.passes.rewrite import rename_node
+from kvc.compiler.ir.rewrite import rename_node
 from kvc.schema.control import Control
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import Keeps, ops_that_keep

@@ -8,9 +8,9 @@ have one size. For passes that put views around things.
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kvc.compiler.analysis.whole_views import WholeView, whole_view
 from kvc.compiler.ir import Method, Node, Value
-from kvc.compiler.passes.rewrite import NodeList, rename_node, rename_results
-from kvc.compiler.passes.whole_views import WholeView, whole_view
+from kvc.compiler.ir.rewrite import NodeList, rename_node, rename_results
 from kvc.schema.ops import OPS
 from kvc.schema.types import TensorType
 

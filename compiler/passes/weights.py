@@ -5,8 +5,8 @@ method that is being rewritten, each once.
 """
 
 from kvc.compiler.ir import Constant, Method, Value
-from kvc.compiler.moments import Moments
-from kvc.compiler.sources import Derived, Divided, Transform
+from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.sources import Derived, Divided, Transform
 from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kvc.compiler.analysis.non_negative import NonNegative
+from kvc.compiler.analysis.whole_views import axis_order
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
-from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, with_operands
-from kvc.compiler.passes.rewrite import (
+from kvc.compiler.ir.rewrite import (
     NodeList,
     each_method,
     read_through,
 )
+from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, with_operands
 from kvc.compiler.passes.same_index import is_read_at, selected_at
-from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.ops import PERMUTING, RESHAPING_VIEWS
 from kvc.schema.types import Dim, TensorType
 

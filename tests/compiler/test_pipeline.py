@@ -8,7 +8,7 @@ import torch
 from small_models import IndexCopyCache
 
 from kvc.compiler import Method, compile_program
-from kvc.compiler.passes.choosing import passes_for
+from kvc.compiler.lower.pass_lists import passes_for
 from kvc.recipes import load_recipe
 from kvc.schema.errors import CompileError, UnknownRecipe
 

@@ -7,7 +7,7 @@ from tiny_decoder import CONFIG
 from tokenizers import AddedToken
 
 from kvc.compiler import compile_program
-from kvc.compiler.files import check_tokenizer
+from kvc.compiler.emit.files import check_tokenizer
 from kvc.compiler.models.decoder import Decoder
 from kvc.compiler.models.demo import decoder_methods
 from kvc.schema.errors import BadFile, TokenizerTooLarge

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from kvc.compiler import Dim, Method, compile_program, lowering
+from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler.lower import lowering
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples
 from kvc.schema.container import BundleFile

@@ -11,7 +11,7 @@ from model_a import random_decoder
 from torch import nn
 
 from kvc.compiler import Dim, Method, compile_program
-from kvc.compiler.bundle import SaveReport
+from kvc.compiler.emit.bundle import SaveReport
 from kvc.compiler.models.decoder import DecoderConfig
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples

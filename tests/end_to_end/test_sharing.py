@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from kvc.compiler import Method, SaveReport, compile_program
-from kvc.compiler.int8 import quantize_channels
+from kvc.compiler.weights.int8 import quantize_channels
 from kvc.runtime import load
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import CompileError, FileProblem, FormatError

@@ -13,7 +13,7 @@ from ir_samples import I64, constant, method, node, program, value
 from kvc.compiler.backends import Lowered
 from kvc.compiler.emit.program import DelegateCall, emit_program
 from kvc.compiler.ir import Method, Program
-from kvc.compiler.lowering import update_in_place
+from kvc.compiler.lower.lowering import update_in_place
 from kvc.schema import model
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Graph, Instruction

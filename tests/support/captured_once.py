@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from kvc.compiler import Method, StateSpec, pipeline
-from kvc.compiler.capture import CapturedMethod, capture
 from kvc.compiler.checkpoints.filled import attached
+from kvc.compiler.trace import CapturedMethod, capture
 
 MOST = 300  # traces that are remembered
 # Of objects that cannot be pickled; which of them depends on the object.

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from kvc.compiler import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.filled import attached
-from kvc.compiler.constants import read
+from kvc.compiler.weights.constants import read
 
 
 def empty(kind: Callable[[], nn.Module]) -> nn.Module:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from transformers import AutoConfig, PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.compiler.hugging_face.tasks import Task, class_of, maker_of
+from kvc.compiler.hugging_face.reading.tasks import Task, class_of, maker_of
 from kvc.recipes import Recipe
 from kvc.runtime import Program, load
 

@@ -31,7 +31,7 @@ from hf_rounded import rounded_logits, text_without_ties
 from transformers import PreTrainedModel
 
 from kvc.compiler import CacheConfig, Method, export_hf, pipeline
-from kvc.compiler.capture import CapturedMethod, capture
+from kvc.compiler.trace import CapturedMethod, capture
 from kvc.recipes import load_recipe
 from kvc.runtime import Session, load
 from kvc.schema.errors import CacheDtypeRefused

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import kvc.schema.torch_ops  # noqa: F401  # registers kvc's own operators
-from kvc.compiler.import_fx.symbols import TORCH_DTYPES
+from kvc.compiler.ingest.symbols import TORCH_DTYPES
 from kvc.compiler.ir import Method, Node, Value
-from kvc.compiler.memory.aliasing import analyse
+from kvc.compiler.place.aliasing import analyse
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from kvc.compiler.ir import Argument, Constant, Method, Node, Program, State, Value
-from kvc.compiler.sources import TensorSource
+from kvc.compiler.weights.sources import TensorSource
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Dim, Symbol, TensorType
 

@@ -16,8 +16,8 @@ from quant_reference import embedding_q8, linear_qb4, linear_qd8, quantize_rows
 from rounded_weights import blocks_of
 from torch import Tensor, nn
 
-from kvc.compiler.int4 import quantize_int4
 from kvc.compiler.models.decoder import Decoder
+from kvc.compiler.weights.int4 import quantize_int4
 
 
 class ReferenceMatrix:

@@ -14,8 +14,8 @@ from ir_samples import I64, method, node, program, value
 from torch import Tensor
 
 from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.ir.rewrite import rename_node, rename_results
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
-from kvc.compiler.passes.rewrite import rename_node, rename_results
 
 SQUARE, ROW = (3, 3), (1, 3)
 STATES = ("a", "b", "c")

@@ -4,7 +4,7 @@ import torch
 from eight_rows import one_by_one
 from torch import Tensor
 
-from kvc.compiler.int4 import quantize_int4
+from kvc.compiler.weights.int4 import quantize_int4
 
 BLOCK = 32
 WEIGHT_BLOCK = 256  # at most, of int8 weights in blocks

@@ -34,7 +34,7 @@ from int8_models import (
 )
 
 from kvc.compiler import Dim, Method
-from kvc.compiler.spec import StateSpec
+from kvc.compiler.request.spec import StateSpec
 from kvc.recipes import Recipe, load_recipe
 
 INT8 = load_recipe("fp32", cache="int8")

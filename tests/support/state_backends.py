@@ -16,7 +16,7 @@ from opaque_backend import Opaque, OpaqueDelegate
 from kvc.compiler import pipeline
 from kvc.compiler.backends import Backend, Partition
 from kvc.compiler.backends.mlx import Mlx
-from kvc.compiler.lowering import Lowering, Parts
+from kvc.compiler.lower.lowering import Lowering, Parts
 from kvc.recipes import Recipe, Wanted, load_recipe, load_recipes
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.schema.calibration import Range

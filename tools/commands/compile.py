@@ -14,7 +14,7 @@ from kvc.tools.folder_options import FolderOptions, folder_options, refuse_optio
 from kvc.tools.what_if_option import print_what_if
 
 if TYPE_CHECKING:
-    from kvc.compiler.bundle import Bundle, Placement, SaveReport
+    from kvc.compiler.emit.bundle import Bundle, Placement, SaveReport
     from kvc.runtime.calibration import Samples
     from kvc.schema.container import SavedBundle
     from kvc.tools.budgets import Budgets

@@ -27,7 +27,7 @@ WHOLE, RUNTIME = "tests/end_to_end", "tests/runtime_py"
 OTHERS = (
     "tests/tools",
     "tests/hostile",
-    *(f"{RUNTIME}/{n}" for n in ("generation", "forks", "kernels", "delegates")),
+    *(f"{RUNTIME}/{n}" for n in ("generation", "memory", "kernels", "delegates")),
 )
 # Cut so that both take about as long: what runs whole models, but transformers' ones,
 # and a few folders more.

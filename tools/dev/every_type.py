@@ -39,7 +39,13 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.compiler.hugging_face.tasks import TASKS, Task, class_of, config_of, maker_of
+from kvc.compiler.hugging_face.reading.tasks import (
+    TASKS,
+    Task,
+    class_of,
+    config_of,
+    maker_of,
+)
 from kvc.runtime import Session, load
 from kvc.schema.errors import KvcError
 from kvc.tools.dev.shrunken import shrunken

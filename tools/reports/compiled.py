@@ -15,7 +15,7 @@ from kvc.tools.reports.memory import describe_memory
 from kvc.tools.reports.methods import describe_methods, left_text
 
 if TYPE_CHECKING:
-    from kvc.compiler.bundle import SaveReport
+    from kvc.compiler.emit.bundle import SaveReport
 
 _WHY: Final = ", as no --recipe was given"
 

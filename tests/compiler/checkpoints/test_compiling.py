@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn import functional
 
 from kvc.compiler import Checkpoint, Dim, Method, compile_program, empty_parameters
-from kvc.compiler.capture import capture
 from kvc.compiler.checkpoints import stand_ins
 from kvc.compiler.checkpoints.filled import attach
-from kvc.compiler.import_fx import import_program
+from kvc.compiler.ingest import import_program
 from kvc.compiler.models.decoder import Decoder
 from kvc.compiler.models.demo import decoder_caches, decoder_methods
+from kvc.compiler.trace import capture
 from kvc.runtime import load
 from kvc.schema.errors import CaptureError, CheckpointChanged, ParametersEmpty
 

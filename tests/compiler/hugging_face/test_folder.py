@@ -144,7 +144,7 @@ def test_the_callers_length_comes_first_then_generation_settings_then_the_models
 ):
     from transformers import LlamaConfig
 
-    from kvc.compiler.hugging_face.settings import find_sizes
+    from kvc.compiler.hugging_face.reading.settings import find_sizes
 
     cache = CacheConfig(max_length=asked)
     model = LlamaConfig(**({"max_position_embeddings": 128} | config))

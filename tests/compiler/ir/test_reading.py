@@ -11,7 +11,7 @@ from ir_samples import CACHE, I64, method, node, program, value
 from kvc.compiler.ir.reading import read_program
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.ir.verify import verify
-from kvc.compiler.sources import TensorSource
+from kvc.compiler.weights.sources import TensorSource
 
 GOLDEN = sorted(path.name for path in FOLDER.glob("pass_*.txt"))
 ANY = TensorSource(torch.zeros(1))

@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from kvc.compiler import Method
-from kvc.compiler.capture import capture
-from kvc.compiler.import_fx import import_program
+from kvc.compiler.ingest import import_program
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.divide_matrices import DivideMatrices
@@ -24,6 +23,7 @@ from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
+from kvc.compiler.trace import capture
 
 X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
 

@@ -24,7 +24,7 @@ from kvc.compiler.passes.rotate_streams import RotateStreams
 from kvc.compiler.passes.select_early import SelectEarly
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
-from kvc.compiler.sources import TensorSource
+from kvc.compiler.weights.sources import TensorSource
 from kvc.schema.types import TensorType
 
 ONE, WEIGHTS = torch.tensor([1.0, 2.0]), {"w": torch.ones(4, 4), "b": torch.ones(4)}

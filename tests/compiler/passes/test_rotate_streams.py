@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from kvc.compiler import Dim, Method, compile_program, export_hf
 from kvc.compiler.passes import rotate_streams
-from kvc.compiler.rotation import Rotated
+from kvc.compiler.weights.rotation import Rotated
 from kvc.recipes import Recipe, load_recipe
 from kvc.runtime import load
 from kvc.schema.errors import NotFinite, PassFailed

@@ -12,12 +12,12 @@ import torch
 from random_control import Meaning, random_control
 from random_methods import ROW, SQUARE, STATES
 
-from kvc.compiler.bundle import Bundle
+from kvc.compiler.emit.bundle import Bundle
 from kvc.compiler.emit.program import emit_program
 from kvc.compiler.ir import Program
-from kvc.compiler.lowering import update_in_place
+from kvc.compiler.lower.lowering import update_in_place
+from kvc.compiler.lower.pass_lists import passes_for
 from kvc.compiler.passes import run_passes
-from kvc.compiler.passes.choosing import passes_for
 from kvc.recipes import load_recipe
 from kvc.runtime import load
 from kvc.schema.provenance import Provenance

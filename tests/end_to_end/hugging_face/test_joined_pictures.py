@@ -26,7 +26,7 @@ from seeing_models import (
 )
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.compiler.hugging_face.picture_settings import read_pictures
+from kvc.compiler.hugging_face.reading.picture_settings import read_pictures
 from kvc.runtime import Session, generate, load
 from kvc.runtime.embedding.pictures import pixels_of, preparation_of
 from kvc.runtime.generation.image_prefill import Picturing

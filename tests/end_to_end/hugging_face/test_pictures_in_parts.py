@@ -18,8 +18,8 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import (
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.compiler.hugging_face.picture_places import read_places
-from kvc.compiler.hugging_face.picture_settings import read_pictures
+from kvc.compiler.hugging_face.reading.picture_places import read_places
+from kvc.compiler.hugging_face.reading.picture_settings import read_pictures
 from kvc.runtime import Session, generate, load
 from kvc.runtime.embedding.parts import parts_preparation_of
 from kvc.runtime.generation.image_prefill import Picturing

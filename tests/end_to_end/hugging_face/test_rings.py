@@ -19,8 +19,8 @@ from resident_memory import LINUX
 from transformers import PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.compiler.hugging_face.layer_shapes import LayerShape
-from kvc.compiler.hugging_face.settings import Sizes
+from kvc.compiler.hugging_face.caches.layer_shapes import LayerShape
+from kvc.compiler.hugging_face.reading.settings import Sizes
 from kvc.recipes import load_recipe
 from kvc.runtime import NotRewindable, Program, generate, load
 from kvc.schema.model import StateKind

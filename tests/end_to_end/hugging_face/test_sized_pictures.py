@@ -31,7 +31,7 @@ from sized_pictures import (
 from transformers.image_utils import load_image
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.compiler.hugging_face.picture_settings import read_pictures
+from kvc.compiler.hugging_face.reading.picture_settings import read_pictures
 from kvc.runtime import Conversation, Session, generate, load
 from kvc.runtime.embedding.patches import patches_preparation_of
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of

@@ -24,7 +24,7 @@ from resident_memory import LINUX, resident_nbytes
 from state_runs import opened
 
 from kvc.compiler import Dim, Method, compile_program
-from kvc.compiler.spec import StateSpec
+from kvc.compiler.request.spec import StateSpec
 from kvc.runtime import BadSetting, CacheOverflow, Program, UnknownName
 from kvc.schema.errors import CapacityFixed, CompileError
 

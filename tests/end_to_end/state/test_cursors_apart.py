@@ -12,7 +12,7 @@ from state_runs import opened, snapshot
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method
-from kvc.compiler.spec import StateSpec
+from kvc.compiler.request.spec import StateSpec
 from kvc.runtime import BadSnapshot, CallTooLong, KernelFailed
 from kvc.schema.errors import NotRewindable, StateMismatch
 

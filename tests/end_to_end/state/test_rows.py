@@ -9,7 +9,7 @@ from cached_models import BATCH, SLOTS, VOCAB, OneLayer, Rows, row_methods
 from state_runs import opened
 
 from kvc.compiler import Dim
-from kvc.compiler.spec import StateSpec
+from kvc.compiler.request.spec import StateSpec
 from kvc.runtime import BadSetting, CacheOverflow, Program
 
 CAPACITY = Dim("capacity", 4, SLOTS)

@@ -7,7 +7,7 @@ from op_cases import Case
 from quantized_rows import in_blocks, quantized, reference, some_blocks, some_rows
 from torch import Tensor
 
-from kvc.compiler.int4 import quantize_int4
+from kvc.compiler.weights.int4 import quantize_int4
 
 F32, I8, I32 = torch.float32, torch.int8, torch.int32
 

@@ -1,0 +1,262 @@
+"""Which states of a program are caches, and whether they can be int8 or float16.
+
+A cache is a float state that `kvc::cache_update` alone writes, or that
+`kvc::attention` reads. One that anything else reads or writes cannot be stored in
+another dtype; the error names what does, with the user's line.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from kvc.compiler.analysis.cache_flow import CacheFlow, Values, passed_inputs
+from kvc.compiler.analysis.whole_views import axis_order
+from kvc.compiler.ir import Method, Node, Program, State, Value
+from kvc.compiler.ir.control import blocks_by_number, blocks_of, control_of, entries
+from kvc.schema.control import Control
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import CacheDtypeRefused
+from kvc.schema.ops import OPS, PERMUTING, Aliasing
+
+CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
+_SLICE = "aten::slice.Tensor"
+_CACHES, _SCALES = slice(1, 3), slice(13, 15)  # among the arguments of attention
+_LEADS_ON = (Aliasing.VIEW, Aliasing.UPDATE)
+Blocks = Mapping[int, Method]
+
+
+def find_caches(program: Program, dtype: DType) -> tuple[str, ...]:
+    """Return the names of the caches of a program, all of which can be of a dtype.
+
+    Args:
+        program: whose states they are; those that are of the dtype already stay.
+        dtype: INT8, of rows with scales, or FLOAT16, of what is float32.
+
+    Raises:
+        CacheDtypeRefused: one cannot, or a program with states has no cache at all.
+    """
+    blocks = blocks_by_number(program)
+    others = (s for s in program.states if s.type.dtype is not dtype)
+    caches = {s.name: s for s in others if _is_cache(s, program)}
+    read: dict[str, set[int]] = {method.name: set() for method in program.methods}
+    for state in caches.values():
+        _check_state(state, dtype)
+        for method in entries(program):
+            for name, ids in _uses(state.name, method, blocks):
+                read[name] |= ids
+    for method in program.methods:
+        _check_pairs(method, read[method.name])
+    if program.states and not caches and not _has_caches_of(program, dtype):
+        reason = "none is written by kvc::cache_update and read by kvc::attention"
+        raise _refusal("any state of this model", reason)
+    return tuple(caches)
+
+
+def is_part_of_rows(node: Node) -> bool:
+    """Tell whether a node views a part of each row of what it is given."""
+    if node.op != _SLICE:
+        return False
+    last = len(node.inputs[0].type.dims) - 1
+    return node.arguments[1] in (-1, last)
+
+
+def _is_cache(state: State, program: Program) -> bool:
+    methods, blocks, name = entries(program), blocks_by_number(program), state.name
+    if not state.type.dtype.is_floating:
+        return False
+    if any(_is_attended(m, name, _SCALES, blocks) for m in methods):
+        return False  # of a cache that is int8 already
+    written = [made for m in methods for made in _written(m, name, blocks)]
+    if written and all(written):
+        return True
+    return any(_is_attended(m, name, _CACHES, blocks) for m in methods)
+
+
+def _written(method: Method, state: str, blocks: Blocks) -> Iterator[bool]:
+    """Yield, if a method writes a state, whether it is by cache updates alone."""
+    versions = _versions(method, state, blocks)[method.name]
+    for value, name in method.state_out:
+        if name == state:
+            yield value.id in versions
+
+
+def _versions(method: Method, state: str, blocks: Blocks) -> dict[str, Values]:
+    """Return a state's old value and what cache updates make of it, everywhere."""
+    flow = CacheFlow(blocks, lambda node: node.op == CACHE_UPDATE, every=True)
+    return flow.values(method, _begin(method, state))
+
+
+def _begin(method: Method, state: str) -> Iterator[Value]:
+    return (value for value, name in method.state_in if name == state)
+
+
+def _is_attended(method: Method, state: str, places: slice, blocks: Blocks) -> bool:
+    """Tell whether arguments of attention lead to a state, by views, writes, blocks."""
+    flow = CacheFlow(blocks, _leads_on, every=False)
+    derived = flow.values(method, _begin(method, state))
+    return any(
+        isinstance(value, Value) and value.id in derived[one.name]
+        for one in (method, *blocks_of(method, blocks))
+        for node in one.nodes
+        if node.op == ATTENTION
+        for value in node.arguments[places]
+    )
+
+
+def _leads_on(node: Node) -> bool:
+    return OPS[node.op].aliasing in _LEADS_ON
+
+
+def _has_caches_of(program: Program, dtype: DType) -> bool:
+    nodes = (node for method in program.methods for node in method.nodes)
+    attended = (v for n in nodes if n.op == ATTENTION for v in n.arguments[_CACHES])
+    return any(isinstance(v, Value) and v.type.dtype is dtype for v in attended)
+
+
+def _check_state(state: State, dtype: DType) -> None:
+    if dtype is DType.FLOAT16 and state.type.dtype is not DType.FLOAT32:
+        raise _refusal(f"state {state.name}", f"it is {state.type.dtype.label}")
+    if state.grows is not None:
+        raise _refusal(f"state {state.name}", "its size changes from call to call")
+    if state.initial is not None:
+        raise _refusal(f"state {state.name}", "it does not begin as zeros")
+
+
+def _check_pairs(method: Method, read: set[int]) -> None:
+    """Check that attention reads keys and values both from caches, or neither."""
+    for node in method.nodes:
+        if node.op == ATTENTION:
+            keys, values = (value.id in read for value in node.inputs[1:3])
+            if keys != values:
+                one, other = ("keys", "values") if keys else ("values", "keys")
+                reason = f"reads its {one} beside {other} that are no cache's"
+                raise _refusal("a state", reason, method, node)
+
+
+def _uses(state: str, method: Method, blocks: Blocks) -> Iterator[tuple[str, set[int]]]:
+    """Yield what attention may read of a state, by name of method and block.
+
+    Raises:
+        CacheDtypeRefused: anything else reads or writes the state.
+    """
+    versions = _versions(method, state, blocks)
+    use = _UseOfState(state, method, method, versions, {}, blocks)
+    yield from use.check()
+
+
+class _UseOfState:
+    """What a method, or a block that it runs, does with one state.
+
+    `versions` are its contents, by name of method or block; `swapped` are inputs that
+    are such with their axes in another order, or parts of their rows.
+    """
+
+    def __init__(
+        self,
+        state: str,
+        entry: Method,
+        method: Method,
+        versions: Mapping[str, Values],
+        swapped: Values,
+        blocks: Blocks,
+    ) -> None:
+        self._state, self._entry, self._method = state, entry, method
+        self._blocks, self._every = blocks, versions
+        self._versions = versions[method.name]
+        self._read: dict[int, Value] = {**self._versions, **swapped}
+
+    def check(self) -> Iterator[tuple[str, set[int]]]:
+        """Yield the ids of what attention may read, here and in blocks.
+
+        Raises:
+            CacheDtypeRefused: anything else reads or writes the state.
+        """
+        makers = self._method.makers()
+        for value, name in self._method.state_out:
+            if name == self._state and value.id not in self._versions:
+                raise self._refusal("overwrites it", makers.get(value.id))
+            if name != self._state and value.id in self._read:
+                raise self._refusal(f"copies it to {name}", None)
+        for node in self._method.nodes:
+            control = control_of(node)
+            if control is None:
+                self._check_node(node)
+            else:
+                yield from self._check_control(node, control)
+        outputs = () if self._method is not self._entry else self._method.outputs
+        handed = (*outputs, *(v for v, _ in self._method.input_out))
+        if any(value.id in self._read for value in handed):
+            raise self._refusal("hands it out", None)
+        yield self._method.name, set(self._read)
+
+    def _check_control(
+        self, node: Node, control: Control[Value]
+    ) -> Iterator[tuple[str, set[int]]]:
+        """Check what blocks do with it, and that it is what they make of it."""
+        if self._reads(control.pred) or any(
+            self._reads(v) for i, v in enumerate(control.operands)
+            if control.is_scanned(i)
+        ):  # fmt: skip
+            raise self._refusal("reads it", node)
+        for which, number in enumerate(control.blocks):
+            block = self._blocks[number]
+            passed = passed_inputs(control, block, self._read)
+            inside = _UseOfState(
+                self._state, self._entry, block, self._every,
+                {value.id: value for value in passed}, self._blocks,
+            )  # fmt: skip
+            yield from inside.check()
+            given = () if control.tests(which) else block.outputs
+            for j, value in enumerate(given):
+                self._check_given(node, control, j, value.id in inside._read)
+
+    def _check_given(
+        self, node: Node, control: Control[Value], result: int, is_cache: bool
+    ) -> None:
+        """Check that a block gives it where all do, and where it was carried."""
+        carried = control.is_loop and result < control.carried
+        begins = carried and self._reads(control.operands[result])
+        ends = node.outputs[result].id in self._versions
+        if begins and not ends:
+            raise self._refusal("overwrites what it carries of it", node)
+        if is_cache and not ends:
+            raise self._refusal("gives it, or another value", node)
+
+    def _check_node(self, node: Node) -> None:
+        places = [i for i, v in enumerate(node.arguments) if self._reads(v)]
+        if not places:
+            return
+        last = len(node.inputs[0].type.dims) - 1
+        turned = node.op in PERMUTING and axis_order(node)[-1] == last
+        if turned or is_part_of_rows(node):
+            self._read[node.outputs[0].id] = node.outputs[0]
+        elif node.op == CACHE_UPDATE and places == [0]:
+            axis = node.arguments[3]
+            assert isinstance(axis, int)
+            if node.inputs[0].id not in self._versions or axis in (-1, last):
+                raise self._refusal("writes it, but not whole rows of it", node)
+        elif node.op != ATTENTION or not set(places) <= {1, 2}:
+            raise self._refusal("reads it", node)
+
+    def _reads(self, argument: object) -> bool:
+        parts = argument if isinstance(argument, tuple) else (argument,)
+        return any(isinstance(v, Value) and v.id in self._read for v in parts)
+
+    def _refusal(self, does: str, node: Node | None) -> CacheDtypeRefused:
+        return _refusal(f"state {self._state}", does, self._entry, node)
+
+
+def _refusal(
+    what: str, does: str, method: Method | None = None, node: Node | None = None
+) -> CacheDtypeRefused:
+    """Return the error for a state and what is done with it, by whom."""
+    reader, source = ("", "") if node is None else (node.op, node.source)
+    name = "" if method is None else method.name
+    place = f" at {source}" if source else ""
+    by = f"method {name}: {reader}{place} " if reader else f"method {name} "
+    return CacheDtypeRefused(
+        state=what.removeprefix("state "),
+        what=what,
+        method=name,
+        reader=reader,
+        source=source,
+        reason=f"{by if name else ''}{does}",
+    )

@@ -1,0 +1,1 @@
+"""What torch traces as one operator or not at all, by operators of the table."""

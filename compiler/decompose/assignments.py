@@ -1,0 +1,114 @@
+"""Rewrite assignments that torch cannot trace as they are written.
+
+`cache[:, p] = x` fails while tracing if `p` is a number read from a tensor, or an
+integer tensor without dims, although `cache[:, p]` and `cache[:, p : p + 1] = x` work.
+Here it becomes a write into that view. Copies into another dtype or into more dims are
+made explicit (`explicit_copy`), since torch drops the last copy into a buffer together
+with its cast. `x.data` gives a tensor that a trace does not know; here it is
+`x.detach()`, which has the same memory. Slices of a dynamic length may be as long as
+their axis (`overlaps_by_strides`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.overrides import TorchFunctionMode
+
+from kvc.compiler.decompose.replacements import rephrased
+
+_GET_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+class TraceableAssignments(TorchFunctionMode):
+    """What to trace a method within, so that torch meets words that it can trace."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        if func is Tensor.__setitem__:
+            target, places, value = args
+            assert isinstance(target, Tensor)
+            places = places if isinstance(places, tuple) else (places,)
+            if any(map(_is_read, places)) and not any(map(_picks_many, places)):
+                _assign(target[places], value)
+                return None
+        if func is torch._C._set_grad_enabled:
+            return None  # there are no gradients; torch would make a branch of it
+        # Dynamo, which traces bodies of control flow, knows the attribute itself.
+        if not torch.compiler.is_dynamo_compiling() and func == _GET_DATA:
+            (tensor,) = args
+            assert isinstance(tensor, Tensor)
+            return tensor.detach()
+        return rephrased(func, args, kwargs or {})
+
+
+def _is_read(place: object) -> bool:
+    """Tell whether a place, or an end of a slice, is a number read from a tensor."""
+    if isinstance(place, slice):
+        return _is_read(place.start) or _is_read(place.stop)
+    if isinstance(place, Tensor):
+        return place.dim() == 0 and place.dtype in _INTEGERS
+    return isinstance(place, torch.SymInt)
+
+
+def _picks_many(place: object) -> bool:
+    """Tell whether a place is an index of which there is no view."""
+    return isinstance(place, list | tuple | bool) or (
+        isinstance(place, Tensor) and not _is_read(place)
+    )
+
+
+def _assign(view: object, value: object) -> None:
+    assert isinstance(view, Tensor)
+    if not isinstance(value, Tensor):
+        view.fill_(value)  # type: ignore[call-overload]
+        return
+    while value.dim() > view.dim() and value.shape[0] == 1:
+        value = value[0]  # as torch does when it assigns
+    view.copy_(value)
+
+
+def explicit_copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> object:
+    """Return `aten.copy` with its cast and its broadcast as ops of their own.
+
+    `NotImplemented`, which keeps the op, where it does neither.
+    """
+    same = len(self.shape) == len(src.shape) and all(
+        statically_known_true(a == b)
+        for a, b in zip(self.shape, src.shape, strict=True)
+    )
+    if same and self.dtype == src.dtype:
+        return NotImplemented
+    # A clone, since torch may write into what it takes for a copy.
+    return src.to(self.dtype).expand(self.shape).clone()
+
+
+@contextmanager
+def overlaps_by_strides() -> Iterator[None]:
+    """Let torch tell from strides alone whether what is written overlaps itself.
+
+    It asks whether the tensor lies in one piece, which for `cache[:, :count] = x` holds
+    for one count only; the trace would be refused for the others, or for that one.
+    """
+    before = torch._debug_has_internal_overlap
+    torch._debug_has_internal_overlap = _overlap  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch._debug_has_internal_overlap = before
+
+
+def _overlap(tensor: Tensor) -> int:
+    """Return 1 where elements share memory, as those of expanded tensors, else 2."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    known = statically_known_true
+    repeated = (known(step == 0) and not known(size == 1) for size, step in pairs)
+    return 1 if any(repeated) else 2

@@ -1,0 +1,361 @@
+"""Fourier transforms of fixed lengths as products with matrices.
+
+In: a call of `torch.fft`, `torch.stft` or `torch.istft` while it is traced. Out: the
+same numbers, computed by a product with cosines and sines, whose sums are as exact as
+those of a matrix product; None, which leaves the call, where the length is a dynamic
+size or more than `MOST_LENGTH`. Complex numbers are taken apart later
+(`complex_numbers`).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kvc.compiler.decompose.fourier_orders import laid_out
+
+MOST_LENGTH: Final = 2048  # whose matrices have 17 MB
+# Of sums of squares by which samples are divided; torch refuses less, in these words.
+_LEAST: Final = 1e-11
+_NO_PART: Final = 1e-12  # the least part of a turn is 1e-5, at `MOST_LENGTH`
+_ZERO: Final = "window overlap add min: 0"
+_OTHER_NORM: Final = {None: "forward", "backward": "forward", "forward": "backward"}
+Parts = tuple[Tensor, Tensor | None]  # real and imaginary, which may be 0
+
+
+def _fft(
+    x: Tensor,
+    n: int | None = None,
+    dim: int = -1,
+    norm: str | None = None,
+    *,
+    inverse: bool = False,
+    onesided: bool = False,
+    out: object = None,
+) -> Tensor | None:
+    """Transform along one axis; the first half of what real numbers give, or all."""
+    length = _length(x, n, dim)
+    if length is None or out is not None or (onesided and x.is_complex()):
+        return None
+    real, imaginary = _lines(x, length, dim)
+    cosines, sines = _matrices(length, norm, inverse)
+    if onesided:
+        cosines, sines = (m[:, : length // 2 + 1] for m in (cosines, sines))
+    c, s = (_constant(m, real.dtype) for m in (cosines, sines))
+    if imaginary is None:
+        made = torch.complex(real @ c, -(real @ s))
+    else:
+        made = torch.complex(real @ c + imaginary @ s, imaginary @ c - real @ s)
+    return made.movedim(-1, dim)
+
+
+def _irfft(
+    x: Tensor,
+    n: int | None = None,
+    dim: int = -1,
+    norm: str | None = None,
+    *,
+    out: object = None,
+) -> Tensor | None:
+    """Return the real numbers of which x is the first half of the transform."""
+    half = _length(x, None if n is None else n // 2 + 1, dim)
+    if half is None or out is not None:
+        return None
+    length = 2 * (half - 1) if n is None else n
+    if not 0 < length <= MOST_LENGTH:
+        return None
+    real, imaginary = _lines(x, half, dim)
+    times = np.full((half, 1), 2.0)
+    times[0] = 1
+    if length % 2 == 0:
+        times[-1] = 1
+    cosines, sines = (m[:half] * times for m in _matrices(length, norm, inverse=True))
+    made = real @ _constant(cosines, real.dtype)
+    if imaginary is not None:
+        made = made + imaginary @ _constant(sines, real.dtype)
+    return made.movedim(-1, dim)
+
+
+def _hfft(
+    x: Tensor,
+    n: int | None = None,
+    dim: int = -1,
+    norm: str | None = None,
+    *,
+    out: object = None,
+) -> Tensor | None:
+    """Return the real transform of numbers of which x is the first half."""
+    other = _OTHER_NORM.get(norm, norm)
+    return _irfft(torch.conj(x), n, dim, other, out=out)
+
+
+def _ihfft(
+    x: Tensor,
+    n: int | None = None,
+    dim: int = -1,
+    norm: str | None = None,
+    *,
+    out: object = None,
+) -> Tensor | None:
+    """Return the first half of what `_hfft` makes x of."""
+    made = _rfft(x, n, dim, _OTHER_NORM.get(norm, norm), out=out)
+    return None if made is None else torch.conj(made)
+
+
+def _length(x: Tensor, n: int | None, dim: int) -> int | None:
+    """Return how many numbers are transformed, None where that is not for a matrix."""
+    if not x.dim() or not -x.dim() <= dim < x.dim():
+        return None
+    length: object = x.shape[dim] if n is None else n
+    fits = isinstance(length, int) and isinstance(x.shape[dim], int)
+    return length if fits and 0 < length <= MOST_LENGTH else None  # type: ignore[operator, return-value]  # it is an int
+
+
+def _lines(x: Tensor, length: int, dim: int) -> Parts:
+    """Return the parts with the axis last, cut or filled up with zeros to a length."""
+    if x.is_complex():
+        return _line(x.real, length, dim), _line(x.imag, length, dim)
+    real = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    return _line(real, length, dim), None
+
+
+def _line(part: Tensor, length: int, dim: int) -> Tensor:
+    part = part.movedim(dim, -1)
+    there = part.shape[-1]
+    if there > length:
+        return part[..., :length]
+    return functional.pad(part, (0, length - there)) if there < length else part
+
+
+def _matrices(
+    length: int, norm: str | None, inverse: bool
+) -> "tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], ...]":
+    """Return cosines and sines, scaled, of which a transform is the difference.
+
+    With sines of the other sign for the inverse. Multiples of the angle are counted in
+    integers, of which only the rest by the length matters.
+    """
+    counts = np.arange(length)
+    angles = (2 * math.pi / length) * (counts[:, None] * counts[None, :] % length)
+    whole = {"forward": not inverse, "ortho": True}.get(norm or "backward", inverse)
+    root = 0.5 if norm == "ortho" else 1
+    scale = length**-root if whole else 1.0
+    sign = -1 if inverse else 1
+    parts = scale * np.cos(angles), sign * scale * np.sin(angles)
+    # A quarter turn is not quite one in float64; its rest would count beside 2^63.
+    return tuple(np.where(np.abs(part) < _NO_PART, 0, part) for part in parts)
+
+
+def _constant(
+    matrix: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]", dtype: torch.dtype
+) -> Tensor:
+    kind = np.float64 if dtype is torch.float64 else np.float32
+    return torch.from_numpy(np.ascontiguousarray(matrix, kind)).to(dtype)
+
+
+def _several(
+    first: Callable[..., Tensor | None],
+    others: Callable[..., Tensor | None],
+    last_first: bool,
+    axes: Sequence[int] | None,
+    x: Tensor,
+    s: int | Sequence[int] | None = None,
+    dim: int | Sequence[int] | None = None,
+    norm: str | None = None,
+    *,
+    out: object = None,
+) -> Tensor | None:
+    """Transform along several axes, one after the other.
+
+    Args:
+        first: what the last of the axes takes.
+        others: what all others take.
+        last_first: whether the last comes before the others.
+        axes: which they are where neither `dim` nor `s` says it; None for all.
+        x: what is transformed.
+        s: the lengths.
+        dim: the axes.
+        norm: as torch has it.
+        out: refused.
+    """
+    s, dim = ((each,) if isinstance(each, int) else each for each in (s, dim))
+    chosen = axes if dim is None else dim
+    if chosen is None:
+        chosen = range(-len(s), 0) if s is not None else range(-x.dim(), 0)
+    lengths = [None if n == -1 else n for n in s] if s else [None] * len(chosen)
+    if out is not None or not chosen or len(lengths) != len(chosen):
+        return None
+    transforms = [others] * (len(chosen) - 1) + [first]
+    steps = list(zip(transforms, lengths, chosen, strict=True))
+    found: Tensor | None = x
+    for transform, length, axis in [steps[-1], *steps[:-1]] if last_first else steps:
+        found = None if found is None else transform(found, length, axis, norm)
+    return found
+
+
+def _stft(
+    x: Tensor,
+    n_fft: int | torch.SymInt,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> Tensor | None:
+    """Transform windows of x [samples], or [batch, samples]: [..., bins, windows]."""
+    if not isinstance(n_fft, int) or not 0 < n_fft <= MOST_LENGTH:
+        return None
+    usual = x.is_floating_point() and x.dim() in (1, 2) and not align_to_window
+    width = n_fft if win_length is None else win_length
+    hop = n_fft // 4 if hop_length is None else hop_length
+    if not (usual and _fits(window, width) and return_complex is not None):
+        return None
+    if hop <= 0 or not 0 < width <= n_fft:
+        return None
+    lines = x if x.dim() == 2 else x.unsqueeze(0)
+    if center:
+        around = (n_fft // 2, n_fft // 2)
+        lines = functional.pad(lines.unsqueeze(0), around, pad_mode).squeeze(0)
+    frames = lines.unfold(-1, n_fft, hop)
+    if window is not None or width < n_fft:
+        frames = frames * _window(window, width, n_fft, x.dtype)
+    made = _fft(
+        frames,
+        norm="ortho" if normalized else None,
+        onesided=onesided is not False,
+    )
+    assert made is not None, "a length that fits"
+    made = made.transpose(-1, -2)
+    made = made if x.dim() == 2 else made.squeeze(0)
+    return made if return_complex else torch.view_as_real(made)
+
+
+def _fits(window: Tensor | None, width: int) -> bool:
+    """Tell whether a window is of real numbers, and as wide as it has to be."""
+    if window is None:
+        return True
+    return not window.is_complex() and tuple(window.shape) == (width,)
+
+
+def _window(
+    window: Tensor | None, width: int, length: int, dtype: torch.dtype
+) -> Tensor:
+    """Return a window in the middle of zeros [length]; ones where none is given."""
+    shape = torch.ones(width, dtype=dtype) if window is None else window
+    left = (length - width) // 2
+    return functional.pad(shape, (left, length - width - left))
+
+
+def _istft(
+    x: Tensor,
+    n_fft: int | torch.SymInt,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | torch.SymInt | None = None,
+    return_complex: bool = False,
+) -> Tensor | None:
+    """Return the samples of which x [..., bins, windows] is the transform."""
+    if not isinstance(n_fft, int) or not 0 < n_fft <= MOST_LENGTH:
+        return None
+    half = n_fft // 2 + 1
+    whole = x.shape[-2] == n_fft if onesided is None else not onesided
+    width = n_fft if win_length is None else win_length
+    hop = n_fft // 4 if hop_length is None else hop_length
+    usual = x.is_complex() and x.dim() in (2, 3) and not return_complex
+    bins = n_fft if whole else half
+    if not (usual and _fits(window, width) and x.shape[-2] == bins):
+        return None
+    if not 0 < hop <= width <= n_fft:
+        return None
+    lines = _irfft(
+        x.transpose(-1, -2)[..., :half], n_fft, norm="ortho" if normalized else None
+    )
+    assert lines is not None, "a length that fits"
+    lines = lines if x.dim() == 3 else lines.unsqueeze(0)
+    shape = _window(window, width, n_fft, lines.dtype)
+    squares = (shape * shape).expand(1, *lines.shape[1:])
+    begin = n_fft // 2 if center else 0
+    made = _added_up(lines * shape, hop, begin, length)
+    sums = _added_up(squares, hop, begin, length)
+    torch._assert_async((sums.amin() < _LEAST).logical_not(), _ZERO)
+    made = made / sums
+    missing = 0 if length is None else length - made.shape[-1]
+    if missing > 0:
+        made = functional.pad(made, (0, missing))  # type: ignore[arg-type]  # torch takes both
+    return made if x.dim() == 3 else made.squeeze(0)
+
+
+def _added_up(
+    lines: Tensor, hop: int, begin: int, length: int | torch.SymInt | None
+) -> Tensor:
+    """Add up windows [batch, windows, samples], each `hop` samples after the last.
+
+    Cut off is what lies before `begin`, and as much at the end, or what is after
+    `length`.
+    """
+    _, count, width = lines.shape
+    total = (count - 1) * hop + width
+    made = functional.fold(
+        lines.transpose(1, 2), (1, total), (1, width), stride=(1, hop)
+    )
+    end = total - begin if length is None else begin + length
+    return made[:, 0, 0, begin:end]
+
+
+_rfft = partial(_fft, onesided=True)
+_ifft = partial(_fft, inverse=True)
+_PLANE = (-2, -1)
+_TRANSFORMS: Mapping[Callable[..., Tensor], Callable[..., Tensor | None]] = {
+    torch.fft.fft: _fft,
+    torch.fft.ifft: _ifft,
+    torch.fft.rfft: _rfft,
+    torch.fft.irfft: _irfft,
+    torch.fft.hfft: _hfft,
+    torch.fft.ihfft: _ihfft,
+    torch.fft.hfft2: partial(_several, _hfft, _fft, False, _PLANE),
+    torch.fft.ihfft2: partial(_several, _ihfft, _ifft, True, _PLANE),
+    torch.fft.hfftn: partial(_several, _hfft, _fft, False, None),
+    torch.fft.ihfftn: partial(_several, _ihfft, _ifft, True, None),
+    torch.fft.fft2: partial(_several, _fft, _fft, False, _PLANE),
+    torch.fft.ifft2: partial(_several, _ifft, _ifft, False, _PLANE),
+    torch.fft.rfft2: partial(_several, _rfft, _fft, True, _PLANE),
+    torch.fft.irfft2: partial(_several, _irfft, _ifft, False, _PLANE),
+    torch.fft.fftn: partial(_several, _fft, _fft, False, None),
+    torch.fft.ifftn: partial(_several, _ifft, _ifft, False, None),
+    torch.fft.rfftn: partial(_several, _rfft, _fft, True, None),
+    torch.fft.irfftn: partial(_several, _irfft, _ifft, False, None),
+}
+
+
+def _as_torch_lays_out(
+    func: Callable[..., Tensor], words: Callable[..., Tensor | None]
+) -> Callable[..., Tensor | None]:
+    """Return what computes a transform in other words, in torch's order in memory."""
+
+    def made(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
+        found = words(x, *args, **kwargs)
+        return None if found is None else laid_out(found, func, (x, *args), kwargs)
+
+    return made
+
+
+FOURIER: Mapping[Callable[..., object], Callable[..., object]] = {
+    **{func: _as_torch_lays_out(func, each) for func, each in _TRANSFORMS.items()},
+    torch.stft: _stft,
+    Tensor.stft: _stft,
+    torch.istft: _istft,
+    Tensor.istft: _istft,
+}

@@ -1,0 +1,196 @@
+"""Look up rows of a table whose norms are bounded, without writing a model's table.
+
+`functional.embedding(..., max_norm=)` shortens rows in the table itself before it looks
+them up. In: such a call. Out: the rows, shortened after they are looked up, which are
+the same numbers up to rounding. What else reads the table would see other rows in
+torch; that is found in the trace and refused. `import_fx/bounded.py` compares methods.
+A table that the method computes is written, as in torch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.nn import functional
+from torch.types import IntLikeType
+
+from kvc.compiler.weights.identity import memory_of
+from kvc.schema.errors import CaptureError
+
+_SMALL = 1e-7  # what torch adds to a norm before it divides by it
+_NEVER_SHORT = (
+    "embedding(..., max_norm=) with norm_type=0 or a negative max_norm changes rows at "
+    "each lookup, which a bundle does not; shorten rows before, and leave max_norm out"
+)
+_SAME_ROWS = (
+    "embedding(..., max_norm=) of a table whose rows lie in the same memory (expand) "
+    "shortens all of them at once; give it .contiguous()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How long rows of a table may be.
+
+    Attributes:
+        most: the greatest norm.
+        norm_type: which norm.
+    """
+
+    most: float
+    norm_type: float
+
+
+class Place(NamedTuple):
+    """Where a tensor lies: its memory, its first byte there, and its end."""
+
+    memory: object
+    start: IntLikeType
+    end: IntLikeType
+
+    def meets(self, other: "Place") -> bool:
+        """Tell whether tensors may have an element in common."""
+        alike = self.memory == other.memory
+        return alike and self.start < other.end and other.start < self.end
+
+
+Lookup = tuple[Tensor, Bound]  # of a table, as traced
+_BOUNDED: ContextVar[list[Lookup] | None] = ContextVar("bounded", default=None)
+
+
+@contextmanager
+def noted_lookups() -> Iterator[list[Lookup]]:
+    """Note the lookups that shorten rows."""
+    lookups: list[Lookup] = []
+    token = _BOUNDED.set(lookups)
+    try:
+        yield lookups
+    finally:
+        _BOUNDED.reset(token)
+
+
+def bounded_embedding(
+    x: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor | None:
+    """Return rows of `weight`, none longer than `max_norm`; None where it is None.
+
+    Raises:
+        ValueError: rows lie in the same memory.
+    """
+    noted = _BOUNDED.get()
+    if max_norm is None or noted is None:
+        return None
+    if 0 in weight.stride():
+        raise ValueError(_SAME_ROWS)
+    short = _shortened(functional.embedding(x, weight), max_norm, norm_type)
+    if _is_computed(weight):
+        weight.index_put_((x,), short)
+    else:
+        noted.append((weight, Bound(max_norm, norm_type)))
+    return short
+
+
+def embedding_renorm(
+    self: Tensor, indices: Tensor, max_norm: float, norm_type: float
+) -> Tensor:
+    """Return a table in which these rows are no longer than a bound."""
+    short = _shortened(self[indices], max_norm, norm_type)
+    return self.index_put((indices,), short)
+
+
+def _shortened(rows: Tensor, most: float, norm_type: float) -> Tensor:
+    norms = torch.linalg.vector_norm(rows, norm_type, -1, keepdim=True)
+    return torch.where(norms > most, rows * (most / (norms + _SMALL)), rows)
+
+
+def _is_computed(tensor: Tensor) -> bool:
+    """Tell whether a method makes a tensor, rather than get its memory from outside."""
+    mode = get_proxy_mode()
+    if mode is None or not isinstance(tensor, FakeTensor):  # an attribute, say
+        return False
+    given = mode.tracer.graph.find_nodes(op="placeholder")
+    return all(memory_of(tensor) != memory_of(node.meta.get("val")) for node in given)
+
+
+def bounds_of(
+    method: str, exported: ExportedProgram, lookups: Sequence[Lookup]
+) -> Mapping[Place, Bound]:
+    """Return the bound of each table by its place, as the model has it.
+
+    Raises:
+        CaptureError: torch gives shortened rows to something else that reads such a
+            table; or the table is an argument of the method; or it would have other
+            rows after each call.
+    """
+    found: dict[Place, Bound] = {}
+    given, attributes = exported.graph_signature.user_inputs, _attributes(exported)
+    for node in exported.graph.find_nodes(op="placeholder"):
+        value = attributes.get(node.name, node.meta.get("val"))
+        if not isinstance(value, Tensor):
+            continue
+        near = [each for each in lookups if memory_of(each[0]) == memory_of(value)]
+        if near and node.name in given:
+            raise other_reads(method)
+        own = [bound for table, bound in near if _place(table).meets(_place(value))]
+        if not own:
+            continue
+        if not _reads(node) == len(own) == len(node.users) or len({*own}) > 1:
+            raise other_reads(method)
+        if own[0].norm_type == 0 or own[0].most < 0:
+            raise CaptureError(method=method, place="", reason=_NEVER_SHORT)
+        found[places_read(exported)[node.name]] = own[0]
+    return found
+
+
+def _attributes(exported: ExportedProgram) -> Mapping[str, Tensor]:
+    """Return the tensors that are neither parameters nor buffers, by node."""
+    return {
+        spec.arg.name: constant
+        for spec in exported.graph_signature.input_specs
+        if isinstance(constant := exported.constants.get(spec.target or ""), Tensor)
+    }
+
+
+def places_read(exported: ExportedProgram) -> Mapping[str, Place]:
+    """Return the place of each tensor of the model that a method reads, by node."""
+    tensors = {**exported.state_dict, **exported.constants}
+    used = {n.name for n in exported.graph.find_nodes(op="placeholder") if n.users}
+    return {
+        spec.arg.name: _place(tensors[spec.target])
+        for spec in exported.graph_signature.input_specs
+        if spec.target in tensors and spec.arg.name in used
+    }
+
+
+def _place(tensor: Tensor) -> Place:
+    start = tensor.storage_offset() * tensor.itemsize
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((count - 1) * step for count, step in steps)
+    return Place(memory_of(tensor), start, start + (last + 1) * tensor.itemsize)
+
+
+def other_reads(method: str) -> CaptureError:
+    """Return the error that a table is read in another way, too."""
+    reason = (
+        "a table that embedding(..., max_norm=) shortens in place is read by other "
+        "code too, or with another bound, or is given by the caller; shorten its rows "
+        "before, and leave max_norm out"
+    )
+    return CaptureError(method=method, place="", reason=reason)
+
+
+def _reads(node: fx.Node) -> int:
+    return sum(user.target is torch.ops.aten.embedding.default for user in node.users)

@@ -1,0 +1,282 @@
+"""Replace functions that torch traces for one size only, or by operators kvc lacks.
+
+torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
+(`recurrent`) in code that turns a dynamic size into a number; Fourier transforms
+are products with matrices here (`fourier`), linear interpolation is a sum by constant
+weights (`resampled`), windows of signals are constants (`signal_windows`), rows that
+`embedding` shortens stay as they are in a table of the model (`renormed`), and margins
+that are NaN are left out of a loss (`margin_losses`). In: a call of such a function.
+Out: its result, computed by functions that torch traces for all sizes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import SymInt, Tensor, fx
+from torch.nn import functional
+
+from kvc.compiler.decompose.claims import claim
+from kvc.compiler.decompose.fourier import FOURIER
+from kvc.compiler.decompose.margin_losses import (
+    bound_multi_margin_loss,
+    multi_margin_loss,
+    numbered_multi_margin_loss,
+)
+from kvc.compiler.decompose.recurrent import RECURRENT
+from kvc.compiler.decompose.renormed import bounded_embedding
+from kvc.compiler.decompose.resampled import interpolate
+from kvc.compiler.decompose.signal_windows import WINDOWS
+
+_aten = torch.ops.aten
+Size = int | SymInt
+Pieces = Sequence[Tensor]
+
+
+def rephrased(
+    func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> object:
+    """Return what a function gives, computed in other words where it has to be."""
+    words = _IN_OTHER_WORDS.get(func)
+    if words is not None:
+        found = words(
+            *args, **{_NAMES.get(name, name): kwargs[name] for name in kwargs}
+        )
+        if found is not None:
+            return found
+    return func(*args, **kwargs)
+
+
+def rephrase_bodies(module: fx.GraphModule) -> None:
+    """Let what torch has read of bodies call these functions in other words."""
+    for body in module.modules():
+        if isinstance(body, fx.GraphModule):
+            for node in body.graph.nodes:
+                _rephrase(node)
+            body.recompile()
+
+
+def _rephrase(node: fx.Node) -> None:
+    func: object = node.target
+    if node.op == "call_method":
+        func = getattr(Tensor, str(node.target), None)
+    elif node.op != "call_function":
+        return
+    if not callable(func) or func not in _IN_OTHER_WORDS or func in _OUTSIDE:
+        return
+
+    def in_other_words(*args: object, **kwargs: object) -> object:
+        return rephrased(func, args, kwargs)
+
+    node.op, node.target = "call_function", in_other_words
+
+
+def _size(x: Tensor, dim: int) -> SymInt | None:
+    """Return the size of an axis, None where it is a number."""
+    size: object = x.shape[dim] if -x.dim() <= dim < x.dim() else None
+    return size if isinstance(size, SymInt) else None
+
+
+def _split(x: Tensor, into: Size | Sequence[Size], dim: int = 0) -> Pieces | None:
+    whole = _size(x, dim)
+    if whole is None or not isinstance(into, Size):
+        return None
+    count = claim((whole + into - 1) // into)
+    return _cut(x, [*[into] * (count - 1), whole - (count - 1) * into], dim)
+
+
+def _chunk(x: Tensor, into: int, dim: int = 0) -> Pieces | None:
+    whole = _size(x, dim)
+    return None if whole is None else _split(x, (whole + into - 1) // into, dim)
+
+
+def _tensor_split(x: Tensor, into: object, dim: int = 0) -> Pieces | None:
+    whole = _size(x, dim)
+    if whole is None or not isinstance(into, int):
+        return None
+    return _cut(x, [(whole + into - 1 - i) // into for i in range(into)], dim)
+
+
+def _cut(x: Tensor, sizes: Sequence[Size], dim: int) -> Pieces:
+    pieces: Pieces = torch.ops.aten.split_with_sizes.default(x, sizes, dim)
+    return tuple(pieces)
+
+
+def _max_pool1d(
+    x: Tensor,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor | Pieces | None:
+    """Take maxima along the second axis of two, of which the first has size 1."""
+    if _size(x, -1) is None:
+        return None
+    kernel, padded, apart = (_one(each) for each in (kernel_size, padding, dilation))
+    step = _one(stride) if stride else kernel
+    values, places = functional.max_pool2d_with_indices(
+        x.unsqueeze(-2), (1, kernel), (1, step), (0, padded), (1, apart), ceil_mode
+    )
+    pooled = values.squeeze(-2)
+    return (pooled, places.squeeze(-2)) if return_indices else pooled
+
+
+def _narrow(x: Tensor, dim: int, start: object, length: Size) -> Tensor | None:
+    """Take a part of an axis, from where a tensor says."""
+    if not isinstance(start, Tensor):
+        return None
+    if isinstance(length, int) and length == 0:
+        return x.narrow(dim, 0, 0)
+    if start.dim() or start.is_floating_point() or start.dtype == torch.bool:
+        return None
+    place = torch.where(start < 0, start + x.shape[dim], start).item()
+    torch._check(place >= 0)  # type: ignore[no-untyped-call]
+    torch._check(place + length <= x.shape[dim])  # type: ignore[no-untyped-call]
+    return x.narrow(dim, place, length)  # type: ignore[arg-type]  # an integer
+
+
+def _polygamma_(x: Tensor, n: int) -> Tensor:
+    """Write over x, which torch does not trace."""
+    return x.copy_(torch.polygamma(n, x))
+
+
+def _unsafe_split(
+    x: Tensor, into: Size | Sequence[Size], dim: int = 0
+) -> Sequence[Tensor]:
+    """Split into views, as torch does, which writes go through."""
+    return _split(x, into, dim) or x.split(into, dim)  # type: ignore[no-untyped-call]
+
+
+def _unsafe_chunk(x: Tensor, into: int, dim: int = 0) -> Sequence[Tensor]:
+    return _chunk(x, into, dim) or x.chunk(into, dim)
+
+
+def _one(setting: int | Sequence[int]) -> int:
+    return setting if isinstance(setting, int) else setting[0]
+
+
+def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor | None:
+    """Take windows by parts; torch writes zeros beside them, and fixes sizes."""
+    if not x.dim() or _size(x, dimension) is not None or not 0 < size <= step:
+        return None
+    dim, whole = dimension % x.dim(), x.shape[dimension]
+    count = (whole - size) // step + 1
+    if size == 1 and whole:
+        every: Tensor = _aten.slice.Tensor(x, dim, 0, whole, step)
+        return every.unsqueeze(-1)
+    if whole < size or count * step > whole:
+        return None
+    parts: Tensor = x.narrow(dim, 0, count * step).unflatten(dim, (count, step))  # type: ignore[no-untyped-call]
+    return parts.narrow(dim + 1, 0, size).movedim(dim + 1, -1)
+
+
+def _may_be_itself(
+    func: Callable[..., Tensor],
+) -> Callable[..., Tensor | None]:
+    """Return what keeps a call that gives x itself by how x lies: see `kept_layouts`.
+
+    It keeps x apart from the result, which torch's trace may have wrong for x itself.
+    """
+
+    def apart(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
+        formats = [*args, *kwargs.values()]
+        if not any(isinstance(each, torch.memory_format) for each in formats):
+            return None
+        return func(_aten.alias(x), *args, **kwargs)
+
+    return apart
+
+
+def _contiguous(
+    x: Tensor, memory_format: torch.memory_format = torch.contiguous_format
+) -> Tensor:
+    """Keep the call: Python gives x itself where it seems to lie in this order."""
+    made: Tensor = _aten.contiguous.default(_aten.alias(x), memory_format=memory_format)
+    return made
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor | None:
+    """Give all three the axes that others have and one lacks, as torch does."""
+    given = query, key, value
+    if enable_gqa or len({x.dim() for x in given}) == 1:
+        return None
+    rows = torch.broadcast_shapes(*(x.shape[:-2] for x in given))  # type: ignore[no-untyped-call]
+    query, key, value = (x.expand(*rows, *x.shape[-2:]) for x in given)
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+    )
+
+
+# Functions that convert to a dtype, and to an order in memory if they are told one.
+_BY_FORMAT: tuple[Callable[..., Tensor], ...] = (
+    *(Tensor.to, Tensor.cpu, Tensor.float, Tensor.double, Tensor.half),
+    *(Tensor.bfloat16, Tensor.int, Tensor.long, Tensor.short, Tensor.char),
+    *(Tensor.byte, Tensor.bool),
+)
+# torch's names of parameters, and those here.
+_NAMES = {
+    "input": "x",
+    "self": "x",
+    "tensor": "x",
+    "split_size_or_sections": "into",
+    "split_size": "into",
+    "split_sizes": "into",
+    "chunks": "into",
+    "indices_or_sections": "into",
+    "sections": "into",
+    "indices": "into",
+}
+# What bodies call as it is: tables are noted, and complex numbers replaced, outside.
+_OUTSIDE = {functional.embedding, *FOURIER}
+_IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
+    torch.split: _split,
+    Tensor.split: _split,
+    torch.chunk: _chunk,
+    Tensor.chunk: _chunk,
+    torch.tensor_split: _tensor_split,
+    Tensor.tensor_split: _tensor_split,
+    torch.max_pool1d: _max_pool1d,
+    functional.max_pool1d: _max_pool1d,
+    torch.narrow: _narrow,
+    Tensor.narrow: _narrow,
+    Tensor.polygamma_: _polygamma_,
+    torch.unsafe_split: _unsafe_split,
+    Tensor.unsafe_split: _unsafe_split,
+    _aten.unsafe_split: _unsafe_split,
+    _aten.unsafe_split.Tensor: _unsafe_split,
+    torch.unsafe_split_with_sizes: _unsafe_split,
+    Tensor.unsafe_split_with_sizes: _unsafe_split,
+    _aten.unsafe_split_with_sizes: _unsafe_split,
+    _aten.unsafe_split_with_sizes.default: _unsafe_split,
+    torch.unsafe_chunk: _unsafe_chunk,
+    Tensor.unsafe_chunk: _unsafe_chunk,
+    _aten.unsafe_chunk: _unsafe_chunk,
+    _aten.unsafe_chunk.default: _unsafe_chunk,
+    Tensor.unfold: _unfold,
+    _aten.unfold: _unfold,
+    _aten.unfold.default: _unfold,
+    Tensor.contiguous: _contiguous,
+    _aten.contiguous: _contiguous,
+    _aten.contiguous.default: _contiguous,
+    **{func: _may_be_itself(func) for func in _BY_FORMAT},
+    functional.multi_margin_loss: multi_margin_loss,
+    torch._C._nn.multi_margin_loss: bound_multi_margin_loss,
+    _aten.multi_margin_loss: numbered_multi_margin_loss,
+    _aten.multi_margin_loss.default: numbered_multi_margin_loss,
+    functional.scaled_dot_product_attention: _attention,
+    functional.embedding: bounded_embedding,
+    functional.interpolate: interpolate,
+    **RECURRENT,
+    **FOURIER,
+    **WINDOWS,
+}

@@ -1,0 +1,262 @@
+"""`Bundle`: a compiled program and the weights it needs, ready to be written."""
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Literal
+
+import torch
+
+from kvc.compiler.emit.files import Files, take_files
+from kvc.compiler.emit.program import PLACELESS
+from kvc.compiler.request.progress import reporting
+from kvc.compiler.weights.constants import WeightReader
+from kvc.compiler.weights.sources import ROTATED, Derived, Source, base_of, nbytes_of
+from kvc.schema import model
+from kvc.schema.container import (
+    Accept,
+    Content,
+    Progress,
+    SavedBundle,
+    foretold_nbytes,
+    path_text,
+    save_bundle,
+)
+from kvc.schema.errors import BadFile, CompileError, FormatError, LimitExceeded
+from kvc.schema.interrupts import keeping_interrupts
+from kvc.schema.uses import FILE, FILES, named_file
+
+Placement = Literal["internal", "external"]
+PLACEMENTS: tuple[Placement, ...] = ("internal", "external")
+
+
+@dataclass(frozen=True, slots=True)
+class SaveReport:
+    """What a saved bundle holds, and where.
+
+    Attributes:
+        file_nbytes: size of the bundle.
+        blob_nbytes: bytes of weights that it refers to, each once.
+        named_nbytes: bytes that its names would take without sharing.
+        blobs, names: how many.
+        data_path: the data file that has its weights; None where it has them itself,
+            or where other bundles' data files have all of them.
+        data_nbytes: size of that file, 0 where there is none.
+        reused: data file of another bundle -> bytes of its weights that this bundle
+            refers to; files without such weights are left out.
+    """
+
+    file_nbytes: int
+    blob_nbytes: int
+    named_nbytes: int
+    blobs: int
+    names: int
+    data_path: str | None
+    data_nbytes: int
+    reused: Mapping[str, int]
+
+
+class Bundle:
+    """A compiled program that is not written yet, the result of `compile_program`.
+
+    Weights are read, transformed, hashed and written block by block by `save`, so the
+    model that was compiled, and its checkpoint, must stay unchanged until then.
+
+    Attributes:
+        program: all that the file will say, except where its blobs lie.
+        model_nbytes: bytes of the model's tensors that it is made of, each once.
+    """
+
+    def __init__(
+        self,
+        program: model.Program,
+        sources: Mapping[str, Source],
+        files: Mapping[str, Content],
+    ) -> None:
+        self._bare = program
+        self.program = _with_files(program, files)
+        self._sources = sources
+        self._files = files
+        self.model_nbytes = sum(map(nbytes_of, set(map(base_of, sources.values()))))
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that `save` will write into one file, or a few more.
+
+        More, where weights that are not known to be equal turn out to be.
+        """
+        return foretold_nbytes(self.program, partial(self._content, WeightReader()))
+
+    @keeping_interrupts
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        progress: Progress | None = None,
+        data: Placement = "internal",
+        reuse: Sequence[str | os.PathLike[str]] = (),
+        accept: Accept | None = None,
+    ) -> SaveReport:
+        """Write the bundle, whole or not at all.
+
+        Args:
+            path: the file; one that exists is replaced at the very end.
+            progress: told of each weight before it is written, in bytes.
+            data: where weights go: into the bundle, or into a data file beside it,
+                NAME-<digest>.kvd, that bundles with the same weights share.
+            reuse: data files of other bundles. The bundle refers to the weights that
+                these hold, and only the others are written.
+            accept: told of the bundle before it gets its name; if it raises, nothing
+                is written.
+
+        Raises:
+            CannotWrite: a file cannot be written; what was there is untouched.
+            CheckpointChanged: a checkpoint changed after it was opened.
+            NotFinite: a weight that is to be quantized has a NaN or an infinity.
+            FileProblem, FormatError: a data file to reuse cannot be read.
+            CompileError: `data` is neither "internal" nor "external".
+        """
+        if data not in PLACEMENTS:
+            known = " or ".join(PLACEMENTS)
+            raise CompileError(message=f"data is {data!r}, it can be {known}")
+        with _own_mistakes(path_text(path)), _one_thread():
+            saved = save_bundle(
+                path,
+                self.program,
+                partial(self._content, WeightReader(self._quantized_names())),
+                external=data == "external",
+                reuse=tuple(reuse),
+                progress=reporting(progress),
+                accept=accept,
+            )
+        return _report(saved)
+
+    def with_files(self, files: Files) -> "Bundle":
+        """Return a bundle that carries more files; this one stays as it is.
+
+        Raises:
+            BadFile: a name is not a plain one or taken, or a file cannot be read.
+        """
+        added = take_files(files)
+        for name in added.keys() & self._files.keys():
+            raise BadFile(file=name, reason="the bundle has a file of this name")
+        return Bundle(self._bare, self._sources, {**self._files, **added})
+
+    def __repr__(self) -> str:
+        methods = ", ".join(method.name for method in self.program.methods)
+        return f"<Bundle, not saved: {methods}>"
+
+    def _quantized_names(self) -> dict[Source, str]:
+        """Return the names that transformed weights have in the model."""
+        return {
+            source.base: name.removesuffix(f".{source.transform.value}").removesuffix(
+                ROTATED
+            )
+            for name, source in self._sources.items()
+            if isinstance(source, Derived)
+        }
+
+    def _content(self, reader: WeightReader, name: int) -> Content:
+        """Return where the bytes of a name come from."""
+        entry = self.program.names[name]
+        if entry.format == FILE:
+            return self._files[entry.name.removeprefix(FILES)]
+        source = self._sources[entry.name]
+        return Content(entry.type.nbytes({}), partial(reader.chunks, source), source)
+
+
+def _with_files(program: model.Program, files: Mapping[str, Content]) -> model.Program:
+    """Return a program with the names of files after its own.
+
+    Raises:
+        BadFile: the model has a tensor of that name.
+    """
+    added = tuple(
+        named_file(name, content.nbytes, PLACELESS) for name, content in files.items()
+    )
+    known = {named.name for named in program.names}
+    for one in added:
+        if one.name in known:
+            reason = f"the model has a tensor called {one.name}"
+            raise BadFile(file=one.name.removeprefix(FILES), reason=reason)
+    return replace(program, names=(*program.names, *added))
+
+
+class _Threads:
+    """How many threads torch had before the saves that run just now."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.saving = 0
+        self.before = 0
+
+
+_threads: Final = _Threads()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch work in one thread.
+
+    A block is transformed faster than it is hashed, and two threads would meet after
+    every step of it: where other processes want the cores too, that takes longer than
+    the work (ten times, measured 2026-11 on two busy cores). The number is that of this
+    thread, and of all that begin to use torch meanwhile: a save that begins within
+    another one must not take it for the usual number.
+    """
+    with _threads.lock:
+        if not _threads.saving:
+            _threads.before = torch.get_num_threads()
+        _threads.saving += 1
+        before = _threads.before
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _threads.lock:
+            _threads.saving -= 1
+            torch.set_num_threads(before)
+
+
+@contextmanager
+def _own_mistakes(path: str) -> Iterator[None]:
+    """Tell what is wrong with a new program apart from a damaged file to reuse.
+
+    Raises:
+        CompileError: the program does not pass the checks, which is a bug in kvc, or
+            something in it is larger than kvc allows.
+    """
+    try:
+        yield
+    except FormatError as error:
+        if error.path != path:
+            raise
+        if isinstance(error, LimitExceeded):
+            reason = f"{error}; lower the bounds of its sizes: rows, tokens, positions"
+            raise CompileError(message=f"the program is too large: {reason}") from error
+        reason = f"{error}; this is a bug in kvc, please report it"
+        raise CompileError(
+            message=f"the compiled program is wrong: {reason}"
+        ) from error
+
+
+def _report(saved: SavedBundle) -> SaveReport:
+    program = saved.program
+    own = {"", os.path.basename(saved.data_path or "")}  # noqa: PTH119
+    reused = {
+        file.name: sum(blob.nbytes for blob in program.blobs if blob.file == number)
+        for number, file in enumerate(program.files)
+        if file.name not in own
+    }
+    return SaveReport(
+        file_nbytes=saved.nbytes,
+        blob_nbytes=sum(blob.nbytes for blob in program.blobs),
+        named_nbytes=sum(program.blobs[n.blob].nbytes for n in program.names),
+        blobs=len(program.blobs),
+        names=len(program.names),
+        data_path=saved.data_path,
+        data_nbytes=saved.data_nbytes,
+        reused=reused,
+    )

@@ -1,0 +1,1 @@
+"""What stands in the place of transformers' attention, masks and experts."""

@@ -1,0 +1,264 @@
+"""Compute mixtures of experts with `kvc::expert_linear`.
+
+In: what a layer of experts of transformers is called with: hidden states and the
+experts that its router chose. Out: `kvc::expert_linear` for each of its projections,
+which reads only chosen experts and whose shapes do not depend on the choice. Registered
+with transformers' public interface for experts, as "kvc"; the layers of a few
+architectures that do not use it are replaced in their instances.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+from kvc.compiler.hugging_face.attention.replaced import NAME
+from kvc.compiler.hugging_face.reading.architectures import name_of
+from kvc.schema.errors import UnsupportedModel
+
+if TYPE_CHECKING:
+    from transformers.models.dbrx.modeling_dbrx import DbrxExperts
+    from transformers.models.jetmoe.modeling_jetmoe import JetMoeMoE, JetMoeTopKGating
+    from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
+    from transformers.models.longcat_flash.modeling_longcat_flash import (
+        LongcatFlashExperts,
+    )
+
+
+class Experts(Protocol):
+    """What transformers says of a layer of experts.
+
+    Attributes:
+        has_gate: the first projection is `gate_up_proj`, otherwise `up_proj`.
+        has_bias: projections have a bias each, `..._bias`.
+        has_post_expert_norm: results are normalised before they are added.
+        is_transposed: matrices are [in, out].
+    """
+
+    has_gate: bool
+    has_bias: bool
+    has_post_expert_norm: bool
+    is_transposed: bool
+    _is_expert_parallel: bool
+
+    def act_fn(self, states: Tensor) -> Tensor:
+        """Return the activation of an ungated projection."""
+        ...
+
+    def post_expert_norm(self, states: Tensor) -> Tensor:
+        """Return results normalised."""
+        ...
+
+    def _apply_gate(self, states: Tensor) -> Tensor: ...
+
+
+@contextmanager
+def own_experts(model: PreTrainedModel) -> Iterator[None]:
+    """Let the experts of a model, if it has any, be computed by kvc's functions."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            function = _OWN.get(name_of(module))
+            if function is not None:
+                setattr(module, _FORWARD, partial(function, module))
+                stack.callback(delattr, module, _FORWARD)
+        stack.enter_context(_by_interface(model))
+        yield
+
+
+@contextmanager
+def _by_interface(model: PreTrainedModel) -> Iterator[None]:
+    if not model._can_set_experts_implementation():
+        yield
+        return
+    ALL_EXPERTS_FUNCTIONS.register(NAME, run_experts)
+    before = model.get_experts_implementation()
+    model.set_experts_implementation(NAME)
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)
+
+
+def run_experts(
+    module: Experts, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+) -> Tensor:
+    """Return each token's weighted sum of what its experts make of it.
+
+    Args:
+        module: the layer of experts.
+        hidden_states: [tokens, hidden].
+        top_k_index: int64 [tokens, k], the experts of each token.
+        top_k_weights: [tokens, k], how much each counts.
+
+    Returns:
+        [tokens, hidden].
+
+    Raises:
+        UnsupportedModel: the layer is one part of many that share the work.
+    """
+    if module._is_expert_parallel:
+        reason = "its experts are spread over several processes"
+        raise UnsupportedModel(model=type(module).__name__, reason=reason)
+    chosen, experts = top_k_index.shape[1], top_k_index.reshape(-1)
+    rows = hidden_states.repeat_interleave(chosen, dim=0)
+    rows = _project(
+        module, "gate_up_proj" if module.has_gate else "up_proj", rows, experts
+    )
+    rows = module._apply_gate(rows) if module.has_gate else module.act_fn(rows)
+    rows = _project(module, "down_proj", rows, experts)
+    if module.has_post_expert_norm:
+        rows = module.post_expert_norm(rows)
+    return _summed(rows, top_k_weights).to(hidden_states.dtype)
+
+
+def _summed(rows: Tensor, weights: Tensor) -> Tensor:
+    """Return each token's weighted sum of its rows: [tokens, hidden]."""
+    weighted = rows * weights.reshape(-1, 1)
+    return weighted.view(*weights.shape, -1).sum(dim=1)
+
+
+def _dbrx(
+    module: "DbrxExperts",
+    hidden_states: Tensor,
+    top_k_index: Tensor,
+    top_k_weights: Tensor,
+) -> Tensor:
+    """Stand for DBRX's experts, whose matrices lie one after another in one."""
+    chosen, experts = top_k_index.shape[1], top_k_index.reshape(-1)
+    rows = hidden_states.reshape(-1, module.hidden_size)
+    rows = rows.repeat_interleave(chosen, dim=0)
+    gate, up, down = (
+        weight.view(module.num_experts, -1, module.hidden_size)
+        for weight in (module.mlp.w1, module.mlp.v1, module.mlp.w2)
+    )
+    gated = module.mlp.activation_fn(_multiplied(rows, gate, experts))
+    rows = _multiplied(gated * _multiplied(rows, up, experts), down, experts, True)
+    return _summed(rows, top_k_weights).view(hidden_states.shape)
+
+
+def _llama4(module: "Llama4TextMoe", hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+    """Stand for Llama 4's layer of experts, which runs all; weights are of inputs."""
+    states, own = hidden_states.reshape(-1, module.hidden_dim), module.experts
+    logits = torch.nn.functional.linear(states, module.router.weight)
+    best, chosen = logits.topk(module.top_k, dim=1)
+    experts = chosen.reshape(-1)
+    rows = states.repeat_interleave(module.top_k, dim=0)
+    rows = rows * best.float().sigmoid().to(rows.dtype).reshape(-1, 1)
+    gate, up = _multiplied(rows, own.gate_up_proj, experts, True).chunk(2, dim=-1)
+    rows = _multiplied(up * own.act_fn(gate), own.down_proj, experts, True)
+    routed = rows.view(*chosen.shape, -1).sum(dim=1)
+    return module.shared_expert(states) + routed, logits
+
+
+def _longcat(
+    module: "LongcatFlashExperts",
+    hidden_states: Tensor,
+    top_k_index: Tensor,
+    top_k_weights: Tensor,
+) -> Tensor:
+    """Stand for LongCat's experts, of which the last return what they are given."""
+    last = module.num_routed_experts - 1
+    chosen, returned = top_k_index.clamp(max=last), top_k_index > last
+    experts = chosen.reshape(-1)
+    rows = hidden_states.repeat_interleave(chosen.shape[1], dim=0)
+    gate, up = _multiplied(rows, module.gate_up_proj, experts).chunk(2, dim=-1)
+    rows = _multiplied(module.act_fn(gate) * up, module.down_proj, experts)
+    made = _summed(rows, top_k_weights.masked_fill(returned, 0))
+    kept = top_k_weights.masked_fill(~returned, 0).sum(dim=1, keepdim=True)
+    return (made + hidden_states * kept).to(hidden_states.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What JetMoE's router has chosen for each token.
+
+    Attributes:
+        states: [tokens, hidden].
+        logits: float32 [tokens, experts].
+        chosen: int64 [tokens, k], the experts of each token.
+        weights: [tokens, k], how much each counts.
+    """
+
+    states: Tensor
+    logits: Tensor
+    chosen: Tensor
+    weights: Tensor
+
+    def repeated(self) -> Tensor:
+        """Return the states once for each chosen expert: [tokens * k, hidden]."""
+        return self.states.repeat_interleave(self.chosen.shape[1], dim=0)
+
+    def projected(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """Return rows [tokens * k, in] times their experts' [experts, out, in]."""
+        return _multiplied(rows, weight, self.chosen.reshape(-1))
+
+    def summed(self, rows: Tensor) -> Tensor:
+        """Return each token's weighted sum of its rows: [tokens, hidden]."""
+        return _summed(rows, self.weights)
+
+
+def jetmoe_routed(router: "JetMoeTopKGating", hidden_states: Tensor) -> Routed:
+    """Return what a router of JetMoE chooses for states [batch, seq, hidden].
+
+    Its own code sorts rows by experts and asks how many each has.
+    """
+    states = hidden_states.reshape(-1, hidden_states.shape[-1])
+    logits = router.layer(states).float()
+    best, chosen = logits.topk(router.top_k, dim=1)
+    return Routed(states, logits, chosen, best.softmax(dim=1).to(states.dtype))
+
+
+def _jetmoe(module: "JetMoeMoE", layer_input: Tensor) -> Tensor:
+    """Stand for JetMoE's layer of experts."""
+    routed = jetmoe_routed(module.router, layer_input)
+    rows = routed.projected(routed.repeated(), module.input_linear.weight)
+    gate, up = rows.chunk(2, dim=-1)
+    rows = module.activation(gate) * up
+    out = routed.summed(routed.projected(rows, module.output_linear.weight))
+    return out.view(layer_input.shape) + module.bias
+
+
+def _doge(module: nn.Module, *_: object, **__: object) -> Tensor:
+    """Refuse Doge's experts.
+
+    Raises:
+        UnsupportedModel: always.
+    """
+    reason = (
+        "which experts a token goes to depends on the other tokens of its call, so "
+        "nothing that is computed in parts equals the whole (is_moe in config.json)"
+    )
+    raise UnsupportedModel(model=type(module).__name__, reason=reason)
+
+
+def _multiplied(
+    rows: Tensor, weight: Tensor, experts: Tensor, transposed: bool = False
+) -> Tensor:
+    made: Tensor = torch.ops.kvc.expert_linear(rows, weight, experts, None, transposed)
+    return made
+
+
+def _project(module: Experts, name: str, rows: Tensor, experts: Tensor) -> Tensor:
+    weight: Tensor = getattr(module, name)
+    bias: Tensor | None = getattr(module, f"{name}_bias") if module.has_bias else None
+    projected: Tensor = torch.ops.kvc.expert_linear(
+        rows, weight, experts, bias, module.is_transposed
+    )
+    return projected
+
+
+_FORWARD: Final = "forward"
+# Layers of experts that do not use the interface.
+_OWN: Final[Mapping[str, Callable[..., object]]] = {
+    "dbrx.DbrxExperts": _dbrx,
+    "doge.DogeCDMoE": _doge,
+    "jetmoe.JetMoeMoE": _jetmoe,
+    "llama4.Llama4TextMoe": _llama4,
+    "longcat_flash.LongcatFlashExperts": _longcat,
+}

@@ -1,0 +1,393 @@
+"""Replace transformers' attention and masks by `kvc::attention`.
+
+In: what a model passes to its attention and mask functions while one of kvc's methods
+runs. Out: `kvc::attention` over the cache's valid part. Both functions are registered
+under one name with transformers' public interfaces; they find what they need to know of
+the call in `calls.py`. A mask is never made: only what it lets queries see is found.
+
+In a model with an encoder, attention is of three kinds: of the encoder, among all that
+it is given; of the decoder over its own cache; and of the decoder over the cross cache,
+which holds what was made of the encoder's result.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from kvc.compiler.hugging_face.attention.attention_masks import Sight
+from kvc.compiler.hugging_face.attention.picture_masks import find_around_picture
+from kvc.compiler.hugging_face.attention.windows import (
+    ALL,
+    find_both_ways,
+    find_sight,
+    sees_all,
+)
+from kvc.compiler.hugging_face.caches.latents import absorbed, is_latent, unabsorbed
+from kvc.compiler.hugging_face.reading.calls import Call, Kept, any_call, current_call
+from kvc.schema.errors import UnsupportedModel
+
+NAME: Final = "kvc"
+
+# Tensors that are handed on to attention for other implementations alone.
+_SAYING_NOTHING: Final = frozenset(
+    {"position_ids", "cache_position", "input_ids", "token_type_ids"}
+)
+
+MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def register() -> None:
+    """Register both functions with transformers, once or again."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sight)
+
+
+def sight(
+    *,
+    mask_function: MaskFunction,
+    config: object = None,
+    attention_mask: object = None,
+    **_: object,
+) -> Sight:
+    """Return what a mask lets queries see, in the place of the mask.
+
+    A mask that a model has made already, and hands on to one within it, stays what
+    it is, as with transformers' own.
+
+    Raises:
+        UnsupportedModel: it is neither causal, nor a causal window, nor chunks, nor of
+            an encoder that sees all.
+    """
+    if isinstance(attention_mask, Sight):
+        return attention_mask
+    call = any_call()
+    if call is not None and call.uncached:
+        return find_both_ways(mask_function, "the model")
+    if call is not None and call.picture is not None:
+        count = int(call.length - call.start)
+        return find_around_picture(mask_function, call.picture, count, "the model")
+    encoded = call is not None and call.heard is not None
+    crossing = encoded or getattr(config, "is_decoder", None) is True
+    # A decoder that could be beside an encoder makes such a mask, and uses it nowhere.
+    if crossing and sees_all(mask_function):
+        return Sight(None, whole=True)
+    try:
+        return find_sight(mask_function, "the model")
+    except UnsupportedModel as error:
+        if encoded or getattr(config, "is_decoder", None) is not False:
+            raise
+        reason = (
+            f"{error.reason}; an encoder is causal with is_decoder=True in its config"
+        )
+        raise UnsupportedModel(model="the model", reason=reason) from error
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Sight | Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **others: object,
+) -> tuple[Tensor, None]:
+    """Attend over a cache, as an attention function of transformers does.
+
+    Args:
+        module: the layer's attention.
+        query: [batch, heads, seq, head_dim].
+        key: the cache, [batch, kv_heads, capacity, head_dim].
+        value: [batch, kv_heads, capacity, value_dim].
+        attention_mask: what `sight` made.
+        dropout: 0 in evaluation mode.
+        scaling: factor on the scores; None: 1 / sqrt(head_dim).
+        sliding_window: keys that a query sees; taken from the mask, which decides in
+            eager mode too.
+        softcap: as `kvc::attention`.
+        s_aux: sink logits [heads].
+        position_bias: [1, heads, seq, capacity], added to scores (T5); only beside an
+            encoder.
+        others: what says nothing about the result; a tensor that may is refused.
+
+    Returns:
+        [batch, seq, heads, value_dim], and no weights.
+
+    Raises:
+        UnsupportedModel: it is over something else than a cache, or has a mask or a
+            setting that kvc does not know.
+    """
+    call = current_call()
+    if call.uncached:
+        others["position_bias"] = position_bias
+        seen = _seen_among(module, attention_mask, others)
+        given = query, key, value, scaling, seen, softcap, s_aux
+        return attend_among(*given), None
+    kept = _find_kept(call, module, key, value)
+    whole = kept is None or kept.cross
+    if call.heard is None:  # rows may be at positions of their own, a bias is of one
+        others["position_bias"] = position_bias
+    seen = _seen(module, attention_mask, whole)
+    _check_others(module, others, whole)
+    if whole:
+        return _attend_to_all(
+            kept, query, key, value, scaling, softcap, s_aux, position_bias
+        ), None
+    if call.picture is not None:
+        call.joined.append(seen.joined)
+    attended = attend_causally(
+        module, query, key, value, scaling, seen.window, softcap=softcap, sinks=s_aux,
+        chunk=seen.chunk, bias=position_bias,
+    )  # fmt: skip
+    return attended, None
+
+
+def attend_to_encoded(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+) -> Tensor:
+    """Attend to all that an encoder has made; args are those of `attend`.
+
+    Returns:
+        [batch, seq, heads, value_dim].
+    """
+    kept = _find_kept(current_call(), module, key, value)
+    assert kept is not None, "the decoder has put them there"
+    return _attend_to_all(kept, query, key, value, scale, None, None, None)
+
+
+def _attend_to_all(
+    kept: Kept | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """Attend to all that an encoder is given, or has made.
+
+    `kept` are the cross caches, None within the encoder; the rest is as of `attend`.
+
+    Returns:
+        [batch, seq, heads, value_dim].
+    """
+    call = current_call()
+    if kept is None:
+        return attend_among(query, key, value, scale, ALL, softcap, sinks, bias)
+    assert call.heard is not None
+    call.crossed += 1
+    attended: Tensor = torch.ops.kvc.attention(
+        query, key, value, call.heard, scale=scale, causal=False, softcap=softcap,
+        mask=bias, sinks=sinks,
+    )  # fmt: skip
+    return attended.transpose(1, 2).contiguous()
+
+
+def attend_among(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+    seen: Sight = ALL,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Attend among the tokens of a call: padding neither sees nor is seen.
+
+    Args are those of `attend` and `kvc::attention`; `bias` is added to scores, [batch
+    or 1, heads or 1, seq, seq].
+
+    Returns:
+        [batch, seq, heads, value_dim]; zeros for padding.
+    """
+    call = current_call()
+    call.among += 1
+    valid = call.row_lengths
+    if valid is None:
+        valid = torch.full((key.shape[0],), key.shape[2])
+    attended: Tensor = torch.ops.kvc.attention(
+        query, key, value, valid, scale=scale, causal=seen.ahead == 0,
+        window_left=None if seen.window is None else seen.window - 1,
+        window_right=seen.ahead if seen.ahead else None, softcap=softcap, mask=bias,
+        sinks=sinks, row_lengths=call.row_lengths,
+    )  # fmt: skip
+    return attended.transpose(1, 2).contiguous()
+
+
+def attend_causally(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+    window: int | None = None,
+    slopes: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    chunk: int | None = None,
+    part: slice = slice(None),
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Attend from each position to those up to it, or to the last `window` of them.
+
+    Where the tokens of a call see each other, each sees later ones, too.
+
+    Args are those of `attend` and `kvc::attention`; `chunk` is that of `Sight`, `part`
+    says which numbers of each key queries are compared with, and `bias` is added to
+    scores, [batch or 1, heads, seq, slots].
+
+    Returns:
+        [batch, seq, heads, value_dim].
+
+    Raises:
+        UnsupportedModel: it is over something else than a cache.
+    """
+    call = current_call()
+    kept = _find_kept(call, module, key, value)
+    assert kept is not None, "an encoder's attention is not causal"
+    if is_latent(module):
+        query = absorbed(module, query)
+        key, value = _latents(kept), key
+    # A mask says where chunks begin, and knows positions, not the slots of a ring.
+    call.windows.append((kept.layer, window if chunk is None else None))
+    if kept.window is not None and (window is None or window > kept.window):
+        raise UnsupportedModel(
+            model=type(module).__name__,
+            reason=f"it sees more than the {kept.window} positions it saw at first",
+        )
+    if bias is not None and kept.window is not None:
+        reason = "its attention has a bias over positions, and a window"
+        raise UnsupportedModel(model=type(module).__name__, reason=reason)
+    mask = bias
+    if chunk is not None and kept.earlier:
+        mask = _begins(call, chunk, query.shape[2], key.shape[2])
+    attended: Tensor = torch.ops.kvc.attention(
+        query,
+        key[..., part],
+        value,
+        call.length,
+        scale=scale,
+        causal=not call.together,
+        window_left=None if window is None else window - 1,
+        softcap=softcap,
+        mask=mask,
+        slopes=slopes,
+        sinks=sinks,
+        layout="linear" if kept.window is None else "circular",
+        row_lengths=call.row_lengths,
+    )
+    if is_latent(module):
+        attended = unabsorbed(module, attended)
+    return attended.transpose(1, 2).contiguous()
+
+
+def _begins(call: Call, chunk: int, seq: int, slots: int) -> Tensor:
+    """Return which slots of a linear cache lie in each query's chunk, or after it.
+
+    Returns:
+        bool [batch, 1, seq, slots].
+    """
+    # In float32, which backends divide by; exact up to 2**24 positions.
+    positions = (call.start[:, None] + torch.arange(seq)).float()
+    first = torch.floor(positions / chunk) * chunk
+    return torch.arange(slots).float() >= first[:, None, :, None]
+
+
+def _latents(kept: Kept) -> Tensor:
+    """Return latents with the keys that all heads share, [batch, 1, slots, dim]."""
+    if kept.latents is None:  # of a cache that keeps nothing
+        return torch.cat([kept.keys, kept.values], dim=-1)
+    return kept.latents
+
+
+def _find_kept(
+    call: Call, module: nn.Module, key: Tensor, value: Tensor
+) -> Kept | None:
+    """Return the caches that keys and values are, None within an encoder.
+
+    Raises:
+        UnsupportedModel: they are none.
+    """
+    for kept in call.kept:
+        if key is kept.keys and value is kept.values:
+            return kept
+    if call.encodes:
+        return None
+    raise UnsupportedModel(
+        model=type(module).__name__,
+        reason="it attends over keys that it has not just put into its cache",
+    )
+
+
+def _seen(module: nn.Module, mask: Sight | Tensor | None, whole: bool) -> Sight:
+    """Return which keys a query sees.
+
+    Raises:
+        UnsupportedModel: it has no mask, one of its own, or `whole` says that it sees
+            all keys, or no later ones, and it does not.
+    """
+    if mask is None and whole and not getattr(module, "is_causal", False):
+        return Sight(None, whole=True)
+    if not isinstance(mask, Sight):
+        what = "no mask" if mask is None else "a mask of its own"
+    elif mask.whole != whole:
+        what = (
+            "a mask, and attends to what an encoder is given or has made"
+            if whole
+            else "no causal mask over its own cache"
+        )
+    else:
+        return mask
+    raise UnsupportedModel(model=type(module).__name__, reason=f"it has {what}")
+
+
+def _seen_among(
+    module: nn.Module, mask: Sight | Tensor | None, others: dict[str, object]
+) -> Sight:
+    """Return which of a call's tokens a query sees.
+
+    Raises:
+        UnsupportedModel: it has a mask of its own, chunks of the text, or a setting
+            that kvc does not know.
+    """
+    asked = others.pop("is_causal", None)
+    _check_others(module, others, whole=True)
+    if mask is None:
+        causal = getattr(module, "is_causal", False) if asked is None else asked
+        return Sight(None, whole=not causal)
+    if isinstance(mask, Sight) and mask.chunk is None:
+        return mask
+    what = "chunks of the text" if isinstance(mask, Sight) else "a mask of its own"
+    raise UnsupportedModel(model=type(module).__name__, reason=f"it has {what}")
+
+
+def _check_others(module: nn.Module, others: dict[str, object], whole: bool) -> None:
+    """Check that nothing else says which keys count, and how much.
+
+    Raises:
+        UnsupportedModel: something may.
+    """
+    for name, found in others.items():
+        known = name in ("position_bias", "head_mask") and found is not None
+        if known or (isinstance(found, Tensor) and name not in _SAYING_NOTHING):
+            raise UnsupportedModel(
+                model=type(module).__name__,
+                reason=f"its attention is given {name}, which kvc's does not know",
+            )
+    if not whole and others.get("is_causal") is False:
+        raise UnsupportedModel(
+            model=type(module).__name__, reason="its attention is not causal"
+        )

@@ -1,0 +1,178 @@
+"""Find what a mask function of transformers lets a query see, by asking it.
+
+In: a function of (batch, head, query, key) positions that says whether the query sees
+the key. Out: what it sees: all up to itself, a window, or its chunk of the text; of an
+encoder's tokens, all, or a window to both sides. Any other mask is refused, and so is a
+function that asks for more than positions.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, masking_utils
+
+from kvc.compiler.hugging_face.attention.attention_masks import Sight
+from kvc.compiler.hugging_face.reading.model_lines import running_line
+from kvc.schema.errors import UnsupportedModel
+
+MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+_FAR: Final = 1 << 22  # a window that reaches so far back is none
+# Of texts without padding, for masks of chunks; made before any trace begins.
+_NO_PADDING: Final = torch.zeros(1, dtype=torch.int64)
+_NEAR: Final = (0, 1, 2, 3, 7, 100, 1001)
+
+
+@contextmanager
+def unpadded_chunks(_: PreTrainedModel) -> Iterator[None]:
+    """Let masks of chunks be of texts without padding, as all of kvc's are.
+
+    transformers counts the padding in a tensor of the call, which cannot be asked while
+    the call is traced.
+    """
+    original = masking_utils.chunked_causal_mask_function
+
+    def without_padding(chunk_size: int, left_padding: Tensor) -> MaskFunction:
+        return original(chunk_size, _NO_PADDING)
+
+    masking_utils.chunked_causal_mask_function = without_padding
+    try:
+        yield
+    finally:
+        masking_utils.chunked_causal_mask_function = original
+
+
+def find_sight(mask: MaskFunction, model: str) -> Sight:
+    """Return what a query sees.
+
+    A thread of its own asks, since the modes in which torch traces are the thread's.
+
+    Raises:
+        UnsupportedModel: the mask is neither causal nor a causal window, nor chunks.
+    """
+    with ThreadPoolExecutor(1) as other, _of_positions(model):
+        return other.submit(_find, mask, model).result()
+
+
+def sees_all(mask: MaskFunction) -> bool:
+    """Tell whether each query sees all keys, before and after its own position."""
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(_all_seen, mask).result()
+
+
+ALL: Final = Sight(None, whole=True)
+
+
+def find_both_ways(mask: MaskFunction, model: str) -> Sight:
+    """Return what a query sees of the tokens of one call.
+
+    That is all, or a window to both sides, or what `find_sight` finds.
+
+    Raises:
+        UnsupportedModel: the mask is neither.
+    """
+    with ThreadPoolExecutor(1) as other, _of_positions(model):
+        return other.submit(_find_both, mask, model).result()
+
+
+@contextmanager
+def _of_positions(model: str) -> Iterator[None]:
+    """Say that a mask function asks for more than positions, where that fails."""
+    line = running_line()
+    try:
+        yield
+    except UnsupportedModel:
+        raise
+    except Exception as error:
+        reason = (
+            f"asks for more than positions: {line} makes it of more than where a query "
+            "and a key are, such as which tokens are of one picture or document, and "
+            "kvc asks about positions alone, in texts of any length; causal masks, "
+            "windows and chunks of a text compile"
+        )
+        raise _unsupported(model, reason) from error
+
+
+def _find_both(mask: MaskFunction, model: str) -> Sight:
+    if _all_seen(mask):
+        return ALL
+    reach = _reach(mask)
+    if reach is not None and _is_both_sided(mask, reach):
+        return Sight(reach, whole=True)
+    return _find(mask, model)
+
+
+def _is_both_sided(mask: MaskFunction, reach: int) -> bool:
+    """Tell whether each query sees `reach` - 1 keys before and after its own."""
+    zero = torch.zeros((), dtype=torch.int32)
+    for query in (*_NEAR, reach - 1, reach, reach + 1, 3 * reach + 1):
+        keys = torch.arange(query + 2 * reach + 2, dtype=torch.int32)
+        seen = mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys)
+        wanted = (keys - query).abs() < reach
+        if not torch.equal(seen.expand(keys.shape), wanted):
+            return False
+    return True
+
+
+def _all_seen(mask: MaskFunction) -> bool:
+    zero = torch.zeros((), dtype=torch.int32)
+    far = torch.arange(_FAR + 1, dtype=torch.int32)
+    if not (mask(zero, zero, zero, far).all() and mask(zero, zero, far, zero).all()):
+        return False  # a wide window
+    keys = torch.arange(2 * max(_NEAR), dtype=torch.int32)
+    queries = [torch.tensor(query, dtype=torch.int32) for query in _NEAR]
+    return all(bool(mask(zero, zero, query, keys).all()) for query in queries)
+
+
+def _find(mask: MaskFunction, model: str) -> Sight:
+    reach = _reach(mask)
+    first, *others = (
+        [Sight(None)] if reach is None else [Sight(reach), Sight(reach, chunk=reach)]
+    )
+    wrong = _differs(mask, first, reach)
+    if wrong is None:
+        return first
+    for other in others:
+        if _differs(mask, other, reach) is None:
+            return other
+    reason = f"is no causal window at position {wrong}, and no chunks"
+    raise _unsupported(model, reason)
+
+
+def _reach(mask: MaskFunction) -> int | None:
+    """Return how many queries see the first key, None where all do."""
+    zero = torch.zeros((), dtype=torch.int32)
+    seen = mask(zero, zero, torch.arange(_FAR + 1, dtype=torch.int32), zero)
+    blind = seen.expand(_FAR + 1).logical_not().nonzero()
+    return int(blind[0]) if blind.numel() else None
+
+
+def _differs(mask: MaskFunction, sight: Sight, reach: int | None) -> int | None:
+    """Return a query that sees something else, None if there is none."""
+    near = [reach + off for off in (-1, 0, 1, 2 * reach + 1)] if reach else []
+    for query in (*_NEAR, *near, _FAR - 1, _FAR):
+        if not torch.equal(_seen(mask, query), _band(query, sight.first(query))):
+            return query
+    return None
+
+
+def _seen(mask: MaskFunction, query: int) -> Tensor:
+    """Return which of the keys 0 to `query + 1` a query sees: bool [query + 2]."""
+    zero = torch.zeros((), dtype=torch.int32)
+    keys = torch.arange(query + 2, dtype=torch.int32)
+    seen = mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys)
+    return seen.expand(keys.shape)
+
+
+def _band(query: int, first: int) -> Tensor:
+    band = torch.zeros(query + 2, dtype=torch.bool)
+    band[first : query + 1] = True
+    return band
+
+
+def _unsupported(model: str, reason: str) -> UnsupportedModel:
+    return UnsupportedModel(model=model, reason=f"its attention mask {reason}")

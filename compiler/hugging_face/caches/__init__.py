@@ -1,0 +1,1 @@
+"""What layers cache, and where `KvCache` writes it."""

@@ -1,0 +1,358 @@
+"""Caches for transformers: `KvCache` writes into kvc's states, `NotingCache` records.
+
+In: what each layer caches: keys and values of each token, or states of all tokens
+together (the last inputs of a convolution, the state of a recurrence). Out:
+`LayerBuffers`, which a model registers, and `KvCache`, which is made for one call,
+writes keys and values with `kvc::cache_update` and states whole, and returns whole
+caches to layers. A `NotingCache` returns what layers put into it, as if it had been
+empty, and notes their shapes.
+"""
+
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicLayer,
+    LinearAttentionCacheLayerMixin,
+)
+
+from kvc.compiler.hugging_face.caches.layer_shapes import (
+    CONV,
+    RECURRENT,
+    CachedLayer,
+    LayerShape,
+    StateShape,
+)
+from kvc.compiler.hugging_face.reading.calls import Call, Kept
+from kvc.compiler.hugging_face.reading.settings import Sizes
+from kvc.compiler.hugging_face.reading.unread import NoLayers, Unread
+from kvc.schema.errors import UnsupportedModel
+
+AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
+
+
+class LayerBuffers(nn.Module):
+    """The buffers of one layer.
+
+    Keys and values are [batch, heads, slots, dim], states as their shapes say. Those of
+    latents are one buffer.
+
+    Attributes:
+        window: of a ring, how many positions its queries see; None: it is no ring.
+        attends: whether there are keys and values.
+        is_latent: whether these are latents.
+        states: the names of states.
+    """
+
+    keys: Tensor
+    values: Tensor
+    latents: Tensor
+
+    def __init__(
+        self, layer: CachedLayer, batch: int, sizes: Sizes, only: int | None = None
+    ) -> None:
+        """Make buffers of zeros; `only`: how many slots they always have."""
+        super().__init__()
+        shape, self.window = layer.attention, None
+        self.attends, self.states = shape is not None, tuple(layer.states)
+        self.is_latent = shape is not None and shape.latent
+        for name, state in layer.states.items():
+            self._register(name, (batch, *state.dims), state.dtype)
+        if shape is None:
+            return
+        slots = shape.ring_slots(sizes)
+        self.window = None if slots is None else shape.window
+        capacity = only or slots or sizes.example_slots()
+        for name, dim in shape.widths().items():
+            self._register(name, (batch, shape.heads, capacity, dim), shape.dtype)
+
+    def _register(self, name: str, dims: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.register_buffer(name, torch.zeros(dims, dtype=dtype), persistent=False)
+
+
+class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has no types
+    """A layer of `KvCache`."""
+
+    is_sliding = False
+    is_croppable = False
+
+    def __init__(self, layer: int, buffers: LayerBuffers, call: Call) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._layer, self._buffers, self._call = layer, buffers, call
+        self.is_initialized = True
+        self.keys = self.values = Unread()  # type: ignore[assignment]  # not None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing: the buffers are there."""
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Write keys and values [batch, heads, seq, dim]; return the whole caches."""
+        kept = self._buffers
+        if kept.is_latent:
+            found = self._update_latents(kept.latents, key_states, value_states)
+        else:
+            for cache, update in ((kept.keys, key_states), (kept.values, value_states)):
+                cache.copy_(self._updated(cache, update))
+            found = Kept(self._layer, kept.keys, kept.values, kept.window)
+        self._call.kept.append(found)
+        return found.keys, found.values
+
+    @property
+    def _start(self) -> Tensor:
+        """Return where this call's tokens begin, int64 [batch]."""
+        return self._call.start
+
+    def _update_latents(self, cache: Tensor, latent: Tensor, shared: Tensor) -> Kept:
+        """Write latents and the keys that all heads share, side by side."""
+        cache.copy_(self._updated(cache, torch.cat([latent, shared], dim=-1)))
+        width = latent.shape[-1]
+        parts = cache[..., :width], cache[..., width:]
+        return Kept(self._layer, *parts, self._buffers.window, latents=cache)
+
+    def _updated(self, cache: Tensor, update: Tensor) -> Tensor:
+        mode = "linear" if self._buffers.window is None else "circular"
+        call = self._call
+        written: Tensor = torch.ops.kvc.cache_update(
+            cache, update, self._start, AXIS, mode, call.row_lengths
+        )
+        return written
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return sizes that no mask is made of."""
+        return query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Return how many tokens there are: a tensor, as static caches do."""
+        return self._call.held  # type: ignore[return-value]
+
+    def get_max_length(self) -> int:
+        """Return that there is no bound."""
+        return -1
+
+
+class RecurrentLayer(LinearAttentionCacheLayerMixin):
+    """A layer of `KvCache` with states, which hold zeros before the first token."""
+
+    is_compileable = False
+
+    def __init__(self, buffers: LayerBuffers, call: Call) -> None:
+        numbers = [int(name.rpartition("_")[2]) for name in buffers.states]
+        count = 1 + max(numbers)
+        super().__init__(number_of_states=count)
+        self._call = call
+        for name in buffers.states:
+            kind, _, number = name.rpartition("_")
+            states = self.conv_states if kind == CONV else self.recurrent_states
+            states[int(number)] = getattr(buffers, name)
+        self.has_previous_state = dict.fromkeys(range(count), True)
+
+    def lazy_initialization(self, *args: object, **kwargs: object) -> None:
+        """Do nothing: the buffers are there."""
+
+    def update_conv_state(
+        self, conv_states: Tensor, state_idx: int = 0, **kwargs: object
+    ) -> Tensor:
+        """Keep the last inputs; return them all, from those kept before on.
+
+        Args:
+            conv_states: [batch, channels, seq].
+            state_idx: which state of the layer.
+            kwargs: what says nothing that the state does not.
+        """
+        kept = self.conv_states[state_idx]
+        assert kept is not None
+        whole = torch.cat([kept, conv_states], dim=-1)
+        kept.copy_(self._last(whole, kept.shape[-1]))
+        self._call.inputs = whole
+        return whole
+
+    def _last(self, whole: Tensor, count: int) -> Tensor:
+        """Return the inputs [batch, channels, count] before each row's padding."""
+        row_lengths = self._call.row_lengths
+        if row_lengths is None:
+            return whole[..., -count:]
+        places = row_lengths[:, None, None] + torch.arange(count)
+        return whole.gather(2, places.expand(-1, whole.shape[1], -1))
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: object
+    ) -> Tensor:
+        """Keep a state, of the shape that it has in the cache."""
+        kept = self.recurrent_states[state_idx]
+        assert kept is not None
+        kept.copy_(recurrent_states)
+        return kept
+
+
+class HybridLayer(RecurrentLayer, KvLayer):  # type: ignore[no-untyped-call, override]
+    """A layer that attends and has states beside."""
+
+    def __init__(self, number: int, buffers: LayerBuffers, call: Call) -> None:
+        KvLayer.__init__(self, number, buffers, call)
+        RecurrentLayer.__init__(self, buffers, call)
+
+
+class OneLength(Cache):
+    """A cache whose layers hold as many tokens, whether they attend or not."""
+
+    _call: Call
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return how many tokens there are: a tensor, as static caches do."""
+        return self._call.held  # type: ignore[return-value]
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Return sizes that no mask is made of."""
+        return query_length, 0
+
+
+class KvCache(OneLength):
+    """The caches of all layers during one call.
+
+    Layers are given their states for a single token alone, which they write in place.
+    For more, they would ask how many there are; what they call then takes the states
+    from here, `update_conv_state`, or from the call (`recurrences.py`).
+    """
+
+    def __init__(self, buffers: nn.ModuleDict, call: Call, single: bool) -> None:
+        count = 1 + max(map(int, buffers))
+        super().__init__(layers=[_layer(buffers, i, call) for i in range(count)])
+        self._call, self._single = call, single
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """Return the last inputs of a convolution; None: `update_conv_state` does.
+
+        Which of a single token's rows are real, only that knows.
+        """
+        self.check_taken()
+        if not self._single or self._call.row_lengths is not None:
+            return None
+        return super().get_conv_state(layer_idx, state_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """Return a state, or keep it in the call for what computes a prompt."""
+        self.check_taken()
+        self._call.recurrent = super().get_recurrent_state(layer_idx, state_idx)
+        return self._call.recurrent if self._single else None
+
+    def check_taken(self) -> None:
+        """Check that what a layer got of its states was taken by functions of kvc.
+
+        Others might begin a prompt without it, or count padding.
+
+        Raises:
+            UnsupportedModel: it was not.
+        """
+        alone = self._single and self._call.row_lengths is None
+        left = self._call.take_recurrent() is not None and not alone
+        if self._call.take_inputs() is not None or left:
+            reason = (
+                "a recurrent or convolving layer computes by code of its own, which "
+                "may not go on from its states"
+            )
+            raise UnsupportedModel(model="the model", reason=reason)
+
+
+def _layer(
+    buffers: nn.ModuleDict, number: int, call: Call
+) -> CacheLayerMixin | LinearAttentionCacheLayerMixin:
+    """Return a layer's cache; one that shares another layer's is given no buffers."""
+    name = str(number)
+    if name not in buffers:
+        return DynamicLayer()  # type: ignore[no-untyped-call]
+    own = buffers[name]
+    assert isinstance(own, LayerBuffers)
+    if not own.states:
+        return KvLayer(number, own, call)
+    return HybridLayer(number, own, call) if own.attends else RecurrentLayer(own, call)
+
+
+class NotingCache(OneLength):
+    """A cache of one call, in which nothing is kept.
+
+    Attributes:
+        noted: the keys and values that each layer put into it.
+        states: the states that it did, by layer and name.
+        cross: whether they are made of what an encoder made.
+    """
+
+    def __init__(self, call: Call, cross: bool = False) -> None:
+        super().__init__(layer_class_to_replicate=DynamicLayer)
+        self.cross = cross
+        self.noted: dict[int, LayerShape] = {}
+        self.states: dict[int, dict[str, StateShape]] = {}
+        self._call = call
+        self.layers = NoLayers()  # type: ignore[assignment]  # lists are of one type
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Note the shapes of keys and values [batch, heads, seq, dim]."""
+        heads, key_dim = key_states.shape[1], key_states.shape[3]
+        shape = LayerShape(heads, key_dim, value_states.shape[3], key_states.dtype)
+        self.noted[layer_idx] = shape
+        kept = Kept(
+            layer_idx, key_states, value_states, earlier=False, cross=self.cross
+        )
+        self._call.kept.append(kept)
+        return key_states, value_states
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """Return that there is none."""
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """Return that there is none."""
+
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **kwargs: object,
+    ) -> Tensor:
+        """Note how many inputs [batch, channels, seq] a convolution sees."""
+        count = conv_kernel_size or conv_states.shape[-1]
+        dims = (*conv_states.shape[1:-1], count)
+        self._note(layer_idx, f"{CONV}_{state_idx}", dims, conv_states)
+        before = conv_states.new_zeros(conv_states.shape[0], *dims)
+        return torch.cat([before, conv_states], dim=-1)
+
+    def update_recurrent_state(
+        self,
+        recurrent_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        **kwargs: object,
+    ) -> Tensor:
+        """Note the shape of a state [batch, ...]."""
+        dims = tuple(recurrent_states.shape[1:])
+        self._note(layer_idx, f"{RECURRENT}_{state_idx}", dims, recurrent_states)
+        return recurrent_states
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        """Return that it keeps nothing."""
+        return False
+
+    def has_previous_state(
+        self, layer_idx: int | None = None, state_idx: int | None = None
+    ) -> bool:
+        """Return that there is none."""
+        return False
+
+    def _note(self, layer: int, name: str, dims: tuple[int, ...], like: Tensor) -> None:
+        self.states.setdefault(layer, {})[name] = StateShape(dims, like.dtype)

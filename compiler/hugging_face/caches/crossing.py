@@ -1,0 +1,91 @@
+"""Cross caches: keys and values of what an encoder made, which a decoder attends over.
+
+In: the buffers of each layer, and the call. Out: `Caches`, which a model of
+transformers takes for the caches of a decoder: its own and the cross caches. These are
+written where the encoder runs, and only read by all later calls: a decoder that is told
+so (`is_updated`) does not compute them again.
+"""
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+
+from kvc.compiler.hugging_face.caches.cache import KvLayer, LayerBuffers, OneLength
+from kvc.compiler.hugging_face.reading.calls import Call, Kept
+
+
+class CrossLayer(KvLayer):  # type: ignore[no-untyped-call]  # its hook has no types
+    """A layer of `CrossCache`; a decoder reads its `keys` and `values`."""
+
+    def __init__(self, layer: int, buffers: LayerBuffers, call: Call) -> None:
+        super().__init__(layer, buffers, call)
+        self.keys, self.values = buffers.keys, buffers.values  # no longer None
+        call.kept.append(Kept(layer, self.keys, self.values, cross=True))
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """Return the whole caches, keys and values."""
+        return self._buffers.keys, self._buffers.values
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Write keys and values [batch, heads, heard, dim]; return the whole caches."""
+        kept = self.kept()
+        for cache, update in zip(kept, (key_states, value_states), strict=True):
+            cache.copy_(self._updated(cache, update))
+        return kept
+
+    @property
+    def _start(self) -> Tensor:
+        assert self._call.heard is not None
+        return self._call.heard
+
+
+class CrossCache(OneLength):
+    """The cross caches of all layers during one call.
+
+    Attributes:
+        added: how many positions of the encoder the call has written, of the longest
+            row, 0 if none.
+    """
+
+    def __init__(self, buffers: nn.ModuleDict, call: Call) -> None:
+        self._kept = [
+            CrossLayer(int(layer), own, call)
+            for layer, own in buffers.items()
+            if isinstance(own, LayerBuffers)
+        ]
+        super().__init__(layers=list(self._kept))
+        self._call, self.added = call, 0
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Write what was made of the encoder's result, [batch, heads, heard, dim]."""
+        self.added = key_states.shape[2]
+        return self._kept[layer_idx].update(key_states, value_states)
+
+
+class Caches(EncoderDecoderCache):
+    """A decoder's own caches and the cross caches.
+
+    Args:
+        own: of the decoder's tokens.
+        cross: of what the encoder made.
+        made: numbers of the layers whose cross caches are there already.
+    """
+
+    def __init__(self, own: Cache, cross: Cache, made: Iterable[int] = ()) -> None:
+        self.self_attention_cache = own  # type: ignore[assignment]
+        self.cross_attention_cache = cross  # type: ignore[assignment]
+        self.is_updated = dict.fromkeys(made, True)

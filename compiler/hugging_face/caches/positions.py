@@ -1,0 +1,241 @@
+"""Find which number a model gives the first position of a text.
+
+In: a model of transformers, of which the decoder is meant. It reads a text twice on
+tensors without values: whole and by itself, and only its end with what kvc passes to a
+model, `inputs_of`. Out: the position to give the first token so that both compute the
+same, 0 for most models. A model without such a number is refused, since kvc would
+compute something else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from kvc.compiler.checkpoints.stand_ins import stand_ins
+from kvc.compiler.hugging_face.caches.cache import NotingCache
+from kvc.compiler.hugging_face.caches.running import run_model
+from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput
+from kvc.compiler.hugging_face.reading.architectures import name_of
+from kvc.compiler.hugging_face.reading.calls import Call
+from kvc.compiler.hugging_face.reading.inputs import (
+    is_masked,
+    of_decoder,
+    takes_positions,
+)
+from kvc.compiler.hugging_face.reading.model_code import model_code
+from kvc.compiler.hugging_face.reading.observing import Meeting, observed
+from kvc.schema.errors import UnsupportedModel
+
+# Numbers that sizes of tiny models do not have, so that axes of tokens are known.
+_WHOLE: Final = 11
+_HELD: Final = 4
+_HEARD: Final = 5  # of an encoder's input, which is no axis of the decoder's tokens
+_REST: Final = _WHOLE - _HELD
+_TOLERANCE: Final = 1e-5  # of sines, in vectors of other lengths
+_SHOWN: Final = 2  # values, in errors
+# Without what their processors say of each token, which makes a prompt see all of
+# itself, their masks are causal: not what they were trained on, and no error says so.
+_PREFIXED: Final = frozenset({"paligemma.PaliGemmaForConditionalGeneration"})
+_SEEING_ITSELF: Final = (
+    "a prompt sees all of itself, later tokens too (its processor says so, by "
+    "token_type_ids), with a picture or without, and kvc's methods are causal"
+)
+READ: Final = _WHOLE  # the most positions of a text that is read here
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """Where two runs part: what the whole text has there, and what its end."""
+
+    expected: Meeting | None
+    found: Meeting | None
+
+    def shift(self) -> int | None:
+        """Return by how much all numbers are too small; None: it is no one number."""
+        if self.expected is None or self.found is None:
+            return None
+        expected = _last(self.expected.value, self.found.value)
+        found = _numbers(self.found.value)
+        if expected.dtype != torch.int64 or expected.shape != found.shape:
+            return None
+        shifts = set((expected - found).flatten().tolist())
+        return int(shifts.pop()) if len(shifts) == 1 else None
+
+
+def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) -> int:
+    """Return the number that a model gives the first token of a text.
+
+    Args:
+        decoder: the model.
+        given: what its encoder takes; None where there is none.
+
+    Raises:
+        UnsupportedModel: no numbers make of a text's end what the model makes of it.
+        ParametersEmpty: the model has no weights.
+    """
+    if name_of(decoder) in _PREFIXED:
+        raise _unsupported(decoder, _SEEING_ITSELF)
+    whole = _read(decoder, None, given)
+    difference = _difference(whole, _read(decoder, 0, given))
+    if difference is None:
+        return 0
+    shift = difference.shift()
+    shifts = _usual(decoder) if shift is None else [shift]
+    for shift in shifts:
+        if _difference(whole, _read(decoder, shift, given)) is None:
+            return shift
+    raise _refused(decoder, difference)
+
+
+def _usual(decoder: PreTrainedModel) -> list[int]:
+    """Return numbers that models give a first token, where one is not to be seen.
+
+    It is not where a model makes sines of it: 1, or what follows the number of padding
+    (Kosmos 2.5).
+    """
+    if not takes_positions(decoder):
+        return []
+    padding = getattr(decoder.config.get_text_config(), "pad_token_id", None)
+    return sorted({1, padding + 1 if isinstance(padding, int) else 1})
+
+
+def _read(
+    decoder: PreTrainedModel, first: int | None, encoded: EncoderInput | None
+) -> list[Meeting]:
+    """Return what a model computes: of the whole text by itself, or of its end.
+
+    Args:
+        decoder: the model.
+        first: the position of the text's first token, which kvc gives it with all else
+            that it gives; None: it is given tokens alone.
+        encoded: what its encoder takes, of which both runs are given the same.
+    """
+    held = 0 if first is None else _HELD
+    seq, start = _WHOLE - held, torch.full((1,), held)
+    call = Call(start, start + seq, first=first or 0)
+    cache = NotingCache(call) if first is None else HoldingCache(call)
+    cross = NotingCache(call, cross=True)
+    tokens = torch.full((1, seq), plain_token(decoder.config.get_text_config()))
+    encoder = None if encoded is None else {encoded.name: encoded.of_length(_HEARD)}
+    how = (
+        f"{seq} tokens alone" if first is None else f"{seq} tokens after {held} others"
+    )
+    with (
+        model_code(decoder, f"it is run on {how}"), stand_ins(decoder),
+        observed(decoder) as meetings,
+    ):  # fmt: skip
+        run_model(decoder, tokens, call, cache, cross, encoder, first is None)
+    return [*meetings, *map(seen, call.windows)]
+
+
+def seen(window: tuple[int, int | None]) -> Meeting:
+    """Return how far a layer sees as what it meets."""
+    layer, width = window
+    return Meeting(f"attention of layer {layer}", torch.tensor(width or 0))
+
+
+def plain_token(config: PreTrainedConfig) -> int:
+    """Return a token that means nothing special: padding may have no position."""
+    named = [found for name, found in vars(config).items() if "token" in name]
+    return next(token for token in range(len(named) + 1) if token not in named)
+
+
+def _difference(whole: Sequence[Meeting], end: Sequence[Meeting]) -> _Difference | None:
+    """Return where two runs first part, None if nowhere."""
+    for expected, found in zip_longest(whole, end):
+        if expected is None or found is None or not same_meeting(expected, found):
+            return _Difference(expected, found)
+    return None
+
+
+def same_meeting(expected: Meeting, found: Meeting) -> bool:
+    """Tell whether an op of a text's end has the values that the whole text gives."""
+    one, other = _last(expected.value, found.value), _numbers(found.value)
+    if expected.op != found.op or (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    return torch.allclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
+
+
+def _numbers(values: Tensor) -> Tensor:
+    """Return integers as int64: in which of their types they come says nothing."""
+    return (
+        values if values.is_floating_point() or values.is_complex() else values.long()
+    )
+
+
+def _last(whole: Tensor, end: Tensor) -> Tensor:
+    """Return, of a tensor of the whole text, the tokens that its end has."""
+    if whole.dim() == end.dim():
+        for axis, sizes in enumerate(zip(whole.shape, end.shape, strict=True)):
+            if sizes == (_WHOLE, _REST):
+                whole = whole.narrow(axis, _HELD, _REST)
+    return _numbers(whole)
+
+
+class HoldingCache(NotingCache):
+    """A cache that says, as kvc's does, that tokens are in it already.
+
+    Of keys and values it returns those of as many tokens, before the new ones.
+    """
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Return [batch, heads, held + seq, dim]."""
+        held = [_with_held(states) for states in (key_states, value_states)]
+        return super().update(held[0], held[1], layer_idx)
+
+
+def _with_held(states: Tensor) -> Tensor:
+    """Return [batch, heads, held + seq, dim]: what is unknown stays so."""
+    return torch.cat([states[:, :, :1].expand(-1, -1, _HELD, -1), states], dim=2)
+
+
+def _refused(decoder: PreTrainedModel, difference: _Difference) -> UnsupportedModel:
+    """Return the error for a model that makes something else of what it is given."""
+    name = of_decoder(decoder, "position_ids")
+    given = f"no {name}, since its forward takes none"
+    if takes_positions(decoder):
+        given = f"{name} {_HELD} to {_WHOLE - 1}"
+    mask = f" and {of_decoder(decoder, 'attention_mask')}" if is_masked(decoder) else ""
+    return _unsupported(
+        decoder,
+        f"given {given}{mask}, it computes of the last {_REST} of {_WHOLE} tokens "
+        f"something else than it computes of the text by itself: {_place(difference)}. "
+        f"Its forward has to take {name}, and use them as it uses those that it "
+        "makes when it is given none; these may count from any constant",
+    )
+
+
+def _place(difference: _Difference) -> str:
+    """Say where two runs part, and by which values."""
+    expected, found = difference.expected, difference.found
+    if expected is None or found is None or expected.op != found.op:
+        ops = [m.op if m else "nothing" for m in (expected, found)]
+        return f"it runs {ops[1]}, not {ops[0]}"
+    last = _last(expected.value, found.value)
+    if last.shape != found.value.shape:
+        return f"{found.op} has {list(found.value.shape)}, not {list(last.shape)}"
+    return f"{found.op} has {_short(found.value)}, not {_short(last)}"
+
+
+def _short(values: Tensor) -> str:
+    """Return the first values."""
+    first = [f"{value:.3g}" for value in values.flatten()[:_SHOWN].tolist()]
+    return f"[{', '.join(first)}{', ...' if values.numel() > _SHOWN else ''}]"
+
+
+def _unsupported(decoder: PreTrainedModel, reason: str) -> UnsupportedModel:
+    return UnsupportedModel(model=type(decoder).__name__, reason=reason)

@@ -1,0 +1,100 @@
+"""Find what a model caches, by running it once on tensors without values.
+
+In: a model of transformers. Out: the shapes of each layer's keys, values and states,
+how far back it sees, and the shapes of what it makes of an encoder's result. What kvc's
+cache cannot hold is refused here, before tracing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from transformers import PreTrainedModel
+
+from kvc.compiler.checkpoints.stand_ins import stand_ins
+from kvc.compiler.hugging_face.caches.cache import NotingCache
+from kvc.compiler.hugging_face.caches.latents import latent_layers
+from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.caches.running import run_alone, run_model
+from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput
+from kvc.compiler.hugging_face.reading.calls import Call
+from kvc.compiler.hugging_face.reading.model_code import model_code
+from kvc.compiler.hugging_face.reading.observing import observed
+from kvc.schema.errors import UnsupportedModel
+
+_TOKENS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CachedLayers:
+    """What the layers of a decoder cache, by their numbers.
+
+    Attributes:
+        own: of the decoder's tokens; some layers share another one's cache.
+        cross: of an encoder's result; nothing where there is no encoder.
+    """
+
+    own: Mapping[int, CachedLayer]
+    cross: Mapping[int, CachedLayer]
+
+
+def cached_layers(
+    decoder: PreTrainedModel, given: EncoderInput | None = None
+) -> CachedLayers:
+    """Return what each layer caches.
+
+    Args:
+        decoder: the model.
+        given: what its encoder takes; None where there is none.
+
+    Raises:
+        UnsupportedModel: it caches nothing, or in a way of its own.
+        ParametersEmpty: the model has no weights.
+    """
+    with stand_ins(decoder), observed(decoder):
+        start = torch.zeros(1, dtype=torch.int64)
+        call = Call(start, start + _TOKENS)
+        cache, cross = NotingCache(call), NotingCache(call, cross=True)
+        tokens = torch.zeros(1, _TOKENS, dtype=torch.int64)
+        encoder = None if given is None else {given.name: given.example}
+        how, alone = "it is run on two tokens and empty caches", None
+        if given is None:
+            alone = partial(run_alone, decoder, tokens, call)
+        with model_code(decoder, how, alone=alone):
+            run_model(decoder, tokens, call, cache, cross, encoder)
+    if not cache.noted and not cache.states:
+        raise _unsupported(decoder, "it puts no keys, values or states into its cache")
+    if given is not None and not cross.noted:
+        reason = "it puts nothing that it makes of its encoder's result into its cache"
+        raise _unsupported(decoder, reason)
+    if len(call.windows) + call.crossed < len(call.kept):
+        reason = "it attends over a cache by code of its own, not by the interface"
+        raise _unsupported(decoder, reason)
+    crossed = {layer: CachedLayer(shape) for layer, shape in cross.noted.items()}
+    return CachedLayers(_own_layers(decoder, cache, call), crossed)
+
+
+def _own_layers(
+    decoder: PreTrainedModel, cache: NotingCache, call: Call
+) -> dict[int, CachedLayer]:
+    latent = latent_layers(decoder)
+    shapes = {
+        layer: replace(shape, window=_window(layer, call), latent=layer in latent)
+        for layer, shape in cache.noted.items()
+    }
+    return {
+        layer: CachedLayer(shapes.get(layer), cache.states.get(layer, {}))
+        for layer in sorted({*shapes, *cache.states})
+    }
+
+
+def _window(layer: int, call: Call) -> int | None:
+    """Return how far any attention sees that is over a layer's cache; None: all."""
+    found = [window for number, window in call.windows if number == layer]
+    known = [window for window in found if window is not None]
+    return max(known) if known and len(known) == len(found) else None
+
+
+def _unsupported(decoder: PreTrainedModel, reason: str) -> UnsupportedModel:
+    return UnsupportedModel(model=type(decoder).__name__, reason=reason)

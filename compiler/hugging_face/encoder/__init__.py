@@ -1,0 +1,1 @@
+"""Models without a cache, and the encoders of models with one."""

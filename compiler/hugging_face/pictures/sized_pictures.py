@@ -1,0 +1,242 @@
+"""Towers that read pictures of sizes of their own: patches in, embeddings out.
+
+transformers' towers (Qwen2-VL, Qwen2.5-VL) split patches by numbers that they ask
+tensors for. In: a tower, its patches in groups that become one embedding each, where
+each lies, which patches see each other. Out: the same embeddings, for any number of
+patches. They stay in the order in which they come: what one sees does not depend on it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kvc.compiler.hugging_face.attention.replaced import attend_among
+from kvc.compiler.hugging_face.encoder.encoding_methods import call_of
+from kvc.compiler.hugging_face.reading.architectures import name_of
+from kvc.compiler.hugging_face.reading.calls import attending, current_call
+from kvc.compiler.request.spec import Dim, Method
+from kvc.schema.errors import UnsupportedModel
+
+if TYPE_CHECKING:  # all towers are made as this one is
+    from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import (
+        Qwen2_5_VLVisionConfig as VisionConfig,
+    )
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
+        Qwen2_5_VisionTransformerPretrainedModel as VisionTower,
+    )
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
+        Qwen2_5_VLVisionAttention as VisionAttention,
+    )
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
+        Qwen2_5_VLVisionBlock as VisionBlock,
+    )
+
+_EXAMPLE: Final = 2  # groups and windows of a trace that pictures have any number of
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """What a tower takes.
+
+    Attributes:
+        merge: patches of a side of a group, whose patches become one embedding.
+        patch: pixels of a side of a patch.
+        frames: how often a picture is repeated in a patch.
+        channels: of its pixels.
+        window: groups of a side of a window; 0: all patches see each other.
+    """
+
+    merge: int
+    patch: int
+    frames: int
+    channels: int
+    window: int
+
+    @property
+    def width(self) -> int:
+        """How many numbers a patch has."""
+        return self.channels * self.frames * self.patch**2
+
+    def patches(self) -> dict[str, object]:
+        """Return what patches it reads, as settings of a processor say it."""
+        return {"side": self.patch, "merge": self.merge, "frames": self.frames}
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Return patches, places, windows and back, as `embeddings_of` takes them."""
+        size = self.merge**2
+        patches = torch.zeros(_EXAMPLE, size, self.width)
+        places = torch.zeros(_EXAMPLE, size, 2, dtype=torch.int64)
+        if not self.window:
+            return patches, places
+        windows = torch.zeros(_EXAMPLE, size * self.window**2, dtype=torch.int64)
+        return patches, places, windows, places[..., 0].clone()
+
+    def method(self, groups: int) -> Method:
+        """Return the method that makes embeddings, of so many groups at most."""
+        given, names = self.example(), ("patches", "places", "windows", "back")
+        sizes = {0: Dim("groups", 1, groups)}
+        dynamic = {name: sizes for name, _ in zip(names, given, strict=False)}
+        if "windows" in dynamic:
+            dynamic["windows"] = {0: Dim("windows", 1, groups)}
+        return Method("embed_image", args=given, dynamic=dynamic)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureInput:
+    """What a model takes of a picture.
+
+    Attributes:
+        token: that stands in each of its places.
+        positions: how many it takes.
+        size: its height and width.
+        channels: of its pixels.
+        joined: whether its places see each other, later ones too.
+        tower: what reads pictures of sizes of their own; `positions` are the most
+            then; None: all have one size.
+    """
+
+    token: int
+    positions: int
+    size: tuple[int, int]
+    channels: int
+    joined: bool = False
+    tower: Tower | None = None
+
+    def pixels(self) -> Tensor:
+        """Return an example of a picture, float32 [1, channels, height, width]."""
+        return torch.zeros(1, self.channels, *self.size)
+
+
+def tower_of(model: PreTrainedModel) -> "tuple[VisionTower, Tower] | None":
+    """Return the tower of a model and what it takes, None where it has no such one.
+
+    Raises:
+        UnsupportedModel: it has patches or windows of another kind.
+    """
+    for module in model.modules():
+        if name_of(module) in _MODELS:
+            tower = cast("VisionTower", module.get_submodule(_TOWER))
+            return tower, _taken(model, tower.config, _MODELS[name_of(module)])
+    return None
+
+
+def _taken(model: PreTrainedModel, config: "VisionConfig", windows: bool) -> Tower:
+    """Return what a tower takes.
+
+    Raises:
+        UnsupportedModel: its patches are no squares of one size, or its windows are
+            less than a group of them.
+    """
+    patch, frames = config.patch_size, config.temporal_patch_size
+    if not isinstance(patch, int) or not isinstance(frames, int):
+        reason = f"patches of {frames} x {patch} pixels are no squares"
+        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+    merge, window = config.spatial_merge_size, 0
+    if windows:
+        window = config.window_size // (patch * merge)
+        if not window:
+            reason = f"windows of {config.window_size} pixels hold no group of patches"
+            raise UnsupportedModel(model=type(model).__name__, reason=reason)
+    return Tower(merge, patch, frames, config.in_channels, window)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sights:
+    """Which patches see each other.
+
+    Attributes:
+        windows: int64 [windows, patches], the patches of each, -1 after its last.
+        back: int64 [patches], where each is among all places of windows.
+    """
+
+    windows: Tensor
+    back: Tensor
+
+
+def embeddings_of(
+    tower: "VisionTower",
+    patches: Tensor,
+    places: Tensor,
+    windows: Tensor | None = None,
+    back: Tensor | None = None,
+) -> Tensor:
+    """Return what a tower makes of a picture, float32 [groups, hidden].
+
+    Args:
+        tower: that `tower_of` finds.
+        patches: float32 [groups, patches, width], row by row of groups.
+        places: int64 [groups, patches, 2], the row and column of each.
+        windows: int64 [windows, places], the patches of each window, -1 after its last.
+        back: int64 [groups, patches], where each is among all places of windows.
+    """
+    states = _embedded(tower, patches.flatten(0, 1))
+    turned = tower.rotary_pos_emb(states, places.flatten(0, 1))
+    sights = None
+    if windows is not None and back is not None:
+        sights = _Sights(windows, back.flatten())
+    whole = getattr(tower, "fullatt_block_indexes", ())  # whose patches see all
+    with attending(call_of(None)):
+        for number, one in enumerate(tower.blocks):
+            block = cast("VisionBlock", one)
+            seen = None if number in whole else sights
+            normed = block.norm1(states)
+            states = states + _attended(block.attn, normed, turned, seen)
+            states = states + block.mlp(block.norm2(states))
+    made: Tensor = tower.merger(states)
+    return made.float()
+
+
+def _embedded(tower: "VisionTower", patches: Tensor) -> Tensor:
+    """Return patches as a product, which a convolution over one of them is."""
+    product = tower.patch_embed.proj
+    return nn.functional.linear(patches, product.weight.flatten(1), product.bias)
+
+
+def _attended(
+    module: "VisionAttention",
+    states: Tensor,
+    turned: tuple[Tensor, Tensor],
+    sights: _Sights | None,
+) -> Tensor:
+    """Return what attention among patches makes, [patches, width]."""
+    parts: Tensor = module.qkv(states).unflatten(-1, (3, module.num_heads, -1))
+    query, key = (_turned(parts[:, i], *turned) for i in range(2))
+    given = query, key, parts[:, 2]
+    if sights is None:
+        query, key, value = (part.transpose(0, 1)[None] for part in given)
+        seen = attend_among(query, key, value, module.scaling)[0]
+    else:
+        seen = _in_windows(given, sights, module.scaling)
+    made: Tensor = module.proj(seen.flatten(1))
+    return made
+
+
+def _in_windows(given: tuple[Tensor, ...], sights: _Sights, scaling: float) -> Tensor:
+    """Return what attention within windows makes, [patches, heads, width]."""
+    inside = sights.windows.clamp(min=0)
+    query, key, value = (part[inside].transpose(1, 2) for part in given)
+    call = current_call()
+    call.row_lengths = (sights.windows >= 0).sum(1)
+    made = attend_among(query, key, value, scaling)
+    call.row_lengths = None
+    return made.flatten(0, 1)[sights.back]
+
+
+def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Return states [patches, heads, width], rotated."""
+    first, second = states.chunk(2, dim=-1)
+    turned = torch.cat([-second, first], dim=-1)
+    return states * cosines[:, None] + turned * sines[:, None]
+
+
+_TOWER: Final = "visual"
+# The models whose pictures a known tower reads, and whether patches of some of its
+# blocks see each other in windows alone.
+_MODELS: Final[Mapping[str, bool]] = {
+    "qwen2_5_vl.Qwen2_5_VLModel": True,
+    "qwen2_vl.Qwen2VLModel": False,
+}

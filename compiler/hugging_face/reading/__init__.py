@@ -1,0 +1,1 @@
+"""What a model's folder and code say: settings, tasks, weights, pictures."""

@@ -1,0 +1,99 @@
+"""Arguments of a model's forward beside tokens: positions, cache, settings.
+
+Models differ in what they take; each gets what its signature names. In a model with an
+encoder, those of the decoder have names of their own.
+"""
+
+import inspect
+from typing import Final
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache
+
+from kvc.compiler.hugging_face.reading.calls import Call
+
+# These make a mask as long as the cache when they are given none; of one that hides
+# nothing, only its length matters to them.
+_MASKED: Final = frozenset({"biogpt", "falcon"})
+
+
+def inputs_of(
+    decoder: PreTrainedModel, call: Call, seq: int, cache: Cache, keep: int
+) -> dict[str, object]:
+    """Return the arguments of one call, the tokens or embeddings apart.
+
+    Args:
+        decoder: the model.
+        call: where the caches are.
+        seq: tokens of this call.
+        cache: the caches.
+        keep: how many of the last positions need logits; 0: all.
+    """
+    known = _arguments(decoder)
+    given: dict[str, object] = {cache_name(decoder): cache}
+    # An encoder is given what its model does not name, and has no cache (Switch).
+    if "use_cache" in known or not has_encoder(decoder):
+        given["use_cache"] = True
+    if is_masked(decoder):
+        name = of_decoder(decoder, "attention_mask")
+        given[name] = torch.ones(call.start.shape[0], seq)
+    if takes_positions(decoder):
+        given[of_decoder(decoder, "position_ids")] = _positions(call, seq)
+    for name in {"logits_to_keep", of_decoder(decoder, "logits_to_keep")} & known:
+        given[name] = keep
+    return given
+
+
+def _arguments(decoder: PreTrainedModel) -> set[str]:
+    """Return the names of what a model's forward takes.
+
+    One that is made of two models hands on to the decoder what begins as `of_decoder`.
+    """
+    names = set(inspect.signature(decoder.forward).parameters)
+    if has_encoder(decoder) and isinstance(
+        getattr(decoder.config, "decoder", None), PreTrainedConfig
+    ):
+        part = decoder.get_decoder()  # type: ignore[no-untyped-call]
+        taken = inspect.signature(part.forward).parameters
+        names |= {of_decoder(decoder, name) for name in taken}
+    return names
+
+
+def has_encoder(model: PreTrainedModel) -> bool:
+    """Tell whether a model has an encoder, whose result its decoder attends over."""
+    return bool(model.config.is_encoder_decoder)
+
+
+def of_decoder(model: PreTrainedModel, argument: str) -> str:
+    """Return what a model calls an argument of its decoder."""
+    return f"decoder_{argument}" if has_encoder(model) else argument
+
+
+def cache_name(decoder: PreTrainedModel) -> str:
+    """Return what a model calls its cache."""
+    known = inspect.signature(decoder.forward).parameters
+    usual = "past_key_values"
+    others = (name for name in ("cache_params", "state") if name in known)
+    return usual if usual in known else next(others, usual)
+
+
+def is_masked(decoder: PreTrainedModel) -> bool:
+    """Tell whether a model is given a mask, of tokens that all count."""
+    if has_encoder(decoder):
+        return of_decoder(decoder, "attention_mask") in _arguments(decoder)
+    return decoder.config.model_type in _MASKED
+
+
+def takes_positions(decoder: PreTrainedModel) -> bool:
+    """Tell whether a model is told the position of each token."""
+    return of_decoder(decoder, "position_ids") in _arguments(decoder)
+
+
+def _positions(call: Call, seq: int) -> Tensor:
+    """Return int64 [batch, seq], or of several axes [axes, batch, seq]."""
+    if call.places is not None:
+        return call.places
+    places = call.within(call.start[:, None] + torch.arange(seq))
+    return places + call.first if call.first else places

@@ -1,0 +1,238 @@
+"""Run a model's own code, and say in a sentence of kvc's what went wrong in it.
+
+In: a model, and what its code is given. Out: whatever the code raises becomes an
+`UnsupportedModel` that names its line, what it was given, and what to do. Everything
+that runs a model's code goes through here: the runs that find what it caches, counts
+and sees, and the traces.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from kvc.compiler.hugging_face.reading.model_lines import NOWHERE, line_of
+from kvc.compiler.hugging_face.reading.model_words import shortened, words_of
+from kvc.compiler.hugging_face.reading.unread import ONLY
+from kvc.schema.errors import CaptureError, KvcError, SizesRefused, UnsupportedModel
+
+UNNAMED: Final = "the model"  # what raises knows no better
+_MISSING: Final = "required positional argument"
+# What torch proposes where code holds up to a size: "heard = Dim('heard', max=512)".
+_MOST: Final = re.compile(r"(\w+) = Dim\('\w+', max=(\d+)\)")
+_LINKS: Final = 20  # of a chain of errors
+_CONSTANT: Final = re.compile(r"specialized it to be a constant \((\d+)\)")
+_RAISED: Final = "it raises "  # what a trace says of code that is not torch's
+_ALONE: Final = (
+    "; it does so without anything of kvc's, too: its configuration does not fit "
+    "transformers' code, or that asks for more than tokens"
+)
+_INSTEAD: Final = (
+    "; kvc gives it caches, attention and masks of its own and tensors without values, "
+    "and this code asks for something else, or does not fit its configuration: see "
+    "whether transformers runs it"
+)
+
+
+@contextmanager
+def model_code(
+    model: PreTrainedModel,
+    given: str,
+    otherwise: str = "",
+    alone: Callable[[], object] | None = None,
+) -> Iterator[None]:
+    """Run a model's code; what it raises becomes one sentence.
+
+    Args:
+        model: whose code it is.
+        given: what it is given, as in "it is run on a picture".
+        otherwise: what to do then, to be added to the sentence.
+        alone: runs the same code without anything of kvc's, to find out whose fault
+            it is.
+
+    Raises:
+        UnsupportedModel: it raised something.
+    """
+    try:
+        with _named(model, otherwise):
+            yield
+    except KvcError:
+        raise
+    except Exception as error:
+        reason = _reason(error, given, alone) + otherwise
+        raise UnsupportedModel(model=type(model).__name__, reason=reason) from error
+
+
+@contextmanager
+def traced_code(model: PreTrainedModel) -> Iterator[None]:
+    """Trace a model's code; what only its writer could change is told as what it is.
+
+    Raises:
+        UnsupportedModel: it fails, or does not hold for all lengths of a text.
+    """
+    try:
+        with _named(model, ""):
+            yield
+    except SizesRefused as error:
+        name, reason = type(model).__name__, _of_sizes(error)
+        raise UnsupportedModel(model=name, reason=reason) from error
+    except CaptureError as error:
+        own = _caused_by(error)
+        if own is not None:
+            name = type(model).__name__ if own.model == UNNAMED else own.model
+            raise UnsupportedModel(model=name, reason=own.reason) from error
+        if not error.reason.startswith(_RAISED):
+            raise
+        name, reason = type(model).__name__, _of_trace(error)
+        raise UnsupportedModel(model=name, reason=reason) from error
+
+
+@contextmanager
+def _named(model: PreTrainedModel, otherwise: str) -> Iterator[None]:
+    """Name the model in what is refused, and say what to do then."""
+    try:
+        yield
+    except UnsupportedModel as error:
+        name = type(model).__name__ if error.model == UNNAMED else error.model
+        reason = error.reason.removesuffix(otherwise) + otherwise
+        raise UnsupportedModel(model=name, reason=reason) from error
+
+
+def without_interface(model: PreTrainedModel) -> UnsupportedModel:
+    """Return the error for a model that does not attend by transformers' interface."""
+    own = [type(one).__name__ for one in model.modules() if _attends(one)]
+    reason = (
+        f"{own[0]} attends by code of its own, not by transformers' interface for it"
+        if own
+        else "it does not attend, and kvc's front end is for models that do: compile "
+        "it as a module, by kvc.compiler.compile_program"
+    )
+    return UnsupportedModel(model=type(model).__name__, reason=reason)
+
+
+def _attends(module: nn.Module) -> bool:
+    return "attention" in type(module).__name__.lower()
+
+
+def _reason(error: Exception, given: str, alone: Callable[[], object] | None) -> str:
+    """Return why a model's code fails, as a sentence of kvc's; args of `model_code`."""
+    known = asked_for(error) or _not_given(error)
+    if known:
+        return known
+    fault = _INSTEAD
+    if alone is not None:
+        try:
+            alone()
+        except Exception as other:
+            if (type(other), line_of(other)) == (type(error), line_of(error)):
+                fault = _ALONE
+    return _failed(error, given) + fault
+
+
+def asked_for(error: Exception) -> str:
+    """Return where a model asks for values of tensors; "" if it does not."""
+    if not isinstance(
+        error, DataDependentOutputException | DynamicOutputShapeException
+    ):
+        return ""
+    return (
+        f"{line_of(error)} asks for values of tensors ({error.func}), which decide "
+        "what it computes, and there are none before it is run"
+    )
+
+
+def _not_given(error: Exception) -> str:
+    """Return what a model needs and kvc never gives it; "" if it is something else."""
+    if isinstance(error, TypeError) and _MISSING in str(error):
+        names = (
+            str(error).partition(f"{_MISSING}s: ")[2]
+            or str(error).rpartition(f"{_MISSING}: ")[2]
+        )
+        return (
+            f"its code needs {names.replace(chr(39), '')}, which kvc does not give it"
+        )
+    if isinstance(error, AttributeError) and isinstance(
+        error.obj, Cache | CacheLayerMixin
+    ):
+        return f"{line_of(error)} asks its cache for {error.name}, and {ONLY}"
+    return ""
+
+
+def _failed(error: Exception, given: str) -> str:
+    where = line_of(error)
+    place = "its code" if where == NOWHERE else where
+    return f"{place} fails when {given} ({words_of(error)})"
+
+
+def _caused_by(error: BaseException) -> UnsupportedModel | None:
+    """Return what kvc itself raised within a trace, None if it did not."""
+    own = (link for link in _chain(error) if isinstance(link, UnsupportedModel))
+    return next(own, None)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that it came of."""
+    link: BaseException | None = error
+    for _ in range(_LINKS):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _of_trace(error: CaptureError) -> str:
+    """Return why a model cannot be traced, where it raised something itself."""
+    place = error.place.removeprefix(" at ") or NOWHERE
+    said = error.reason.removeprefix(_RAISED)
+    kind = said.partition(":")[0]
+    words = shortened(said)
+    for link in _chain(error):
+        if isinstance(link, Exception) and type(link).__name__ == kind:
+            known = _not_given(link)
+            if known:
+                return known
+            words = words_of(link)
+            break
+    return (
+        f"{place} fails when {error.method} is traced for texts of any length "
+        f"({words}){_INSTEAD}"
+    )
+
+
+def _of_sizes(error: SizesRefused) -> str:
+    """Return why a model cannot be traced for all lengths of a text."""
+    place = error.place.removeprefix(" at ") or NOWHERE
+    constant = _CONSTANT.search(error.advice)
+    if constant is not None:
+        return (
+            f"{place} takes the number of tokens for a constant ({constant[1]}, in the "
+            f"run that kvc traces), and {error.method} is one program for all lengths "
+            "of a text"
+        )
+    found = _MOST.findall(error.advice)
+    most = [_shorter(name, number) for name, number in found]
+    advice = f"; compile it for fewer, with {' and '.join(most)}" if most else ""
+    return (
+        f"{place} computes one thing for some lengths of a text and "
+        f"another for others, and {error.method} is one program for all "
+        f"({error.reason}){advice}"
+    )
+
+
+def _shorter(name: str, number: str) -> str:
+    """Return what to say for fewer positions.
+
+    Shorter calls would not do: what the code computes of a long text it would compute
+    of each of its parts.
+    """
+    if name == "heard":
+        return f"CacheConfig(encoder_length={number}) or --max-encoder-length {number}"
+    return f"CacheConfig(max_length={number}) or --max-length {number}"

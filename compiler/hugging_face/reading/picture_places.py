@@ -1,0 +1,224 @@
+"""How a prompt says where its pictures go, as the processor of a folder has it.
+
+In: a folder, how pixels are made. Out: `PicturePlaces`: what a prompt has for a
+picture, and what the processor of transformers makes of it. That is one text for all
+pictures, or one for each number of parts that a picture may have. A processor for which
+it depends on the picture in another way is refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kvc.compiler.hugging_face.reading.json_files import read_json
+from kvc.compiler.hugging_face.reading.model_words import words_of
+from kvc.compiler.hugging_face.reading.picture_settings import PATCHES, check_pillow
+from kvc.schema.errors import BadModelFolder, UnsupportedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
+
+# Width and height of pictures that a processor could tell apart.
+_TRIED: Final = ((40, 30), (30, 40), (1000, 20), (900, 1300))
+_REPLACED: Final = "text_replacement_offsets"
+
+
+_TOKEN: Final = "image_token"
+_OF_PICTURES: Final = "preprocessor_config.json"
+_NAMED: Final = "processor_config.json"
+_OF_VIDEOS: Final = "SmolVLMProcessor"
+_OF_PATCHES: Final = frozenset({"Qwen2VLProcessor", "Qwen2_5_VLProcessor"})
+_USUAL: Final = {
+    _TOKEN: "<image>",
+    "fake_image_token": "<fake_token_around_image>",
+    "global_image_token": "<global-img>",
+}
+_USUAL_LENGTH: Final = 169  # places of a part, where nothing is said
+_STEP: Final = 64  # pixels of a tried picture for each part that it is to have
+WHOLE: Final = ""  # the grid of a picture that is no parts
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """What takes the place of a picture in a prompt.
+
+    Attributes:
+        text: it.
+        tokens: of it, and of what the tokenizer adds to every text.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PicturePlaces:
+    """Where the pictures of a prompt go.
+
+    Attributes:
+        placeholder: the part of a prompt that stands for a picture.
+        expansions: what takes its place, by rows and columns of parts ("2x3", "0x0" of
+            one that is not split); `WHOLE` where no picture is split.
+    """
+
+    placeholder: str
+    expansions: Mapping[str, Expansion]
+
+
+def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
+    """Return how the processor of a folder expands a prompt.
+
+    Args:
+        folder: where it is.
+        pictures: how pixels are made, of `read_pictures`.
+
+    Raises:
+        BadModelFolder: it has none, or one that fails.
+        UnsupportedModel: what it makes depends on the picture.
+        MissingPackage: Pillow is not installed.
+    """
+    check_pillow()
+    from PIL import Image
+
+    try:
+        processor = _processor(folder)
+        placeholder = str(getattr(processor, _TOKEN))
+        if PATCHES in pictures:
+            return _of_patches(folder, processor, placeholder)
+        splits = _splits(pictures)
+        found = {
+            (_grid(processor, one) if splits else WHOLE, expansion)
+            for one in (Image.new("RGB", size) for size in (*_TRIED, *splits))
+            for expansion in _expanded(processor, placeholder, one)
+        }
+    except Exception as error:
+        reason = f"its processor: {words_of(error)}"
+        raise BadModelFolder(path=str(folder), reason=reason) from error
+    expansions = dict(sorted(found, key=lambda one: one[0]))
+    if len(found) != len(expansions):
+        reason = "how many places a picture has in a prompt depends on the picture"
+        raise UnsupportedModel(model=str(folder), reason=reason)
+    return PicturePlaces(placeholder, expansions)
+
+
+def _of_patches(
+    folder: Path, processor: "ProcessorMixin", placeholder: str
+) -> PicturePlaces:
+    """Return how a processor expands pictures of sizes of their own.
+
+    Raises:
+        UnsupportedModel: it does not have one placeholder for each group of patches.
+    """
+    from PIL import Image
+
+    for size in _TRIED:
+        picture = Image.new("RGB", size)
+        (expansion,) = _expanded(processor, placeholder, picture)
+        made = processor.image_processor(picture)["image_grid_thw"][0]
+        merge = processor.image_processor.merge_size
+        groups = int(made[1]) * int(made[2]) // merge**2
+        if expansion.text != placeholder * groups:
+            reason = "its processor gives a picture other places than groups of patches"
+            raise UnsupportedModel(model=str(folder), reason=reason)
+    return PicturePlaces(placeholder, {})
+
+
+def _without_videos(folder: Path) -> "ProcessorMixin":
+    """Return a processor that expands pictures as that of Qwen2.5-VL does.
+
+    That reads videos, too, and needs packages for these.
+    """
+    from transformers import AutoImageProcessor, AutoTokenizer, ProcessorMixin
+    from transformers.models.qwen2_5_vl import Qwen2_5_VLProcessor
+
+    class PicturesAlone(ProcessorMixin):
+        replace_image_token = Qwen2_5_VLProcessor.replace_image_token
+
+        def __init__(
+            self, image_processor: object, tokenizer: "PreTrainedTokenizerBase"
+        ) -> None:
+            token = getattr(tokenizer, _TOKEN, None) or "<|image_pad|>"
+            self.image_token = token
+            self.image_token_id = tokenizer.convert_tokens_to_ids(token)
+            super().__init__(image_processor, tokenizer)  # type: ignore[no-untyped-call]
+
+    local = {"local_files_only": True, "trust_remote_code": False}
+    pictures = AutoImageProcessor.from_pretrained(folder, backend="pil", **local)  # type: ignore[no-untyped-call]
+    return PicturesAlone(pictures, AutoTokenizer.from_pretrained(folder, **local))
+
+
+def _processor(folder: Path) -> "ProcessorMixin":
+    """Return the processor of a folder.
+
+    That of SmolVLM reads videos, too, and needs packages for these. It expands a prompt
+    with pictures as that of Idefics 3 does, where tokens have their usual names.
+    """
+    from transformers import (
+        AutoImageProcessor,
+        AutoProcessor,
+        AutoTokenizer,
+        Idefics3Processor,
+    )
+
+    local = {"local_files_only": True, "trust_remote_code": False}
+    said = _said(folder)
+    if said.get("processor_class") in _OF_PATCHES:
+        return _without_videos(folder)
+    if said.get("processor_class") != _OF_VIDEOS:
+        opened: ProcessorMixin = AutoProcessor.from_pretrained(  # type: ignore[no-untyped-call]
+            folder, backend="pil", **local
+        )
+        return opened
+    pictures = AutoImageProcessor.from_pretrained(folder, backend="pil", **local)  # type: ignore[no-untyped-call]
+    tokenizer = AutoTokenizer.from_pretrained(folder, **local)
+    for name, usual in _USUAL.items():
+        if getattr(tokenizer, name, usual) != usual:
+            raise ValueError(f"{name} of its tokenizer is not {usual}")
+    length = said.get("image_seq_len", _USUAL_LENGTH)
+    if type(length) is not int or length < 1:
+        raise ValueError(f"image_seq_len is {length!r:.40}")
+    return Idefics3Processor(pictures, tokenizer, image_seq_len=length)
+
+
+def _said(folder: Path) -> Mapping[str, object]:
+    """Return what a folder says of its processor, wherever it does."""
+    found: dict[str, object] = {}
+    for name in (_OF_PICTURES, _NAMED):
+        if (folder / name).exists():
+            found |= read_json(folder, name)
+    return found
+
+
+def _splits(pictures: Mapping[str, object]) -> list[tuple[int, int]]:
+    """Return sizes of pictures that have each number of parts that one may have.
+
+    The longer side always has as many parts.
+    """
+    match pictures.get("parts"):
+        case {"longest": int(longest), "side": int(side), "splits": True}:
+            most = -(-longest // side)
+            long = _STEP * most
+            shorts = [_STEP * parts - _STEP // 2 for parts in range(1, most + 1)]
+            return [size for short in shorts for size in ((long, short), (short, long))]
+        case {}:
+            return [_TRIED[0]]
+    return []
+
+
+def _grid(processor: "ProcessorMixin", picture: object) -> str:
+    """Return in how many rows and columns a processor splits a picture."""
+    made = processor.image_processor(picture, return_row_col_info=True)
+    return f"{made['rows'][0][0]}x{made['cols'][0][0]}"
+
+
+def _expanded(
+    processor: "ProcessorMixin", placeholder: str, picture: object
+) -> Iterator[Expansion]:
+    """Yield what a processor makes of the placeholder of a picture."""
+    made = processor(
+        images=picture, text=placeholder, return_text_replacement_offsets=True
+    )
+    for replaced in made[_REPLACED][0]:
+        tokens = tuple(map(int, made["input_ids"][0]))
+        yield Expansion(str(replaced["replacement"]), tokens)

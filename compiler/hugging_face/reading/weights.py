@@ -1,0 +1,298 @@
+"""Which tensor of a checkpoint becomes which of a model's, by transformers' own rules.
+
+In: a model of transformers and an open checkpoint. Out: the model, filled. Names of
+older or other versions are renamed, tied tensors are one, and tensors that fit nowhere
+are refused by name. Parameters that transformers makes from other tensors, with a
+`WeightConverter`, are `ConvertedTensor`s, whose types are known now and whose values
+are made when they are read. One conversion's results are kept at a time: memory is
+bounded by the largest parameter, or, for stacked experts, by the part of one expert.
+"""
+
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    Transpose,
+    WeightConverter,
+    WeightRenaming,
+    dot_natural_key,
+    rename_source_key,
+)
+
+from kvc.compiler.checkpoints import Checkpoint
+from kvc.compiler.checkpoints.loading import (
+    NamedTensor,
+    have_same_values,
+    load_model,
+)
+from kvc.compiler.checkpoints.tensor_file import FileTensor
+from kvc.compiler.hugging_face.reading.computed_weights import computed
+from kvc.schema.errors import BadModelFolder
+
+Collected = Mapping[str, Sequence[FileTensor]]  # by the converter's source pattern
+Read = Mapping[str, Sequence[Tensor]]
+
+
+class Conversion:
+    """A converter and all that it takes; equal by identity.
+
+    Attributes:
+        name: the first parameter that it makes.
+        types: all of them, as tensors on the meta device.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        converter: WeightConverter,
+        sources: Collected,
+        model: PreTrainedModel,
+    ) -> None:
+        """Find out what a converter makes.
+
+        Raises:
+            BadModelFolder: it does not take these tensors.
+        """
+        self.name, self._converter, self._sources = name, converter, sources
+        self._model = model
+        self._kept: tuple[int | None, Mapping[str, Tensor]] = (None, {})
+        self._by_part = _is_by_part(converter)
+        try:
+            self.types = self._convert(
+                {p: [_meta(t) for t in found] for p, found in sources.items()}
+            )
+        except Exception as error:
+            first = next(iter(sources.values()))[0]
+            raise BadModelFolder(
+                path=first.path, reason=f"{name} cannot be made of {first.name} and "
+                f"others: {type(error).__name__}: {error}",
+            ) from error  # fmt: skip
+
+    def values(self, name: str, part: int) -> Tensor:
+        """Return a parameter, or the part of it that is made of its nth sources."""
+        which = part if self._by_part else 0
+        if self._kept[0] != which or name not in self._kept[1]:
+            self._kept = (None, {})
+            taken = slice(part, part + 1) if self._by_part else slice(None)
+            read = {p: [_read(t) for t in f[taken]] for p, f in self._sources.items()}
+            self._kept = (which, self._convert(read))
+        return self._kept[1][name]
+
+    def forget(self) -> None:
+        """Let go of what was made last."""
+        self._kept = (None, {})
+
+    @property
+    def by_part(self) -> bool:
+        """Whether each part along axis 0 is made of sources of its own."""
+        return self._by_part
+
+    def _convert(self, tensors: Read) -> dict[str, Tensor]:
+        converter = deepcopy(self._converter)
+        for pattern, found in tensors.items():
+            for tensor in found:
+                give = _given(tensor)
+                converter.add_tensor(self.name, self.name, pattern, give)  # type: ignore[arg-type]
+        made = converter.convert(self.name, self._model, self._model.config)
+        return {n: t[0] if isinstance(t, list) else t for n, t in made.items()}
+
+
+def _given(tensor: Tensor) -> object:
+    return lambda: tensor
+
+
+def _meta(tensor: FileTensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _read(tensor: FileTensor) -> Tensor:
+    return tensor.elements(0, prod(tensor.shape)).view(tensor.shape)
+
+
+def _is_by_part(converter: WeightConverter) -> bool:
+    """Tell whether a converter stacks tensors and then works on each by itself."""
+    first, *others = converter.operations
+    if not isinstance(first, MergeModulelist) or first.dim != 0:
+        return False
+    return all(
+        (isinstance(op, Concatenate) and op.dim > 0)
+        or (isinstance(op, Transpose) and min(op.dim0, op.dim1) > 0)
+        for op in others
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedTensor:
+    """A parameter that is made of tensors in files; a `NamedTensor`."""
+
+    conversion: Conversion
+    name: str
+    path: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return its sizes."""
+        return tuple(self.conversion.types[self.name].shape)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Return its dtype."""
+        return self.conversion.types[self.name].dtype
+
+    @property
+    def kind(self) -> str:
+        """Return its dtype, for a message."""
+        return str(self.dtype)
+
+    def elements(self, begin: int, end: int) -> Tensor:
+        """Make a range of its elements, in order, as a flat tensor."""
+        if not self.conversion.by_part:
+            whole = self.conversion.values(self.name, 0).reshape(-1)
+            return self._released(whole[begin:end], end)
+        each = prod(self.shape[1:])
+        pieces = []
+        for part in range(begin // each, -(-end // each)):
+            made = self.conversion.values(self.name, part).reshape(-1)
+            pieces.append(made[max(0, begin - part * each) : end - part * each])
+        return self._released(torch.cat(pieces), end)
+
+    def _released(self, elements: Tensor, end: int) -> Tensor:
+        """Return elements; once the last were read, nothing else is kept."""
+        if end < prod(self.shape):
+            return elements
+        elements = elements.clone()
+        if len(self.conversion.types) == 1:
+            self.conversion.forget()
+        return elements
+
+
+def load_weights(
+    model: PreTrainedModel, checkpoint: Checkpoint, unused: Container[str] = ()
+) -> None:
+    """Fill a model that was made without memory; nothing is read but headers.
+
+    Args:
+        model: the model.
+        checkpoint: its weights.
+        unused: names of tensors of a part that the model is without.
+
+    Raises:
+        CheckpointMismatch: with every tensor that does not fit.
+        BadModelFolder: tensors cannot be converted to what the model has.
+    """
+    given = {n: t for n, t in checkpoint.tensors.items() if n not in unused}
+    tensors = match(model, given)
+    tensors |= computed(model, tensors, checkpoint.path)
+    _untie(model, tensors)
+    load_model(model, checkpoint.path, tensors, None, strict=True)
+
+
+def _untie(model: PreTrainedModel, tensors: Mapping[str, NamedTensor]) -> None:
+    """Part parameters that config.json ties, but whose values differ in the checkpoint.
+
+    transformers does so, too, when it loads such a folder.
+    """
+    for target, source in model.all_tied_weights_keys.items():
+        if not {target, source} <= tensors.keys():
+            continue
+        one, other = tensors[target], tensors[source]
+        tied = model.get_parameter(target)
+        if one.shape == other.shape and not have_same_values(one, other, tied.dtype):
+            module, _, name = target.rpartition(".")
+            own = torch.empty(tied.shape, dtype=tied.dtype, device="meta")
+            setattr(model.get_submodule(module), name, nn.Parameter(own))
+
+
+@dataclass(slots=True)
+class _Group:
+    """What one converter takes to make one set of parameters."""
+
+    converter: WeightConverter
+    sources: dict[str, list[FileTensor]] = field(default_factory=dict)
+
+
+def match(
+    model: PreTrainedModel, tensors: Mapping[str, FileTensor]
+) -> dict[str, NamedTensor]:
+    """Return the tensors of a checkpoint by the names that the model has for them.
+
+    Raises:
+        BadModelFolder: two become one, or some cannot be converted.
+    """
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    by_pattern = {p: rule for rule in converters for p in rule.source_patterns}
+    wanted = model.state_dict()
+    matched, groups = dict[str, NamedTensor](), dict[str, _Group]()
+    for name in sorted(tensors, key=dot_natural_key):
+        renamed, pattern = _renamed(name, renamings, converters, model, wanted)
+        if renamed not in wanted or pattern is None:
+            if renamed in wanted and renamed in matched:
+                raise _both(matched[renamed], tensors[name].name, renamed)
+            matched[renamed] = tensors[name]
+            continue
+        group = groups.setdefault(renamed, _Group(by_pattern[pattern]))
+        group.sources.setdefault(pattern, []).append(tensors[name])
+    for name, group in groups.items():
+        conversion = Conversion(name, group.converter, group.sources, model)
+        path = next(iter(group.sources.values()))[0].path
+        for made in conversion.types:
+            if made in matched:
+                first = next(iter(group.sources.values()))[0]
+                raise _both(matched[made], first.name, made)
+            matched[made] = ConvertedTensor(conversion, made, path)
+    return _without_ignored(model, matched)
+
+
+def _both(one: NamedTensor, other: str, name: str) -> BadModelFolder:
+    """Return the error for two tensors of which nobody says which one counts."""
+    reason = f"both {one.name} and {other} become {name}"
+    return BadModelFolder(path=one.path, reason=reason)
+
+
+def _renamed(
+    name: str,
+    renamings: list[WeightRenaming],
+    converters: list[WeightConverter],
+    model: PreTrainedModel,
+    wanted: dict[str, Tensor],
+) -> tuple[str, str | None]:
+    """Return the model's name for a tensor, and the pattern of a converter for it."""
+    prefix = model.base_model_prefix
+    renamed, pattern = rename_source_key(name, renamings, converters, prefix, wanted)
+    if renamed not in wanted and name in wanted:
+        return rename_source_key(name, [], [], prefix, wanted)
+    return renamed, pattern
+
+
+def _without_ignored(
+    model: PreTrainedModel, tensors: Mapping[str, NamedTensor]
+) -> dict[str, NamedTensor]:
+    """Return tensors without those that the model makes itself, or says to ignore.
+
+    Older versions saved buffers that are computed now, and in other places.
+    """
+    patterns: Iterable[str] = model._keys_to_ignore_on_load_unexpected or ()
+    saved = model.state_dict()
+    computed = {_end(name) for name, _ in model.named_buffers() if name not in saved}
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if name in saved
+        or not (_end(name) in computed or any(re.search(p, name) for p in patterns))
+    }
+
+
+def _end(name: str) -> tuple[str, ...]:
+    """Return the last two parts of a name: a module's and its tensor's."""
+    return tuple(name.split(".")[-2:])

@@ -1,0 +1,1 @@
+"""Recurrent layers over any number of tokens."""

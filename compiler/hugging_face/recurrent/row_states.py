@@ -1,0 +1,64 @@
+"""The states of recurrent layers, for rows of which each has its own real tokens.
+
+In: the call that runs. Out: the state before a layer's tokens, factors that are nothing
+where a token is padding, and a step run over all tokens.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops.scan import scan
+
+from kvc.compiler.hugging_face.reading.calls import current_call
+
+# What is carried, and what a step takes -> what is carried on, and a result.
+Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
+
+
+def of_tokens(tensor: Tensor, axis: int) -> Tensor:
+    """Return a tensor with zeros where its tokens, along an axis, are padding."""
+    row_lengths = current_call().row_lengths
+    if row_lengths is None:
+        return tensor
+    padding = torch.arange(tensor.shape[axis]) >= row_lengths[:, None]
+    shape = [tensor.shape[0], *[1] * (tensor.dim() - 1)]
+    shape[axis] = tensor.shape[axis]
+    return tensor.masked_fill(padding.view(shape), 0)
+
+
+def is_single(seq: int | torch.SymInt) -> bool:
+    """Tell whether a call has a single token; a dynamic number is none."""
+    return type(seq) is int and seq == 1
+
+
+def state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return the state [batch, ...] that the layer has just asked for, or zeros.
+
+    A layer that computes its heads one after another (Zamba's) has asked for the states
+    of all, [batch, heads, ...]; this is the next head's.
+    """
+    call = current_call()
+    state = call.take_recurrent()
+    if state is None:
+        return torch.zeros(like.shape[0], *shape, dtype=like.dtype)
+    if state.dim() == len(shape) + 1:
+        return state.clone()
+    if state.shape[1] > 1:
+        call.recurrent = state[:, 1:]
+    return state[:, 0].clone(memory_format=torch.contiguous_format)
+
+
+def scanned(
+    step: Step, before: Tensor, given: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Run a step over the first axis; return what is left, and all results."""
+    if torch.compiler.is_exporting():
+        # Tensors of their own: of views, torch asks whether they are all of another.
+        last, out = scan(step, before, [tensor.clone() for tensor in given])
+        return last, out
+    made = []
+    for i in range(given[0].shape[0]):
+        before, out = step(before, [tensor[i] for tensor in given])
+        made.append(out)
+    return before, torch.stack(made)

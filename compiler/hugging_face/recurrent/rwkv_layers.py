@@ -1,0 +1,188 @@
+"""Adapt RWKV (Peng et al., 2023, version 4), whose model has states without a cache.
+
+In: such a model. Out: while `adapted_rwkv` is active, functions here take the place of
+its layers' `forward` in their instances. They are given a cache as `state`, and keep in
+it the token before, which each layer mixes with its own, and the sums that stand for
+attention. transformers' own unroll a loop over tokens, and divide weights in place when
+the model first runs; here results are divided instead, and weights stay.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from kvc.compiler.hugging_face.reading.architectures import name_of
+from kvc.compiler.hugging_face.reading.calls import current_call
+from kvc.compiler.hugging_face.recurrent.row_states import (
+    is_single,
+    of_tokens,
+    scanned,
+    state_before,
+)
+
+if TYPE_CHECKING:
+    from transformers.models.rwkv.modeling_rwkv import (
+        RwkvFeedForward,
+        RwkvModel,
+        RwkvSelfAttention,
+    )
+
+_MODEL: Final = "rwkv.RwkvModel"
+_TIME, _CHANNEL = range(2)  # which of a layer's two mixed tokens
+_LEAST: Final = -1e38  # the greatest exponent of no tokens
+
+
+def is_rwkv(model: PreTrainedModel) -> bool:
+    """Tell whether a model is RWKV."""
+    return any(name_of(module) == _MODEL for module in model.modules())
+
+
+@contextmanager
+def adapted_rwkv(model: PreTrainedModel) -> Iterator[None]:
+    """Let layers of RWKV keep their states in the cache that the model gets."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            if name_of(module) == _MODEL:
+                _adapt(module, stack)  # type: ignore[arg-type]
+        yield
+
+
+def _adapt(model: "RwkvModel", stack: ExitStack) -> None:
+    rescaled, every = model.layers_are_rescaled, model.config.rescale_every
+    for number, block in enumerate(model.blocks):
+        scale = 1.0 if rescaled or every <= 0 else 0.5 ** (number // every)
+        for module in block.modules():
+            function = _LAYERS.get(name_of(module))
+            if function is not None:
+                _replace(module, partial(function, module, number, scale), stack)
+    model.layers_are_rescaled = True  # then it halves what layers are given
+    stack.callback(setattr, model, "layers_are_rescaled", rescaled)
+
+
+def _replace(module: nn.Module, forward: object, stack: ExitStack) -> None:
+    setattr(module, "forward", forward)  # noqa: B010  mypy knows no such method
+    stack.callback(delattr, module, "forward")
+
+
+def _mix_times(
+    module: "RwkvSelfAttention",
+    number: int,
+    scale: float,
+    hidden: Tensor,
+    state: Cache,
+    **_: object,
+) -> tuple[Tensor, Cache]:
+    """Stand for attention: a sum over all tokens, whose weights decay.
+
+    Args:
+        module: its weights.
+        number: of the layer.
+        scale: of the result.
+        hidden: [batch, seq, width].
+        state: the cache.
+    """
+    shifted = _tokens_before(state, number, _TIME, hidden)
+    key = module.key(_mixed(hidden, shifted, module.time_mix_key))
+    value = module.value(_mixed(hidden, shifted, module.time_mix_value))
+    gate = module.receptance(_mixed(hidden, shifted, module.time_mix_receptance))
+    state.get_recurrent_state(number)
+    last, sums = _decaying(module, key.float(), value.float())
+    state.update_recurrent_state(last, number)
+    made = module.output(torch.sigmoid(gate) * sums.to(value.dtype))
+    return _scaled(made, scale), state
+
+
+def _mix_channels(
+    module: "RwkvFeedForward",
+    number: int,
+    scale: float,
+    hidden: Tensor,
+    state: Cache,
+) -> tuple[Tensor, Cache]:
+    """Stand for the feed-forward layer, which sees the token before as well."""
+    shifted = _tokens_before(state, number, _CHANNEL, hidden)
+    key = module.key(_mixed(hidden, shifted, module.time_mix_key))
+    gate = module.receptance(_mixed(hidden, shifted, module.time_mix_receptance))
+    made = torch.sigmoid(gate) * module.value(torch.square(torch.relu(key)))
+    return _scaled(made, scale), state
+
+
+def _tokens_before(cache: Cache, number: int, which: int, hidden: Tensor) -> Tensor:
+    """Return [batch, seq, width]: for each token that before it; keep the last one."""
+    inputs = cache.update_conv_state(
+        hidden.transpose(1, 2), number, state_idx=which, conv_kernel_size=1
+    )
+    current_call().take_inputs()  # they are `inputs`
+    return inputs[..., :-1].transpose(1, 2)
+
+
+def _mixed(hidden: Tensor, shifted: Tensor, part: Tensor) -> Tensor:
+    return hidden * part + shifted * (1 - part)
+
+
+def _scaled(made: Tensor, scale: float) -> Tensor:
+    return made if scale == 1 else made * scale
+
+
+def _decaying(
+    module: "RwkvSelfAttention", key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the state after all tokens, and for each the mean of values so far.
+
+    A state float32 [batch, 3, width] has sums of values and of weights, both divided by
+    e to the power of the greatest exponent, and that exponent; zeros are no tokens.
+
+    Args:
+        module: how fast weights decay, and what a token's own weight is.
+        key: [batch, seq, width], the logarithms of weights.
+        value: likewise.
+    """
+    first, decay = module.time_first.float(), -torch.exp(module.time_decay.float())
+
+    def step(before: Tensor, token: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        key, value, *counts = token
+        values, weights, greatest = before.unbind(1)
+        greatest = greatest.masked_fill(weights == 0, _LEAST)
+        seen, total, _ = _added(values, weights, greatest, key + first, value)
+        parts = _added(values, weights, greatest + decay, key, value)
+        after = torch.cat([part[:, None] for part in parts], 1)  # no view of another
+        for real in counts:
+            after = torch.where(real[:, None], after, before)
+        return after, seen / total
+
+    before = state_before(key, (3, key.shape[2]))
+    tokens = [tensor.transpose(0, 1) for tensor in (key, value, *_real(key))]
+    if is_single(key.shape[1]):
+        last, out = step(before, [tensor[0] for tensor in tokens])
+        return last, out[:, None]
+    last, out = scanned(step, before, tokens)
+    return last, out.transpose(0, 1)
+
+
+def _real(key: Tensor) -> list[Tensor]:
+    """Return which tokens are no padding, bool [batch, seq, 1]; none: all are."""
+    if current_call().row_lengths is None:
+        return []
+    ones = torch.ones(key.shape[0], key.shape[1], 1, dtype=torch.bool)
+    return [of_tokens(ones, 1)]
+
+
+def _added(
+    values: Tensor, weights: Tensor, greatest: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Add a token to sums of values and weights; return them and their exponent."""
+    reached = torch.maximum(greatest, key)
+    kept, new = torch.exp(greatest - reached), torch.exp(key - reached)
+    return kept * values + new * value, kept * weights + new, reached
+
+
+_LAYERS: Final[Mapping[str, Callable[..., object]]] = {
+    "rwkv.RwkvSelfAttention": _mix_times,
+    "rwkv.RwkvFeedForward": _mix_channels,
+}

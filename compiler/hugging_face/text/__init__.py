@@ -1,0 +1,1 @@
+"""Decoders with their caches, and the methods that they export."""

@@ -1,0 +1,290 @@
+"""`CachedDecoder`: a causal model of transformers with its cache in buffers.
+
+In: the model and the shapes of its caches. Out: a module, its methods as
+`compile_program` takes them (tokens in, logits out, the cache written), and its states.
+Modules keep their names, so that weights have the same names in a bundle as in a
+checkpoint.
+
+A `BatchedDecoder` has rows of different lengths, each at a position of its own. Its
+methods have one argument more, the row lengths of a call, and return the logits after
+the last real token of each row. Rows are padded on the right; the content of the
+padding never matters.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from kvc.compiler.hugging_face.caches.cache import KvCache, LayerBuffers
+from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.encoder.encoding_methods import call_of, picture_features
+from kvc.compiler.hugging_face.reading.calls import Call, attending
+from kvc.compiler.hugging_face.reading.inputs import inputs_of, takes_positions
+from kvc.compiler.hugging_face.reading.settings import Sizes
+from kvc.schema.errors import UnsupportedModel
+
+CACHE: Final = "kvc_cache"
+POSITION: Final = "kvc_position"
+
+
+class CachedDecoder(nn.Module):
+    """Methods over one cache; `kvc_position` int64 [batch] counts its tokens."""
+
+    kvc_position: Tensor
+    kvc_cache: nn.ModuleDict
+    _apart = False  # whether the model is told how many tokens each row holds
+
+    def __init__(
+        self,
+        decoder: PreTrainedModel,
+        layers: Mapping[int, CachedLayer],
+        sizes: Sizes,
+        prefill_sizes: Sequence[int] = (),
+        first: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, child in decoder.named_children():
+            self.add_module(name, child)
+        for name, buffer in decoder._buffers.items():  # BART has a bias of its own
+            self.register_buffer(name, buffer)
+        _check_names(decoder)
+        self._decoder = (decoder,)  # in a tuple, since its modules are here already
+        self._first = first  # the number of the first position
+        self.kvc_cache = nn.ModuleDict(
+            {str(i): LayerBuffers(layer, 1, sizes) for i, layer in layers.items()}
+        )
+        position = torch.zeros(1, dtype=torch.int64)
+        self.register_buffer(POSITION, position, persistent=False)
+        for size in prefill_sizes:
+            vars(self)[f"prefill_{size}"] = self.prefill
+        self.train(False)
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        """Append tokens int64 [batch, seq]; return the last ones' logits."""
+        return self._append(1, input_ids=tokens)[:, -1]
+
+    def decode(self, token: Tensor) -> Tensor:
+        """Append token int64 [batch, 1]; return its logits float32 [batch, vocab]."""
+        return self._append(1, input_ids=token)[:, -1]
+
+    def prefill_all(self, tokens: Tensor) -> Tensor:
+        """Append tokens; return the logits of all, float32 [batch, seq, vocab]."""
+        return self._append(0, input_ids=tokens)
+
+    def prefill_embeds(self, inputs_embeds: Tensor) -> Tensor:
+        """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
+        return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
+
+    def prefill_picture(self, inputs_embeds: Tensor) -> Tensor:
+        """Append embeddings [batch, places, hidden] of a picture, which see each other.
+
+        Returns the last ones' logits.
+        """
+        return self._append(1, together=True, inputs_embeds=inputs_embeds)[:, -1]
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
+        """Return embeddings [1, seq, hidden] of tokens int64 [1, seq]."""
+        (decoder,) = self._decoder
+        made: Tensor = decoder.get_input_embeddings()(tokens)
+        return made
+
+    def embed_image(self, pixels: Tensor) -> Tensor:
+        """Return what stands in the places of a picture, float32 [places, hidden].
+
+        Args:
+            pixels: float32 [1, channels, height, width].
+        """
+        (decoder,) = self._decoder
+        return picture_features(decoder, call_of(None), pixels)
+
+    def _append(
+        self,
+        keep: int,
+        row_lengths: Tensor | None = None,
+        together: bool = False,
+        positions: Tensor | None = None,
+        **inputs: Tensor,
+    ) -> Tensor:
+        """Run the model; return the logits of the last `keep` positions, 0: of all.
+
+        Of each row as many tokens count as `row_lengths` says, int64 [batch];
+        None: all. Those of a call that are `together` see each other; `positions` are
+        as of `_place`.
+        """
+        (given,) = inputs.values()
+        seq = given.shape[1]
+        start, more = (
+            self.kvc_position.clone(),
+            seq if row_lengths is None else row_lengths,
+        )
+        call = Call(start, start + more, row_lengths, self._first)
+        call.apart, call.together = self._apart, together
+        self._place(call, seq, positions)
+        cache = KvCache(self.kvc_cache, call, single=type(seq) is int and seq == 1)
+        logits = self._run(call, seq, cache, keep, inputs)
+        cache.check_taken()
+        self.kvc_position.add_(more)
+        return logits.float()
+
+    def _place(self, call: Call, seq: int, positions: Tensor | None) -> None:
+        """Say where the tokens of a call are, if that is not how many there are."""
+
+    def _run(
+        self,
+        call: Call,
+        seq: int,
+        cache: Cache,
+        keep: int,
+        inputs: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Return the model's logits of the last `keep` positions, 0: of all."""
+        (decoder,) = self._decoder
+        with attending(call):
+            made = decoder(**inputs, **inputs_of(decoder, call, seq, cache, keep))
+        logits: Tensor = made.logits
+        return logits
+
+
+def _check_names(decoder: PreTrainedModel) -> None:
+    """Check that all parameters of a model are found under its children.
+
+    Raises:
+        UnsupportedModel: it has parameters of its own.
+    """
+    if decoder._parameters:
+        own = ", ".join(decoder._parameters)
+        reason = f"it keeps parameters beside its modules: {own}"
+        raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
+
+
+# These know of positions by the distances that kvc's attention sees alone (ALiBi).
+_WITHOUT_POSITIONS: Final = frozenset({"bloom", "mpt"})
+
+
+class BatchedDecoder(CachedDecoder):
+    """A `CachedDecoder` whose methods take row lengths."""
+
+    def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Append tokens int64 [batch, seq], lengths int64 [batch]; return last logits.
+
+        Those of a row without tokens mean nothing.
+        """
+        return self._append_last(lengths, input_ids=filled(tokens, lengths))
+
+    def decode(self, token: Tensor, active: Tensor) -> Tensor:  # type: ignore[override]
+        """Append token int64 [batch, 1] to rows that are active, bool [batch]."""
+        row_lengths = active.to(torch.int64)
+        return self._append(1, row_lengths, input_ids=filled(token, row_lengths))[:, -1]
+
+    def prefill_all(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Append tokens; return the logits of all, float32 [batch, seq, vocab]."""
+        return self._append(0, lengths, input_ids=filled(tokens, lengths))
+
+    def prefill_embeds(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
+        given = filled(inputs_embeds, lengths)
+        return self._append_last(lengths, inputs_embeds=given)
+
+    def prefill_picture(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Append embeddings [batch, places, hidden] of pictures; return last logits."""
+        given = filled(inputs_embeds, lengths)
+        return self._append_last(lengths, together=True, inputs_embeds=given)
+
+    def _append_last(
+        self,
+        row_lengths: Tensor,
+        together: bool = False,
+        positions: Tensor | None = None,
+        **inputs: Tensor,
+    ) -> Tensor:
+        (decoder,) = self._decoder
+        with _last_alone(decoder, row_lengths) as head:
+            logits = self._append(0, row_lengths, together, positions, **inputs)
+        last = logits if head.reached else _last_of(logits, row_lengths)
+        return last[:, 0]
+
+
+def check_positions(
+    decoder: PreTrainedModel, layers: Mapping[int, CachedLayer]
+) -> None:
+    """Check that rows of a model can be at positions of their own.
+
+    Where no layer attends, there are no positions.
+
+    Raises:
+        UnsupportedModel: it counts positions by itself, for all rows at once.
+    """
+    _check_scales(decoder)
+    attends = any(layer.attention for layer in layers.values())
+    known = decoder.config.model_type in _WITHOUT_POSITIONS or not attends
+    if not takes_positions(decoder) and not known:
+        reason = (
+            "it takes no position_ids, so rows cannot be at positions of their own; "
+            "compile it for one row, with CacheConfig(batch=1) or --max-batch 1"
+        )
+        raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
+
+
+def _check_scales(decoder: PreTrainedModel) -> None:
+    """Check that no layer scales queries by the position of the first row.
+
+    Llama 4 does where it does not rotate them.
+    """
+    for name, module in decoder.named_modules():
+        tuned = getattr(module, "attn_temperature_tuning", False)
+        if tuned and not getattr(module, "use_rope", True):
+            reason = (
+                f"{name} scales queries by how many tokens the cache holds, one number "
+                "for all rows, so rows cannot be at positions of their own; compile it "
+                "for one row, with CacheConfig(batch=1) or --max-batch 1"
+            )
+            raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
+
+
+@dataclass(slots=True)
+class _Head:
+    """Whether the layer that makes logits has been given last positions alone."""
+
+    reached: bool = False
+
+
+@contextmanager
+def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head]:
+    """Make logits of last positions alone: of a long prompt they are most of the work.
+
+    The head of a model computes each position by itself, so its input may be less.
+    """
+    head = _Head()
+    module = decoder.get_output_embeddings()  # type: ignore[no-untyped-call]
+
+    def keep_last(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        head.reached = True
+        return (_last_of(given[0], row_lengths), *given[1:])
+
+    if not isinstance(module, nn.Module):
+        yield head
+        return
+    hook = module.register_forward_pre_hook(keep_last)
+    try:
+        yield head
+    finally:
+        hook.remove()
+
+
+def _last_of(states: Tensor, row_lengths: Tensor) -> Tensor:
+    """Return [batch, 1, width]: of states [batch, seq, width] the last real one."""
+    last = (row_lengths - 1).clamp(min=0)[:, None, None]
+    return states.gather(1, last.expand(-1, 1, states.shape[2]))
+
+
+def filled(tokens: Tensor, row_lengths: Tensor) -> Tensor:
+    """Return tokens or embeddings with 0 in the place of padding, which may be any."""
+    padding = torch.arange(tokens.shape[1]) >= row_lengths[:, None]
+    shape = (*padding.shape, *[1] * (tokens.dim() - 2))
+    return tokens.masked_fill(padding.view(shape), 0)

@@ -1,0 +1,155 @@
+"""The methods of a decoder, and what its sessions choose.
+
+In: sizes, what each layer caches, what the model takes of pictures. Out: `Method`s of a
+`CachedDecoder` and `StateSpec`s, as `compile_program` takes them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kvc.compiler.hugging_face.caches.cache import AXIS
+from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.pictures.sized_pictures import PictureInput
+from kvc.compiler.hugging_face.reading.settings import LEAST_LENGTH, Sizes
+from kvc.compiler.hugging_face.text.decoder import CACHE, POSITION
+from kvc.compiler.request.spec import Dim, Method, StateSpec
+
+
+def methods_of(
+    sizes: Sizes,
+    prefill_sizes: Sequence[int],
+    all_logits: bool,
+    embeds: Tensor | None,
+    axes: int = 0,
+) -> tuple[Method, ...]:
+    """Return what to compile.
+
+    Args:
+        sizes: of the program.
+        prefill_sizes: lengths that get a prefill of their own, `prefill_N`.
+        all_logits: also `prefill_all`, which returns the logits of every position.
+        embeds: an example [1, 1, hidden] for `prefill_embeds`; None: without it.
+        axes: how many numbers of positions come with embeddings.
+    """
+    tokens = torch.zeros(1, 2, dtype=torch.int64)
+    methods = [
+        _method("prefill", "tokens", tokens, sizes, role="prefill"),
+        _method("decode", "token", tokens[:, :1], sizes, role="decode", seq=False),
+    ]
+    for size in prefill_sizes:
+        fixed = torch.zeros(1, size, dtype=torch.int64)
+        name, role = f"prefill_{size}", "prefill"
+        methods.append(_method(name, "tokens", fixed, sizes, role, seq=False))
+    if all_logits:
+        methods.append(
+            _method("prefill_all", "tokens", tokens, sizes, role="prefill_all")
+        )
+    if embeds is not None:
+        example = embeds.expand(1, tokens.shape[1], -1).contiguous()
+        made = _method("prefill_embeds", "inputs_embeds", example, sizes)
+        methods.append(_with_positions(made, axes) if axes else made)
+    return tuple(methods)
+
+
+def _with_positions(method: Method, axes: int) -> Method:
+    """Return a method of embeddings that takes their positions, too."""
+    given, *others = method.args
+    assert isinstance(given, Tensor)
+    positions = torch.zeros(1, axes, given.shape[1], dtype=torch.int64)
+    dims = method.dynamic["inputs_embeds"]
+    moved = {axis + axis: dim for axis, dim in dims.items()}  # rows 0, tokens 2
+    args = (given, positions, *others)
+    return replace(method, args=args, dynamic={**method.dynamic, "positions": moved})
+
+
+def picture_methods(
+    given: PictureInput, sizes: Sizes, embeds: Tensor
+) -> tuple[Method, ...]:
+    """Return the methods that make embeddings: of a picture, and of tokens beside it.
+
+    They have no state. The places of a picture that see each other have a prefill of
+    their own.
+
+    Args:
+        given: what the model takes of a picture.
+        sizes: of the program.
+        embeds: an example [1, 1, hidden].
+    """
+    tokens, dims = torch.zeros(1, 2, dtype=torch.int64), {1: Dim("seq", 1, sizes.chunk)}
+    methods = [
+        Method("embed_image", args=(given.pixels(),))
+        if given.tower is None
+        else given.tower.method(given.positions),
+        Method("embed_tokens", args=(tokens,), dynamic={"tokens": dims}),
+    ]
+    if given.joined:
+        places = embeds.expand(1, given.positions, -1).contiguous()
+        name = "prefill_picture"
+        methods.append(_method(name, "inputs_embeds", places, sizes, seq=False))
+    return tuple(methods)
+
+
+def _method(
+    name: str,
+    argument: str,
+    example: Tensor,
+    sizes: Sizes,
+    role: str = "",
+    seq: bool = True,
+) -> Method:
+    dims = {1: Dim("seq", 1, sizes.chunk)} if seq else {}
+    if sizes.batch == 1:
+        dynamic = {argument: dims} if dims else {}
+        return Method(name, args=(example,), dynamic=dynamic, role=role)
+    rows = {0: Dim("batch", 1, sizes.batch)}
+    row_lengths, counted = "lengths", torch.ones(1, dtype=torch.int64)
+    if role == "decode":
+        row_lengths, counted = "active", torch.ones(1, dtype=torch.bool)
+    dynamic = {argument: rows | dims, row_lengths: rows}
+    return Method(name, args=(example, counted), dynamic=dynamic, role=role)
+
+
+def rows_of(sizes: Sizes) -> Dim | None:
+    """Return the size that is the number of rows, None for one row."""
+    return Dim("batch", 1, sizes.batch) if sizes.batch > 1 else None
+
+
+def linear_layers(layers: Mapping[int, CachedLayer], sizes: Sizes) -> list[int]:
+    """Return the layers that cache keys and values of all positions."""
+    attending = {i: layer.attention for i, layer in layers.items() if layer.attention}
+    return [i for i, shape in attending.items() if shape.ring_slots(sizes) is None]
+
+
+def states_of(
+    layers: Mapping[int, CachedLayer], sizes: Sizes, capacity: str = "capacity"
+) -> tuple[StateSpec, ...]:
+    """Return what a session chooses: the positions of caches, and rows if many.
+
+    A ring has as many slots in every session.
+
+    Args:
+        layers: what they cache.
+        sizes: of the program.
+        capacity: what sessions call the number of positions.
+    """
+    positions = Dim(capacity, min(LEAST_LENGTH, sizes.length), sizes.length)
+    rows = rows_of(sizes)
+    linear = linear_layers(layers, sizes)
+    specs = [
+        StateSpec(f"{CACHE}.{i}.{name}", axis=AXIS, capacity=positions, batch=rows)
+        for i, layer in layers.items()
+        if i in linear and layer.attention
+        for name in layer.attention.widths()
+    ]
+    if rows is not None:
+        specs += [
+            StateSpec(f"{CACHE}.{i}.{name}", batch=rows)
+            for i, layer in layers.items()
+            for name in layer.names()
+            if i not in linear or name in layer.states
+        ]
+        specs.append(StateSpec(POSITION, batch=rows))
+    return tuple(specs)

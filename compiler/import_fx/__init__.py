@@ -1,5 +1,0 @@
-"""Turn exported programs into the IR; the only reader of fx graphs."""
-
-from kvc.compiler.import_fx.program import import_program
-
-__all__ = ["import_program"]

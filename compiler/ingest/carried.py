@@ -1,0 +1,147 @@
+"""Resolve `Method.carry`: which arguments and results the session keeps.
+
+In: the methods' declarations and signatures. Out: for each method the pairs of tensors
+that are one state before and after a call. `grown` makes the states.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kvc.compiler.ingest.nesting import beneath, relative
+from kvc.compiler.ingest.signature import Signature
+from kvc.compiler.request.spec import Method
+from kvc.schema.errors import CaptureError, listing
+from kvc.schema.trees import member
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A tensor that a method carries.
+
+    Attributes:
+        path: of the argument, which names the state.
+        argument: number of the argument, None where the method only makes the state.
+        result: number of the result that the state becomes.
+    """
+
+    path: str
+    argument: int | None
+    result: int
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What one method carries.
+
+    Attributes:
+        pairs: in the order of the declaration.
+        arguments, results: paths that disappear from its call.
+    """
+
+    pairs: tuple[Pair, ...]
+    arguments: frozenset[str]
+    results: frozenset[str]
+
+
+def read_carry(
+    methods: Sequence[Method], signatures: Sequence[Signature]
+) -> tuple[Carried, ...]:
+    """Return what each method carries.
+
+    Raises:
+        CaptureError: a key or value names nothing, names what another one names, or
+            the two are containers of different shape; lists what there is.
+    """
+    known = tuple(
+        path
+        for method, signature in zip(methods, signatures, strict=True)
+        for path in signature.arguments
+        if any(beneath(path, key) for key in method.carry)
+    )
+    return tuple(
+        _Reader(method, signature, known).read()
+        for method, signature in zip(methods, signatures, strict=True)
+    )
+
+
+class _Reader:
+    """Reads the `carry` of one method; `known` are the states of all methods."""
+
+    def __init__(
+        self, method: Method, signature: Signature, known: Sequence[str]
+    ) -> None:
+        self._method = method
+        self._known = known
+        self._arguments = {path: i for i, path in enumerate(signature.arguments)}
+        self._results = {path: i for i, path in enumerate(signature.results)}
+
+    def read(self) -> Carried:
+        pairs: list[Pair] = []
+        gone: set[str] = set()
+        for key, value in self._method.carry.items():
+            root = self._result_root(key, value)
+            gone.update({root, *(p for p in self._results if beneath(p, root))})
+            pairs += self._pairs(key, root)
+        self._check_once("argument", [pair.path for pair in pairs])
+        names = list(self._results)
+        self._check_once("result", [names[pair.result] for pair in pairs])
+        taken = {p for p in self._arguments if p in {pair.path for pair in pairs}}
+        taken.update(key for key in self._method.carry)
+        return Carried(tuple(pairs), frozenset(taken), frozenset(gone))
+
+    def _result_root(self, key: str, value: str | int) -> str:
+        """Return the path of the result that a value of `carry` names."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            if 0 <= value < len(self._results):
+                return list(self._results)[value]
+        elif isinstance(value, str):
+            for root in (value, member("", value)):
+                if any(beneath(path, root) for path in self._results):
+                    return root
+        raise self._refused(
+            f"carry gives {key!r} the result {value!r}; the tensors that it returns "
+            f"are {self._listed_results()}"
+        )
+
+    def _pairs(self, key: str, root: str) -> Iterator[Pair]:
+        """Yield the tensors of an argument with those that they become."""
+        own = [path for path in self._arguments if beneath(path, key)]
+        paths = own or [
+            path for path in dict.fromkeys(self._known) if beneath(path, key)
+        ]
+        if not paths:
+            raise self._refused(
+                f"carry names the argument {key!r}; its tensors are "
+                f"{listing(list(self._arguments))}, and methods carry "
+                f"{listing(list(dict.fromkeys(self._known)))}"
+            )
+        numbers = {
+            relative(path, root): number
+            for path, number in self._results.items()
+            if beneath(path, root)
+        }
+        places = [relative(path, key) for path in paths]
+        if set(places) != numbers.keys():
+            raise self._refused(
+                f"carry makes {root or 'the result'!r} the next {key!r}, but the one "
+                f"holds {_listed(numbers)} and the other {_listed(places)}"
+            )
+        for path, place in zip(paths, places, strict=True):
+            yield Pair(path, self._arguments.get(path), numbers[place])
+
+    def _check_once(self, what: str, paths: Sequence[str]) -> None:
+        for path in paths:
+            if paths.count(path) > 1:
+                raise self._refused(f"carry names the {what} {path!r} twice")
+
+    def _listed_results(self) -> str:
+        return listing(
+            [f"{p or 'the result'} (or {i})" for p, i in self._results.items()]
+        )
+
+    def _refused(self, reason: str) -> CaptureError:
+        return CaptureError(method=self._method.name, place="", reason=reason)
+
+
+def _listed(places: Sequence[str] | Mapping[str, int]) -> str:
+    return listing([place or "one tensor" for place in places])

@@ -1,0 +1,111 @@
+"""Read torch's higher-order ops: which bodies they run, and on what.
+
+In: a traced call of `torch.cond`, `while_loop`, `scan` or `map`. Out: the corresponding
+op of kvc, its bodies, and its operands in kvc's order. A map is a scan that carries
+nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from kvc.compiler.ingest.calls import Unsupported
+from kvc.compiler.ir import Argument, Value
+from kvc.schema.ops import COND, SCAN, WHILE
+
+_NAMES = {"cond": COND, "while_loop": WHILE, "scan": SCAN, "map_impl": SCAN}
+
+
+@dataclass(frozen=True, slots=True)
+class Higher:
+    """A call of a higher-order op.
+
+    Attributes:
+        op: of kvc.
+        bodies: the nodes of its bodies, in kvc's order.
+        pred: what a cond asks, None for the others.
+        operands: what all bodies take, in order.
+        carried, scanned: how many of the first operands are that.
+    """
+
+    op: str
+    bodies: tuple[fx.Node, ...]
+    pred: object
+    operands: tuple[object, ...]
+    carried: int
+    scanned: int
+
+    @property
+    def kept(self) -> int:
+        """Return how many operands must be passed, weights too."""
+        return self.carried + self.scanned
+
+    def arguments(
+        self,
+        pred: Value | None,
+        blocks: tuple[int, ...],
+        operands: tuple[Value, ...],
+        results: int,
+    ) -> tuple[Argument, ...]:
+        """Return the arguments of kvc's op."""
+        over: tuple[Argument, ...] = (operands, (None,) * results)
+        if self.op == COND:
+            return (pred, *blocks, *over)
+        if self.op == WHILE:
+            return (*blocks, self.carried, *over)
+        return (*blocks, self.carried, self.scanned, *over)
+
+
+def higher_call(node: fx.Node) -> Higher:
+    """Return what a traced call of a higher-order op says.
+
+    Raises:
+        Unsupported: it is none that kvc knows.
+    """
+    assert isinstance(node.target, torch._ops.HigherOrderOperator)
+    name: str = node.target.name()  # type: ignore[no-untyped-call]
+    op = _NAMES.get(name)
+    if name == "with_effects":
+        raise Unsupported("an operator that does more than compute; leave it out")
+    if op is None:
+        raise Unsupported("a higher-order op that kvc does not have")
+    if name == "cond":
+        pred, yes, no, passed = node.args
+        return Higher(op, _bodies(yes, no), pred, _items(passed), 0, 0)
+    if name == "while_loop":
+        test, body, carried, rest = node.args
+        first = _items(carried)
+        all_of_them = (*first, *_items(rest))
+        return Higher(op, _bodies(test, body), None, all_of_them, len(first), 0)
+    body, *init, through, rest = node.args  # a map has no initial values
+    first = _items(init[0]) if init else ()
+    second = _items(through)
+    operands = (*first, *second, *_items(rest))
+    return Higher(op, _bodies(body), None, operands, len(first), len(second))
+
+
+def higher_name(node: fx.Node) -> str:
+    """Return the name of a higher-order op, or of the op that it only orders."""
+    wrapped = node.args[1] if str(node.target) == "with_effects" else None
+    if isinstance(wrapped, torch._ops.OpOverload):
+        return op_name(wrapped)
+    return f"torch.{node.target}"
+
+
+def op_name(target: torch._ops.OpOverload) -> str:
+    """Return an operator's full name, `.default` left out."""
+    name: str = target.name()  # type: ignore[no-untyped-call]
+    return name.removesuffix(".default")
+
+
+def _bodies(*nodes: object) -> tuple[fx.Node, ...]:
+    found = tuple(node for node in nodes if isinstance(node, fx.Node))
+    assert len(found) == len(nodes), "bodies are attributes of the traced module"
+    return found
+
+
+def _items(raw: object) -> tuple[object, ...]:
+    assert isinstance(raw, Sequence)
+    return tuple(raw)

@@ -1,0 +1,232 @@
+"""Import the inputs and outputs of a method: arguments, weights, states, results.
+
+In: placeholders and the output node of a traced method, and which of its inputs and
+results are states. Out: the values that the method starts with and those that it ends
+with. `method.py` imports the nodes between.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx
+from torch.export.graph_signature import (
+    InputKind,
+    OutputKind,
+    OutputSpec,
+    SymFloatArgument,
+    SymIntArgument,
+    TensorArgument,
+)
+
+from kvc.compiler.ingest.signature import input_nodes
+from kvc.compiler.ingest.symbols import SizeReader
+from kvc.compiler.ingest.tensors import TensorTable
+from kvc.compiler.ir import Constant, State, Value
+from kvc.compiler.trace import CapturedMethod
+from kvc.schema.errors import CaptureError
+from kvc.schema.types import TensorType
+
+Bindings = tuple[tuple[Value, str], ...]
+Values = Mapping[fx.Node, Value | tuple[Value, ...]]
+Pairs = Sequence[tuple[Value, OutputSpec]]
+
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Which inputs and results of a traced method belong to the session.
+
+    Attributes:
+        arguments: number of a tensor argument -> the state that it is. What is written
+            into it is forgotten: `results` say what becomes of the state.
+        buffers: number of a tensor input, those of lifted buffers come after the
+            arguments -> the state that it is.
+        results: number of a tensor result -> the state that it becomes.
+    """
+
+    arguments: Mapping[int, State]
+    buffers: Mapping[int, State]
+    results: Mapping[int, State]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a method leaves behind, as `kvc.compiler.ir.Method` has it."""
+
+    outputs: tuple[Value, ...]
+    state_out: Bindings
+    input_out: Bindings
+
+
+NUMBERS = (SymIntArgument, SymFloatArgument)
+NOTHING_LEFT = Left((), (), ())
+
+
+class Borders:
+    """Collects what one method starts with; `leave` says what it ends with."""
+
+    def __init__(
+        self,
+        captured: CapturedMethod,
+        tensors: TensorTable,
+        sizes: SizeReader,
+        owned: Owned,
+        new_value: Callable[[TensorType], Value],
+    ) -> None:
+        self._captured = captured
+        self._tensors = tensors
+        self._sizes = sizes
+        self._owned = owned
+        self._new_value = new_value
+        signature = captured.exported.graph_signature
+        self._specs = {s.arg.name: s for s in signature.input_specs if s.arg}
+        self._bound: dict[str, Value] = {}
+        self._numbers: dict[str, int] = {}  # placeholder -> number of a tensor input
+        self._callers: dict[int, Value] = {}  # number -> value of a caller's input
+        self.inputs: list[Value] = []
+        self.constants: list[tuple[Value, str]] = []
+        self.state_in: list[tuple[Value, str]] = []
+
+    def enter(self, node: fx.Node) -> Value | None:
+        """Return the value that a placeholder stands for, None when nothing reads it.
+
+        Raises:
+            CaptureError: it is no tensor.
+        """
+        spec = self._specs[node.name]
+        if spec.kind is InputKind.USER_INPUT:
+            is_tensor = isinstance(spec.arg, TensorArgument)
+            return self._argument(node) if is_tensor else None
+        if not node.users or spec.kind is InputKind.TOKEN:
+            return None  # a token: it orders calls that do more than compute
+        kind = spec.kind.name.lower().replace("_tensor", "")
+        tensor = tensor_of(self._captured, spec.target, self._tensors.named)
+        return self._bind(tensor, kind.replace("constant", "literal"))
+
+    def _argument(self, node: fx.Node) -> Value | None:
+        """Return the value of an input, which is the caller's or a state."""
+        number = self._numbers[node.name] = len(self._numbers)
+        kind = self._sizes.tensor_type(node.meta["val"])
+        state = self._owned.arguments.get(number) or self._owned.buffers.get(number)
+        if state is None:
+            value = self._callers[number] = self._new_value(kind)
+            self.inputs.append(value)
+            return value
+        return self._bind_entry(state, kind, self.state_in) if node.users else None
+
+    def _bind(self, tensor: Tensor, provenance: str) -> Value:
+        """Return the value of a state or constant of the model, one for each."""
+        state = self._tensors.state(tensor)
+        if state is None:
+            constant = self._tensors.constant(tensor, provenance)
+            return self._bind_entry(constant, constant.type, self.constants)
+        return self._bind_entry(state, state.type, self.state_in)
+
+    def _bind_entry(
+        self,
+        entry: Constant | State,
+        kind: TensorType,
+        bindings: list[tuple[Value, str]],
+    ) -> Value:
+        if entry.name not in self._bound:
+            self._bound[entry.name] = self._new_value(kind)
+            bindings.append((self._bound[entry.name], entry.name))
+        return self._bound[entry.name]
+
+    def leave(self, values: Values, input_names: tuple[str, ...]) -> Left:
+        """Return what the method ends with.
+
+        Args:
+            values: what its nodes are.
+            input_names: a name for each of `inputs`.
+        """
+        exported = self._captured.exported
+        specs = exported.graph_signature.output_specs
+        (nodes,) = next(n for n in exported.graph.nodes if n.op == "output").args
+        pairs = [
+            (_value_of(node, values), spec)
+            for node, spec in zip(nodes, specs, strict=True)
+            if isinstance(spec.arg, (TensorArgument, *NUMBERS))
+        ]
+        results = [v for v, spec in pairs if spec.kind is OutputKind.USER_OUTPUT]
+        carried = self._owned.results
+        state_out = [
+            *self._written_states(pairs),
+            *((results[number], state.name) for number, state in carried.items()),
+        ]
+        names = dict(zip((v.id for v in self.inputs), input_names, strict=True))
+        return Left(
+            tuple(v for number, v in enumerate(results) if number not in carried),
+            tuple(pair for pair in state_out if pair not in self.state_in),
+            tuple((v, names[old.id]) for v, old in self._written_inputs(pairs)),
+        )
+
+    def _written_states(self, pairs: Pairs) -> Iterator[tuple[Value, str]]:
+        """Yield (value, state) for the model's tensors that are written."""
+        for value, spec in pairs:
+            state = None
+            if spec.kind in _MUTATIONS:
+                tensor = tensor_of(self._captured, spec.target, self._tensors.named)
+                state = self._tensors.state(tensor)
+            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+                state = self._owned.buffers.get(self._number(spec))
+            if state is not None:
+                yield value, state.name
+
+    def _written_inputs(self, pairs: Pairs) -> Iterator[tuple[Value, Value]]:
+        """Yield (new value, input) for what is written into the caller's arrays."""
+        for value, spec in pairs:
+            if spec.kind is OutputKind.USER_INPUT_MUTATION:
+                old = self._callers.get(self._number(spec))
+                if old is not None:
+                    yield value, old
+
+    def _number(self, spec: OutputSpec) -> int:
+        assert spec.target is not None
+        return self._numbers[spec.target]
+
+
+def mutated_tensors(
+    captured: CapturedMethod, named: Mapping[str, Tensor]
+) -> list[Tensor]:
+    """Return the model's tensors that a method writes."""
+    signature = captured.exported.graph_signature
+    targets = [s.target for s in signature.output_specs if s.kind in _MUTATIONS]
+    lifted = dict(zip(input_nodes(captured)[::-1], captured.lifted[::-1], strict=False))
+    through_inputs = [
+        named[lifted[spec.target].name]
+        for spec in signature.output_specs
+        if spec.kind is OutputKind.USER_INPUT_MUTATION and spec.target in lifted
+    ]
+    return [tensor_of(captured, t, named) for t in targets] + through_inputs
+
+
+def tensor_of(
+    captured: CapturedMethod, target: str | None, named: Mapping[str, Tensor]
+) -> Tensor:
+    """Return the tensor that a placeholder stands for: the model's own if it can be.
+
+    Raises:
+        CaptureError: it stands for something else.
+    """
+    assert target is not None
+    exported = captured.exported
+    for table in (named, exported.state_dict, exported.constants):
+        tensor = table.get(target)
+        if isinstance(tensor, Tensor):
+            return tensor if not tensor.is_complex() else real_view(tensor)
+    reason = f"its input {target!r} is not a tensor"
+    raise CaptureError(method=captured.method.name, place="", reason=reason)
+
+
+def real_view(tensor: Tensor) -> Tensor:
+    """Return complex numbers as pairs [..., 2], as which a graph reads them."""
+    return torch.view_as_real(tensor.detach().resolve_conj())
+
+
+def _value_of(node: fx.Node, values: Values) -> Value:
+    value = values[node]
+    assert isinstance(value, Value)
+    return value

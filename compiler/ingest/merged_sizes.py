@@ -1,0 +1,212 @@
+"""Sizes that differ between branches, in merged decoders.
+
+A merged decoder has one branch without a past, which returns what is new, and one that
+returns the past and what is new. torch makes a new symbol for each such size; a session
+knows it: it takes the first branch while the past is empty. In: a traced graph. Out:
+its symbols for such sizes defined as the longer of the two, and blocks whose shorter
+output is appended to the past, after a check that the past is empty.
+
+What is made once, as cross caches are, is new in one branch and the past in the other.
+Its size is that of both together: where it is made the past must be empty, and where it
+is kept, what it would be made of.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import Tensor, fx
+
+from kvc.compiler.ingest.calls import Unsupported
+from kvc.compiler.ingest.control import higher_call
+from kvc.compiler.ingest.symbols import SizeReader
+from kvc.compiler.ir import Method, Node, Value
+from kvc.schema.errors import CaptureError
+from kvc.schema.types import TensorType, add_dims, only_symbol
+
+
+def define_joined_sizes(module: torch.nn.Module, sizes: SizeReader) -> None:
+    """Define the symbols for sizes that differ between branches, where that can be.
+
+    Raises:
+        CaptureError: one branch keeps what the other makes, and must be given that it
+            makes it again; or one branch could be taken by no call.
+    """
+    graph = getattr(module, "graph", None)
+    for node in graph.nodes if isinstance(graph, fx.Graph) else ():
+        if not _is_cond(node):
+            continue
+        bodies = [
+            getattr(module, str(body.target)) for body in higher_call(node).bodies
+        ]
+        for body in bodies:
+            define_joined_sizes(body, sizes)
+        ways = [_outputs(body) for body in bodies]
+        for result, *given in zip(node.meta["val"], *ways, strict=True):
+            _define(result, given, sizes)
+
+
+def _is_cond(node: fx.Node) -> bool:
+    higher = isinstance(node.target, torch._ops.HigherOrderOperator)
+    return higher and str(node.target) == "cond"
+
+
+def _outputs(body: fx.GraphModule) -> list[object]:
+    (left,) = next(n for n in body.graph.nodes if n.op == "output").args
+    nodes = left if isinstance(left, tuple | list) else (left,)
+    return [n.meta.get("val") if isinstance(n, fx.Node) else n for n in nodes]
+
+
+def _define(result: object, given: Sequence[object], sizes: SizeReader) -> None:
+    shapes = [one.shape for one in given if isinstance(one, Tensor)]
+    if not isinstance(result, Tensor) or len(shapes) != len(given):
+        return
+    for size, *ways in zip(result.shape, *shapes, strict=True):
+        if sizes.knows(size) or not isinstance(size.node.expr, sympy.Symbol):
+            continue
+        longest = _longest(ways, sizes)
+        if longest is not None:
+            sizes.define(size.node.expr, longest)
+
+
+def _longest(
+    ways: Sequence[int | torch.SymInt], sizes: SizeReader
+) -> sympy.Expr | None:
+    """Return the size that is longer than the other by one symbol, if one is.
+
+    Of two symbols it is their sum; one of them is 0 in each call.
+
+    Raises:
+        CaptureError: the shorter one could be in no call.
+    """
+    try:
+        first, second = (sizes.dim(way) for way in ways)
+    except CaptureError:
+        return None
+    parts = [sizes.expression(way) for way in ways]
+    dims = (first, second), (second, first)
+    for (long, short), whole, part in zip(dims, parts, reversed(parts), strict=True):
+        if long == short:
+            return whole
+        # A past is one symbol, which may be 0.
+        if only_symbol(add_dims(long, short, -1)):
+            _check_may_lack(whole - part, sizes)
+            return whole
+    if not (only_symbol(first) and only_symbol(second)):
+        return None
+    if any(sizes.bounds(part)[0] for part in parts):
+        raise sizes.refused(
+            "one branch of torch.cond keeps what the other makes, and a call that "
+            "keeps it passes nothing that it is made of: both sizes need a Dim from 0 "
+            f"on, and these are {first} and {second}"
+        )
+    return sum(parts)
+
+
+def _check_may_lack(lacking: sympy.Expr, sizes: SizeReader) -> None:
+    """Check that what the shorter branch lacks may be empty.
+
+    Raises:
+        CaptureError: it never is.
+    """
+    if sizes.bounds(lacking)[0]:
+        raise sizes.refused(
+            "one branch of torch.cond leaves out what the other appends, which is "
+            f"never empty ({sizes.dim_of(lacking)}), so no call could take it: append "
+            "in both branches, or give this size a Dim from 0 on"
+        )
+
+
+def with_joined_outputs(
+    blocks: Sequence[Method], results: Sequence[TensorType]
+) -> list[Method]:
+    """Return the blocks of a cond with shorter outputs put after what they lack.
+
+    Raises:
+        Unsupported: an output differs from the result in another way.
+    """
+    made = list(blocks)
+    for i, kind in enumerate(results):
+        short = [n for n, block in enumerate(made) if block.outputs[i].type != kind]
+        if not short:
+            continue
+        past = _find_past(blocks, i, kind)
+        for number in short:
+            made[number] = _with_past(made[number], i, kind, past)
+    return made
+
+
+def _find_past(blocks: Sequence[Method], output: int, kind: TensorType) -> int:
+    """Return the operand that is the past of an output.
+
+    Raises:
+        Unsupported: there is none, or several could be.
+    """
+    found = {_joined_input(block, output, kind) for block in blocks} - {None}
+    if not found:
+        found = {_kept_input(block, output) for block in blocks} - {None}
+    if len(found) == 1:
+        (past,) = found
+        assert past is not None
+        return past
+    raise Unsupported(
+        "branches give tensors of different sizes; only torch.cat([past, new], dim) "
+        "and new alone may, or past.clone() and new, where past is passed to "
+        "torch.cond and is empty at first"
+    )
+
+
+def _with_past(block: Method, output: int, kind: TensorType, past: int) -> Method:
+    """Return a block that puts an output after a past, which must be empty.
+
+    A block that returns the past itself puts nothing after it: what the other would
+    make must be empty then.
+
+    Raises:
+        Unsupported: the output differs along several axes.
+    """
+    short, given = block.outputs[output], block.inputs[past]
+    axes = [
+        i
+        for i, (a, b) in enumerate(zip(kind.dims, short.type.dims, strict=True))
+        if a != b
+    ]
+    if len(axes) != 1:
+        raise Unsupported("branches give tensors that differ along several axes")
+    (axis,) = axes
+    lacking = add_dims(kind.dims[axis], short.type.dims[axis], -1)
+    place = next((n.source for n in reversed(block.nodes) if n.source), "")
+    check = Node("kvc::check_size", (lacking, 0), (), place)
+    whole, more, added = Value(block.next_id(), kind), short, tuple[Node, ...]()
+    if _kept_input(block, output) == past:
+        dims = (*kind.dims[:axis], lacking, *kind.dims[axis + 1 :])
+        more = Value(whole.id + 1, TensorType(kind.dtype, dims))
+        added = (Node("aten::full", (dims, 0, kind.dtype), (more,), place),)
+    join = Node("aten::cat", ((given, more), axis), (whole,), place)
+    outputs = list(block.outputs)
+    outputs[output] = whole
+    nodes = (check, *block.nodes, *added, join)
+    return replace(block, nodes=nodes, outputs=tuple(outputs))
+
+
+def _joined_input(block: Method, output: int, kind: TensorType) -> int | None:
+    """Return the input that a block's output begins with, None where it does not."""
+    value = block.outputs[output]
+    maker = block.makers().get(value.id)
+    if value.type != kind or maker is None or maker.op != "aten::cat":
+        return None
+    return _input(block, maker.inputs[0])
+
+
+def _kept_input(block: Method, output: int) -> int | None:
+    """Return the input that a block returns as it is, None where it does not."""
+    value = block.outputs[output]
+    maker = block.makers().get(value.id)
+    if maker is not None and maker.op == "aten::clone":
+        value = maker.inputs[0]
+    return _input(block, value)
+
+
+def _input(block: Method, value: Value) -> int | None:
+    return block.inputs.index(value) if value in block.inputs else None

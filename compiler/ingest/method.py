@@ -1,0 +1,75 @@
+"""Import one exported program as an IR method and its blocks."""
+
+from torch import fx
+
+from kvc.compiler.ingest.inputs_and_outputs import NOTHING_LEFT, NUMBERS, Borders, Owned
+from kvc.compiler.ingest.model import Model
+from kvc.compiler.ingest.nodes import NodeImporter
+from kvc.compiler.ingest.symbols import SizeReader
+from kvc.compiler.ingest.tensors import TensorTable
+from kvc.compiler.ir import Method
+from kvc.compiler.trace import CapturedMethod
+
+
+class MethodImporter(NodeImporter):
+    """Builds the nodes of one method; `missing` collects ops that have no kernel."""
+
+    def __init__(
+        self,
+        captured: CapturedMethod,
+        tensors: TensorTable,
+        sizes: SizeReader,
+        owned: Owned,
+        blocks: list[Method],
+    ) -> None:
+        exported = captured.exported
+        model = Model(
+            captured.method.name, tensors, sizes, exported.range_constraints, blocks
+        )
+        super().__init__(model, exported.graph_module)
+        self._captured = captured
+        self._borders = Borders(captured, tensors, sizes, owned, self._new_value)
+        self.constants = self._borders.constants
+
+    def run(self, input_names: tuple[str, ...], trees: tuple[str, str]) -> Method:
+        """Return the method; look at `missing` before using it.
+
+        Args:
+            input_names: a name for each tensor that is passed, in order.
+            trees: how arguments and results nest.
+        """
+        for node in self._captured.exported.graph.nodes:
+            self._import_node(node)
+        self._import_returned_numbers()
+        borders = self._borders
+        known = not self.missing
+        left = borders.leave(self._values, input_names) if known else NOTHING_LEFT
+        return Method(
+            name=self._captured.method.name,
+            role=self._captured.method.role,
+            inputs=tuple(borders.inputs),
+            input_names=input_names,
+            position=self._captured.method.position,
+            input_tree=trees[0],
+            output_tree=trees[1],
+            constants=tuple(borders.constants),
+            state_in=tuple(borders.state_in),
+            state_out=left.state_out,
+            input_out=left.input_out,
+            nodes=tuple(self.nodes),
+            outputs=left.outputs,
+        )
+
+    def _import_returned_numbers(self) -> None:
+        """Make tensors of the numbers that the method returns."""
+        exported = self._captured.exported
+        (nodes,) = next(n for n in exported.graph.nodes if n.op == "output").args
+        specs = exported.graph_signature.output_specs
+        for node, spec in zip(nodes, specs, strict=True):
+            if isinstance(spec.arg, NUMBERS) and node not in self._values:
+                self._import_number(node)
+
+    def _enter(self, node: fx.Node) -> None:
+        value = self._borders.enter(node)
+        if value is not None:
+            self._values[node] = value

@@ -1,0 +1,327 @@
+"""Rewrite traced ATen calls into the ops of `kvc.schema.ops`.
+
+Most ops keep their name and lose the parameters that kvc does not support. The rules
+here rewrite the rest: other forms of one op, factories; `numbers` puts Python numbers
+where they are allowed, `reads`, `writes` and `norms` hold the rules of their families.
+What no rule maps stays as it is, and the importer reports it.
+"""
+
+from kvc.compiler.ingest import norms, reads, writes
+from kvc.compiler.ingest.calls import Call, Named, Rule, Unsupported, cast, given
+from kvc.compiler.ingest.numbers import place_numbers
+from kvc.compiler.ingest.read_numbers import Number, Real
+from kvc.compiler.ir import Argument, Item, Value
+from kvc.compiler.ir.arguments import argument_faults
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS
+from kvc.schema.types import Affine, TensorType
+
+# Parameters that may be left out when they hold one of these values.
+_USUAL: dict[str, tuple[object, ...]] = {
+    "dropout_p": (0, 0.0),
+    "pin_memory": (None, False),
+    "generator": (None,),
+}
+# Parameters that change nothing here: everything is a dense CPU tensor, functional.
+_IGNORED = {
+    "layout", "device", "memory_format", "implicit", "non_blocking", "padding_idx",
+    "scale_grad_by_freq", "sparse", "sparse_grad", "half_to_float", "stable",
+    "cudnn_enable",
+}  # fmt: skip
+# What to write instead of ops that have no kernel.
+_INSTEAD = {
+    "aten::as_strided": "slices, .view() and .transpose()",
+    "aten::as_strided_scatter": "slices, .view() and .transpose()",
+}
+_TRAINING_ONLY = {
+    "aten::native_dropout", "aten::bernoulli.p", "aten::rrelu_with_noise_functional",
+    "aten::_native_batch_norm_legit_functional",
+}  # fmt: skip
+# They draw random numbers, whatever the mode; `aten::rand` and the like by their names.
+_RANDOM = {
+    "aten::rand", "aten::rand_like", "aten::randn", "aten::randn_like", "aten::randint",
+    "aten::randint.low", "aten::randint_like", "aten::randint_like.low_dtype",
+    "aten::randperm", "aten::multinomial", "aten::normal.Tensor_Tensor",
+    "aten::normal.Tensor_float", "aten::normal.float_Tensor",
+    "aten::normal_functional", "aten::uniform", "aten::exponential", "aten::poisson",
+    "aten::cauchy", "aten::geometric", "aten::log_normal", "aten::binomial",
+    "aten::fractional_max_pool2d", "aten::fractional_max_pool3d",
+    "aten::_standard_gamma", "aten::_sample_dirichlet",
+}  # fmt: skip
+DROPPED = {
+    "aten::_assert_tensor_metadata", "aten::_assert_scalar",
+    "aten::sym_constrain_range_for_size", "aten::sym_constrain_range",
+}  # fmt: skip
+FORWARDED = {
+    "aten::alias", "aten::detach", "aten::lift_fresh_copy", "aten::lift_fresh",
+    "aten::dropout", "aten::contiguous",
+}  # fmt: skip
+
+
+def normalize(op: str, named: Named, result: TensorType | None) -> Call:
+    """Return the call as an op of the table takes it.
+
+    Args:
+        op: full name of the traced op.
+        named: its arguments by parameter name, defaults filled in.
+        result: type of its first result, None when it has none.
+
+    Raises:
+        Unsupported: with the reason.
+    """
+    rule = _RULES.get(op)
+    call = rule(named, result) if rule else Call(op, named)
+    call = place_numbers(call, result)
+    if call.op not in OPS:
+        raise Unsupported("no kernel")
+    _check_left_out(call, result)
+    return call
+
+
+def arguments_of(call: Call) -> tuple[Argument, ...]:
+    """Return a call's arguments in the order of its signature.
+
+    Raises:
+        Unsupported: one is not of the kind that the op takes.
+    """
+    spec = OPS[call.op]
+    arguments = tuple(_argument(call.named[p.name]) for p in spec.params)
+    for fault in argument_faults(spec, arguments):
+        raise Unsupported(fault)
+    return arguments
+
+
+def _argument(value: object) -> Argument:
+    if isinstance(value, list | tuple):
+        return tuple(_item(item) for item in value)
+    return _item(value)
+
+
+def _item(value: object) -> Item:
+    if value is None or isinstance(
+        value, Value | int | float | bool | str | DType | Affine
+    ):
+        return value
+    if isinstance(value, Number | Real):
+        raise Unsupported("a number that depends on values, where none can be")
+    raise Unsupported(f"an argument of type {type(value).__name__}")
+
+
+def _check_left_out(call: Call, result: TensorType | None) -> None:
+    kept = {p.name for p in OPS[call.op].params}
+    for name, value in call.named.items():
+        if name in kept or name in _IGNORED or value in _USUAL.get(name, (None,)):
+            continue
+        if name == "dtype" and result is not None and value is result.dtype:
+            continue
+        raise Unsupported(f"{name}={value} is not supported")
+
+
+def _rename(op: str, **changes: object) -> Rule:
+    """Return the rule for another spelling, with parameters set."""
+    return lambda named, _: Call(op, {**named, **changes})
+
+
+def _whole(op: str) -> Rule:
+    """Return the rule for a reduction over everything."""
+    return _rename(op, dim=None, keepdim=False)
+
+
+def _filled(value: object) -> Rule:
+    """Return the rule for a factory of one value, None where the call says it."""
+
+    def rule(named: Named, result: TensorType | None) -> Call:
+        fill = named["fill_value"] if value is None else value
+        return reads.filled(fill, result)
+
+    return rule
+
+
+def _cast(named: Named, result: TensorType | None) -> Call:
+    assert result is not None
+    if named.get("dtype") is None:
+        return Call("aten::clone", {"self": named["self"]})
+    return Call("aten::_to_copy", {"self": named["self"], "dtype": result.dtype})
+
+
+def _shaped(op: str) -> Rule:
+    """Return the rule for a view whose sizes are taken from the result."""
+
+    def rule(named: Named, result: TensorType | None) -> Call:
+        assert result is not None
+        return Call(op, {"self": named["self"], "size": result.dims})
+
+    return rule
+
+
+def _squeeze(named: Named, _: TensorType | None) -> Call:
+    tensor, dim = given(named, "self", Value), named.get("dim")
+    if dim is None:
+        dim = tuple(i for i, size in enumerate(tensor.type.dims) if size == 1)
+    return Call(
+        "aten::squeeze.dims",
+        {"self": tensor, "dim": (dim,) if isinstance(dim, int) else dim},
+    )
+
+
+def _transpose_matrix(named: Named, _: TensorType | None) -> Call:
+    tensor = given(named, "self", Value)
+    if len(tensor.type.dims) < 2:
+        return Call("aten::alias", {"self": tensor})
+    return Call("aten::transpose.int", {"self": tensor, "dim0": 0, "dim1": 1})
+
+
+def _transpose(named: Named, _: TensorType | None) -> Call:
+    tensor = given(named, "self", Value)
+    if tensor.type.dims:
+        return Call("aten::transpose.int", named)
+    return Call("aten::alias", {"self": tensor})
+
+
+def _converted(named: Named, result: TensorType | None) -> Call:
+    assert result is not None
+    return Call("aten::_to_copy", {"self": named["a"], "dtype": result.dtype})
+
+
+def _split(named: Named, _: TensorType | None) -> Call:
+    """Split into equal parts: the size of the last part follows from the whole."""
+    tensor, dim = given(named, "self", Value), given(named, "dim", int)
+    size = named["split_size"]
+    whole = tensor.type.dims[dim]
+    if not isinstance(whole, int) or not isinstance(size, int):
+        raise Unsupported("split of a dynamic dimension")
+    parts = tuple(min(size, whole - begin) for begin in range(0, whole, size))
+    return Call(
+        "aten::split_with_sizes", {"self": tensor, "split_sizes": parts, "dim": dim}
+    )
+
+
+def _cat(named: Named, result: TensorType | None) -> Call:
+    """Join; torch skips empty tensors of one axis, whatever the rank of the others."""
+    assert result is not None
+    tensors, dim = given(named, "tensors", tuple), named["dim"]
+    rank = len(result.dims)
+    kept = tuple(cast(x, result.dtype) for x in tensors if len(x.type.dims) == rank)
+    return Call("aten::cat", {"tensors": kept if rank > 1 else tensors, "dim": dim})
+
+
+def _floor_divide(named: Named, _: TensorType | None) -> Call:
+    if isinstance(named["other"], Value):
+        return Call("aten::floor_divide", named)
+    return Call("aten::div.Scalar_mode", {**named, "rounding_mode": "floor"})
+
+
+def _clamp_bound(bound: str) -> Rule:
+    """Return the rule for a clamp with one bound."""
+    absent = "max" if bound == "min" else "min"
+    return _rename("aten::clamp", **{absent: None})
+
+
+_SHIFTS: dict[str, Rule] = {
+    f"aten::{spelling}": _rename(f"aten::bitwise_{side}_shift.Tensor")
+    for side in ("left", "right")
+    for spelling in (
+        f"bitwise_{side}_shift.Tensor_Scalar",
+        f"bitwise_{side}_shift.Scalar_Tensor",
+        f"__{side[0]}shift__.Scalar",
+        f"__{side[0]}shift__.Tensor",
+    )
+}
+_RULES: dict[str, Rule] = {
+    "aten::_unsafe_view": _shaped("aten::view"),
+    "aten::view": _shaped("aten::view"),
+    "aten::reshape": _shaped("aten::view"),
+    "aten::expand": _shaped("aten::expand"),
+    "aten::t": _transpose_matrix,
+    "aten::transpose.int": _transpose,
+    "prims::convert_element_type": _converted,
+    "aten::squeeze": _squeeze,
+    "aten::squeeze.dim": _squeeze,
+    "aten::slice.Tensor": reads.slice_,
+    "aten::select.int": reads.select,
+    "aten::split.Tensor": _split,
+    "aten::cat": _cat,
+    "aten::slice_scatter": writes.slice_scatter,
+    "aten::select_scatter": writes.select_scatter,
+    "aten::index_fill.int_Scalar": writes.index_fill,
+    "aten::index_fill.int_Tensor": writes.index_fill,
+    "aten::scatter.reduce": writes.scatter_reduce,
+    "aten::scatter_reduce.two": writes.scatter_reduce,
+    "aten::index_put": writes.index_put,
+    **{
+        op: writes.with_an_axis(op)
+        for op in ("aten::index_select", "aten::index_copy", "aten::index_add")
+    },
+    "aten::_native_batch_norm_legit_no_training": norms.batch_norm,
+    "aten::_native_batch_norm_legit.no_stats": norms.instance_norm,
+    "aten::_linalg_det": norms.first_results("aten::linalg_det", 1),
+    "aten::_linalg_slogdet": norms.first_results("aten::linalg_slogdet", 2),
+    "aten::group_norm": norms.group_norm,
+    "aten::convolution": norms.convolution,
+    **{
+        op: norms.pooling(op, rank)
+        for rank in (2, 3)
+        for op in (
+            f"aten::avg_pool{rank}d",
+            f"aten::max_pool{rank}d_with_indices",
+        )
+    },
+    "aten::roll": reads.roll,
+    "aten::arange": reads.arange,
+    "aten::arange.start": reads.arange,
+    "aten::arange.start_step": reads.arange,
+    "aten::full": _filled(None),
+    "aten::full_like": _filled(None),
+    "aten::new_full": _filled(None),
+    "aten::zeros": _filled(0),
+    "aten::zeros_like": _filled(0),
+    "aten::new_zeros": _filled(0),
+    "aten::ones": _filled(1),
+    "aten::ones_like": _filled(1),
+    "aten::new_ones": _filled(1),
+    "aten::empty.memory_format": _filled(0),
+    "aten::empty_like": _filled(0),
+    "aten::empty_permuted": _filled(0),
+    "aten::empty_strided": _filled(0),
+    "aten::new_empty": _filled(0),
+    **_SHIFTS,
+    "aten::_embedding_bag": norms.embedding_bag,
+    "aten::_embedding_bag_forward_only": norms.embedding_bag,
+    "aten::sort.stable": _rename("aten::sort"),
+    "aten::upsample_nearest2d.vec": norms.resize("aten::upsample_nearest2d"),
+    "aten::upsample_bilinear2d.vec": norms.resize("aten::upsample_bilinear2d"),
+    "aten::scalar_tensor": lambda named, result: reads.filled(named["s"], result),
+    "prims::scalar_tensor": lambda named, result: reads.filled(named["s"], result),
+    "aten::_to_copy": _cast,
+    "aten::_softmax": _rename("aten::softmax.int", dtype=None),
+    "aten::_log_softmax": _rename("aten::log_softmax.int", dtype=None),
+    "aten::sum": _whole("aten::sum.dim_IntList"),
+    "aten::mean": _whole("aten::mean.dim"),
+    "aten::max": _rename("aten::amax", dim=(), keepdim=False),
+    "aten::min": _rename("aten::amin", dim=(), keepdim=False),
+    "aten::_is_all_true": _rename("aten::all"),
+    "aten::_is_any_true": _rename("aten::any"),
+    "aten::special_zeta.other_scalar": _rename("aten::special_zeta"),
+    "aten::special_zeta.self_scalar": _rename("aten::special_zeta"),
+    "aten::clamp_min": _clamp_bound("min"),
+    "aten::clamp_max": _clamp_bound("max"),
+    "aten::floor_divide": _floor_divide,
+    "aten::remainder.Scalar_Tensor": _rename("aten::remainder.Tensor"),
+    "aten::bitwise_and.Scalar_Tensor": _rename("aten::bitwise_and.Tensor"),
+    "aten::bitwise_or.Scalar_Tensor": _rename("aten::bitwise_or.Tensor"),
+    "aten::bitwise_xor.Scalar_Tensor": _rename("aten::bitwise_xor.Tensor"),
+}
+
+
+def is_known(op: str) -> bool:
+    """Tell whether kvc takes an op at all, whatever its arguments."""
+    return op in OPS or op in _RULES
+
+
+def why_unknown(op: str) -> str:
+    """Return why kvc does not take an op at all, with what to try if there is that."""
+    if op in _TRAINING_ONLY:
+        return "the model is in training mode; call model.eval() before compiling"
+    if op in _RANDOM:
+        return "random numbers; pass them as an argument"
+    return f"no kernel; use {_INSTEAD[op]}" if op in _INSTEAD else "no kernel"

@@ -1,0 +1,92 @@
+"""Rules for norms, convolutions and pools, of which kvc supports fewer modes.
+
+Some traced norms also return the statistics needed for training; only the first result
+is made here.
+"""
+
+from kvc.compiler.ingest.calls import Call, Named, Rule, given
+from kvc.compiler.ir import Value
+from kvc.schema.types import TensorType
+
+
+def batch_norm(named: Named, _: TensorType | None) -> Call:
+    """Normalise with the running statistics."""
+    kept = ("input", "weight", "bias", "running_mean", "running_var", "eps")
+    return Call("aten::batch_norm", {name: named[name] for name in kept}, results=1)
+
+
+def group_norm(named: Named, _: TensorType | None) -> Call:
+    """Normalise groups of channels; which library does it on a GPU is left out."""
+    kept = ("input", "num_groups", "weight", "bias", "eps")
+    return Call("aten::group_norm", {name: named[name] for name in kept})
+
+
+def instance_norm(named: Named, _: TensorType | None) -> Call:
+    """Normalise each channel of a batch of one, as torch traces InstanceNorm."""
+    channels = given(named, "input", Value).type.dims[1]
+    values = {name: named[name] for name in ("input", "weight", "bias", "eps")}
+    return Call("aten::group_norm", {**values, "num_groups": channels}, results=1)
+
+
+def first_results(op: str, count: int) -> Rule:
+    """Return the rule for an op that makes so many results, the first ones."""
+    return lambda named, _: Call(op, named, results=count)
+
+
+def embedding_bag(named: Named, _: TensorType | None) -> Call:
+    """Keep the rows of bags, and nothing of what training needs."""
+    dropped = ("scale_grad_by_freq", "sparse")
+    kept = {name: value for name, value in named.items() if name not in dropped}
+    return Call("aten::_embedding_bag_forward_only", kept, results=1)
+
+
+def resize(op: str) -> Rule:
+    """Return the rule for a resize; the result says the size."""
+
+    def rule(named: Named, result: TensorType | None) -> Call:
+        assert result is not None
+        factors = named["scale_factors"]
+        height, width = factors if isinstance(factors, tuple | list) else (None, None)
+        kept = {"self": named["input"], "output_size": result.dims[2:]}
+        kept |= {"scales_h": height, "scales_w": width}
+        if "align_corners" in named:
+            kept["align_corners"] = named["align_corners"]
+        return Call(op, kept)
+
+    return rule
+
+
+_TRANSPOSED = {
+    1: "aten::conv_transpose1d",
+    2: "aten::conv_transpose2d.input",
+    3: "aten::conv_transpose3d.input",
+}
+
+
+def convolution(named: Named, _: TensorType | None) -> Call:
+    """Keep a convolution; a transposed one has an op for each number of axes."""
+    axes = len(given(named, "weight", Value).type.dims) - 2
+    named = _for_each_axis(named, axes)
+    values = {name: value for name, value in named.items() if name != "transposed"}
+    if not named["transposed"]:
+        del values["output_padding"]
+        return Call("aten::convolution", values)
+    return Call(_TRANSPOSED[axes], values)
+
+
+def pooling(op: str, axes: int) -> Rule:
+    """Return the rule for pools along so many axes."""
+    return lambda named, _: Call(op, _for_each_axis(named, axes))
+
+
+_SETTINGS = {"kernel_size", "stride", "padding", "dilation", "output_padding"}
+
+
+def _for_each_axis(named: Named, axes: int) -> Named:
+    """Return settings with a number for each axis; torch takes one for all of them."""
+    return {
+        name: value * axes
+        if name in _SETTINGS and isinstance(value, tuple) and len(value) == 1
+        else value
+        for name, value in named.items()
+    }

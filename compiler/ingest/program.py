@@ -1,0 +1,268 @@
+"""Import all exported programs of a model as one IR program.
+
+In: the captured methods. Out: their IR, with constants and states shared. `tensors`
+says which of the model's tensors are states, `carried` and `grown` which arguments are;
+`borders` and `method` import one method each.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from kvc.compiler.ingest.bounded import check_bounded
+from kvc.compiler.ingest.carried import Carried, read_carry
+from kvc.compiler.ingest.grown import Use, carried_state
+from kvc.compiler.ingest.inputs_and_outputs import Owned, mutated_tensors
+from kvc.compiler.ingest.merged_sizes import define_joined_sizes
+from kvc.compiler.ingest.method import MethodImporter
+from kvc.compiler.ingest.position import check_positions
+from kvc.compiler.ingest.reached import check_reached
+from kvc.compiler.ingest.signature import (
+    Signature,
+    input_tree,
+    output_tree,
+    read_signature,
+)
+from kvc.compiler.ingest.sized import (
+    buffer_states,
+    check_one_meaning,
+    check_written,
+    sized_types,
+)
+from kvc.compiler.ingest.symbols import (
+    SizeReader,
+    declared_symbols,
+    qualified_names,
+    size_reader,
+)
+from kvc.compiler.ingest.tensors import TensorTable
+from kvc.compiler.ir import Method, Node, Program, State
+from kvc.compiler.ir.verify import Malformed, concrete, sample_sizes, verify
+from kvc.compiler.trace import CapturedMethod
+from kvc.compiler.trace.aliases import Memory
+from kvc.compiler.trace.lifted import paths_of
+from kvc.schema.errors import CaptureError, UnsupportedOps
+from kvc.schema.ops import OPS
+from kvc.schema.ops.spec import ShapeMismatch
+from kvc.schema.types import Symbol, symbols_in
+
+
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """One method before it is imported: what crosses its borders, and its sizes."""
+
+    captured: CapturedMethod
+    signature: Signature
+    sizes: SizeReader
+    carried: Carried
+
+
+def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Program:
+    """Return the IR of all methods, with constants and states shared by identity.
+
+    Raises:
+        UnsupportedOps: with every op that has no kernel, and its source lines.
+        CompileError, CaptureError, StateConflict: see their texts.
+    """
+    named = Memory(model).named
+    names = qualified_names(captured)
+    symbols = declared_symbols(captured, names)
+    mutated = [tensor for one in captured for tensor in mutated_tensors(one, named)]
+    tensors = TensorTable(named, mutated, sized_types(captured, named))
+    check_written(captured, tensors)
+    check_reached(captured, tensors)
+    check_bounded(captured)
+    traced = _read(captured, names)
+    carried = _carried_states(traced, symbols, frozenset(named))
+    methods = _import_all(model, traced, tensors, carried)
+    states = (*tensors.states.values(), *carried.values())
+    fixed = symbols_in(state.type for state in states)
+    check_one_meaning(captured, fixed)
+    check_positions(methods, fixed)
+    program = Program(
+        symbols=symbols,
+        constants=(*tensors.constants.values(), *tensors.initial),
+        states=states,
+        methods=methods,
+    )
+    _check_all_sizes(program)
+    return program
+
+
+def _read(
+    captured: Sequence[CapturedMethod], names: Mapping[tuple[str, str], str]
+) -> tuple[_Traced, ...]:
+    signatures = [read_signature(one) for one in captured]
+    sizes = [
+        size_reader(one, _inputs_by_path(one, signature), names)
+        for one, signature in zip(captured, signatures, strict=True)
+    ]
+    for one, size in zip(captured, sizes, strict=True):
+        define_joined_sizes(one.exported.graph_module, size)
+    carried = read_carry([one.method for one in captured], signatures)
+    return tuple(map(_Traced, captured, signatures, sizes, carried))
+
+
+def _inputs_by_path(
+    captured: CapturedMethod, signature: Signature
+) -> dict[str, Tensor]:
+    """Return every traced input by the path that `Method.dynamic` gives it."""
+    buffers = zip(paths_of(captured.lifted), signature.buffers, strict=True)
+    return {**signature.arguments, **dict(buffers)}
+
+
+def _carried_states(
+    traced: Sequence[_Traced], symbols: Sequence[Symbol], taken: Set[str]
+) -> dict[str, State]:
+    """Return the states that arguments are, by path.
+
+    Args:
+        traced: all methods.
+        symbols: the program's.
+        taken: names that the model's tensors have.
+    """
+    uses: dict[str, list[Use]] = {}
+    for one in traced:
+        arguments = one.signature.arguments
+        results = list(one.signature.results.values())
+        for pair in one.carried.pairs:
+            old = arguments.get(pair.path)
+            use = Use(
+                one.captured.method.name,
+                None if old is None else one.sizes.tensor_type(old),
+                one.sizes.tensor_type(results[pair.result]),
+            )
+            uses.setdefault(pair.path, []).append(use)
+    by_name = {symbol.name: symbol for symbol in symbols}
+    return {
+        path: carried_state(
+            f"carry.{path}" if path in taken else path, of_path, by_name
+        )
+        for path, of_path in uses.items()
+    }
+
+
+def _import_all(
+    model: nn.Module,
+    traced: Sequence[_Traced],
+    tensors: TensorTable,
+    carried: Mapping[str, State],
+) -> tuple[Method, ...]:
+    missing: list[tuple[str, str, str, str]] = []
+    methods: list[Method] = []
+    blocks: list[Method] = []
+    for one in traced:
+        method, unknown = _import_method(model, one, tensors, carried, blocks)
+        methods.append(method)
+        missing += [(*item, one.captured.method.name) for item in unknown]
+    if missing:
+        raise _unsupported(missing)
+    return (*methods, *blocks)
+
+
+def _import_method(
+    model: nn.Module,
+    traced: _Traced,
+    tensors: TensorTable,
+    carried: Mapping[str, State],
+    blocks: list[Method],
+) -> tuple[Method, list[tuple[str, str, str]]]:
+    captured, signature, kept = traced.captured, traced.signature, traced.carried
+    position = captured.method.position
+    filled = {position} if position else set()
+    trees = (
+        input_tree(model, captured, kept.arguments | filled),
+        output_tree(captured, signature, kept.results),
+    )
+    owned = _owned(traced, tensors, carried)
+    names = [
+        path
+        for number, path in enumerate(signature.arguments)
+        if number not in owned.arguments
+    ]
+    importer = MethodImporter(captured, tensors, traced.sizes, owned, blocks)
+    method = importer.run(tuple(names), trees)
+    return method, importer.missing
+
+
+def _owned(
+    traced: _Traced, tensors: TensorTable, carried: Mapping[str, State]
+) -> Owned:
+    """Return which inputs and results of a method are states."""
+    pairs = traced.carried.pairs
+    first = len(traced.signature.arguments)
+    buffers = buffer_states(traced.captured, tensors)
+    return Owned(
+        arguments={
+            pair.argument: carried[pair.path]
+            for pair in pairs
+            if pair.argument is not None
+        },
+        buffers={first + i: state for i, state in enumerate(buffers)},
+        results={pair.result: carried[pair.path] for pair in pairs},
+    )
+
+
+def _check_all_sizes(program: Program) -> None:
+    """Refuse code that holds for none, or only for some, of the declared sizes.
+
+    torch traces one size and keeps quiet about others, as for `x[:, 1]`; and it does
+    not check all that an op refuses when it runs.
+    """
+    try:
+        verify(program)
+    except Malformed as error:
+        node = error.node
+        if node is None or not (error.sizes or _is_refused(error)):
+            return  # a bug of ours, which the pass manager reports
+        place = f" at {node.source}" if node.source else ""
+        reason = _wrong_call(node, error.reason)
+        if any(_takes(node, sizes) for sizes in sample_sizes(program.symbols)):
+            reason = _wrong_sizes(node, error)
+        raise CaptureError(method=error.method, place=place, reason=reason) from error
+
+
+def _is_refused(error: Malformed) -> bool:
+    return isinstance(error.__cause__, ShapeMismatch)
+
+
+def _takes(node: Node, sizes: Mapping[str, int]) -> bool:
+    """Tell whether an op takes its arguments at some sizes."""
+    try:
+        OPS[node.op].rule(*(concrete(a, sizes) for a in node.arguments))
+    except ShapeMismatch:
+        return False
+    return True
+
+
+def _wrong_call(node: Node, reason: str) -> str:
+    return (
+        f"{node.op} cannot take what it is given: {reason}. Change shapes, dtypes or "
+        "axes in this line"
+    )
+
+
+def _wrong_sizes(node: Node, error: Malformed) -> str:
+    sizes = ", ".join(f"{name} = {size}" for name, size in error.sizes.items())
+    return (
+        f"{node.op} does not hold for all declared sizes; with {sizes}: "
+        f"{error.reason}. Change the bounds of the Dim, or the code"
+    )
+
+
+def _unsupported(missing: list[tuple[str, str, str, str]]) -> UnsupportedOps:
+    """Return one error that lists every op with its places."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for op, reason, source, method in missing:
+        places.setdefault((op, reason), []).append(
+            f"{method}: {source}" if source else method
+        )
+    lines = []
+    for (op, reason), found in sorted(places.items()):
+        unique = list(dict.fromkeys(found))
+        more = f" and {len(unique) - 3} more places" if len(unique) > 3 else ""
+        lines.append(f"  {op} ({reason}) in {'; '.join(unique[:3])}{more}")
+    return UnsupportedOps(
+        count=len(places), listing="\n".join(lines), ops=tuple(op for op, _ in places)
+    )

@@ -1,0 +1,252 @@
+"""Numbers that a method reads from tensors at run time: `.item()`, `.tolist()`.
+
+torch traces such a number as a symbol, and what Python computes from it as an
+expression. In: these symbols and expressions. Out: `Number`s, which the rules use as
+tensors without dims; Python's arithmetic becomes nodes. Sizes never depend on them.
+"""
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+from kvc.compiler.ingest.calls import (
+    Call,
+    Made,
+    Tensor,
+    Unsupported,
+    cast,
+    full,
+    plus,
+    viewed,
+)
+from kvc.compiler.ingest.symbols import SizeReader
+from kvc.compiler.ir import Value
+from kvc.schema.dtypes import DType
+from kvc.schema.types import Affine, Dim, TensorType, add_dims
+
+SCALAR = TensorType(DType.INT64, ())
+SIZE_FROM_VALUES = (
+    "a size that depends on values; attend to the filled part of a cache with "
+    "torch.ops.kvc.attention(q, k, v, valid_length), write with index_copy_ at a "
+    "tensor of places, or read as many slots as the shapes say"
+)
+_BY_CONSTANT = {
+    FloorDiv: ("aten::div.Scalar_mode", {"rounding_mode": "floor"}),
+    PythonMod: ("aten::remainder.Scalar", {}),
+    Mod: ("aten::remainder.Scalar", {}),
+}
+_REAL = {
+    operator.add: ("aten::add.Tensor", {"alpha": 1}),
+    operator.sub: ("aten::sub.Tensor", {"alpha": 1}),
+    operator.mul: ("aten::mul.Tensor", {}),
+    operator.truediv: ("aten::div.Tensor", {}),
+    operator.pow: ("aten::pow.Tensor_Tensor", {}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An integer that only the run knows.
+
+    Attributes:
+        expression: torch's, of symbols that stand for reads and of sizes.
+        reader: what they stand for.
+    """
+
+    expression: sympy.Expr
+    reader: "NumberReader"
+
+    def tensor(self) -> Tensor:
+        """Return it as int64 [].
+
+        Raises:
+            Unsupported: it is computed by more than `+`, `-`, `*`, `//` and `%`.
+        """
+        return self.reader.tensor(self.expression)
+
+    @property
+    def is_non_negative(self) -> bool:
+        """Tell whether the trace asserts that it is not negative."""
+        return self.reader.is_non_negative(self.expression)
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A float that only the run knows, of float64 or of the dtype it was read in."""
+
+    value: Tensor
+
+    def tensor(self) -> Tensor:
+        """Return it as a tensor without dims."""
+        return self.value
+
+
+class NumberReader:
+    """Knows which tensor each of a method's read numbers comes from."""
+
+    def __init__(
+        self, sizes: SizeReader, ranges: Mapping[sympy.Symbol, ValueRanges[sympy.Expr]]
+    ) -> None:
+        self._sizes = sizes
+        self._ranges = dict(ranges)
+        self._read: dict[sympy.Symbol, Tensor] = {}
+        self._real: dict[fx.Node, Tensor] = {}
+
+    def note(self, node: fx.Node, tensor: Tensor) -> None:
+        """Note a read: `node` is the number that `tensor`, of one element, holds."""
+        number = node.meta.get("val")
+        scalar = viewed(tensor)
+        if isinstance(number, torch.SymInt):
+            self._read[number.node.expr] = cast(scalar, DType.INT64)
+        elif isinstance(number, torch.SymFloat):
+            self._real[node] = scalar
+
+    def number(self, size: torch.SymInt) -> "Number | Dim":
+        """Return an integer of the trace.
+
+        Raises:
+            CaptureError: it is a size that is no affine expression of declared dims.
+        """
+        if not self._sizes.knows(size):
+            return Number(size.node.expr, self)
+        return self._sizes.dim(size)
+
+    def real(self, node: fx.Node) -> Real:
+        """Return a float of the trace that `node` computes.
+
+        Raises:
+            Unsupported: by other means than `+`, `-`, `*` and `/` of such floats.
+        """
+        return Real(self._real_tensor(node))
+
+    def _real_tensor(self, node: object) -> Tensor:
+        if isinstance(node, int | float):
+            return full((), node, DType.FLOAT64)
+        if isinstance(node, fx.Node) and node in self._real:
+            return self._real[node]
+        if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.SymInt):
+            number = self.number(node.meta["val"])
+            if isinstance(number, Number):
+                return cast(number.tensor(), DType.FLOAT64)
+            return full((), number, DType.FLOAT64)
+        if isinstance(node, fx.Node) and node.target in _REAL:
+            op, settings = _REAL[node.target]
+            a, b = (cast(self._real_tensor(x), DType.FLOAT64) for x in node.args)
+            second = "exponent" if node.target is operator.pow else "other"
+            call = Call(op, {"self": a, second: b, **settings})
+            return Made(call, TensorType(DType.FLOAT64, ()))
+        if isinstance(node, fx.Node) and node.target is torch.sym_float:
+            return self._real_tensor(node.args[0])
+        raise Unsupported(
+            "a number computed from a size or from values by more than + - * / **"
+        )
+
+    def is_non_negative(self, expression: sympy.Expr) -> bool:
+        """Tell whether the trace asserts that a number is not negative."""
+        return bool(bound_sympy(expression, self._ranges).lower >= 0)
+
+    def simplified(self, expression: sympy.Expr) -> "Number | Dim":
+        """Return an expression as a size where no read number is left of it."""
+        expression = sympy.expand(expression)
+        if free_unbacked_symbols(expression):
+            return Number(expression, self)
+        return self._sizes.dim_of(expression)
+
+    def tensor(self, expression: sympy.Expr) -> Tensor:
+        """Return an expression as int64 [].
+
+        Raises:
+            Unsupported: it is computed by more than `+`, `-`, `*`, `//` and `%`.
+        """
+        known, total = 0, None
+        for part in sympy.Add.make_args(sympy.expand(expression)):
+            if not free_unbacked_symbols(part):
+                known += part
+                continue
+            one = self._product(part)
+            total = one if total is None else plus(total, one)
+        assert total is not None
+        return plus(total, self._sizes.dim_of(known) if known != 0 else 0)
+
+    def _product(self, expression: sympy.Expr) -> Tensor:
+        factor, rest = expression.as_coeff_Mul()
+        tensor = self._atom(rest)
+        if factor == 1:
+            return tensor
+        if not factor.is_Integer:
+            raise Unsupported(_hard(self._sizes.named(expression)))
+        call = Call("aten::mul.Scalar", {"self": tensor, "other": int(factor)})
+        return Made(call, SCALAR)
+
+    def _atom(self, expression: sympy.Expr) -> Tensor:
+        if expression in self._read:
+            return self._read[expression]
+        op, settings = _BY_CONSTANT.get(expression.func, ("", {}))
+        if op and expression.args[1].is_Integer and expression.args[1] > 0:
+            divisor = int(expression.args[1])
+            named = {"self": self.tensor(expression.args[0]), "other": divisor}
+            return Made(Call(op, {**named, **settings}), SCALAR)
+        raise Unsupported(_hard(self._sizes.named(expression)))
+
+
+def _hard(expression: sympy.Expr) -> str:
+    return (
+        f"the number {expression}, which depends on values; with a number from .item() "
+        "use only +, -, and *, //, % by constants, or compute with tensors"
+    )
+
+
+def span_checks(
+    start: object, end: object, count: Dim, whole: Dim | None = None
+) -> tuple[Call, ...]:
+    """Return the checks that there are `count` places from `start` to below `end`.
+
+    Args:
+        start: a size, or a number that only the run knows.
+        end: the same.
+        count: how many places the trace has.
+        whole: the size of the axis that a slice ends at; None where nothing ends it.
+
+    Raises:
+        Unsupported: none of the ends is a number that only the run knows.
+    """
+    if isinstance(start, Number) and isinstance(end, Number):
+        # torch lets a negative start wrap around; such a write or read raises here.
+        ahead = end.expression.subs(sympy.Lt(start.expression, 0), sympy.false)
+        if end.reader.simplified(ahead - start.expression) == count:
+            return ()
+    begin, until = _end(start, None), _end(end, whole)
+    if isinstance(until, Value | Made):
+        if isinstance(begin, Value | Made):
+            values = {"self": until, "other": begin, "alpha": -1}
+            span: Tensor = Made(Call("aten::add.Tensor", values), SCALAR)
+        else:
+            span = plus(until, add_dims(0, begin, -1))
+        missing = plus(span, add_dims(0, count, -1))
+    elif isinstance(begin, Value | Made):
+        missing = plus(begin, add_dims(count, until, -1))
+    else:
+        raise Unsupported(SIZE_FROM_VALUES)
+    values = {"index": missing, "least": 0, "count": 0, "slots": 0}
+    return (Call("kvc::check_index", values),)
+
+
+def _end(place: object, whole: Dim | None) -> Tensor | Dim:
+    """Return an end of a slice: a tensor where only the run knows it."""
+    if isinstance(place, int | Affine):
+        return place
+    if not isinstance(place, Number):
+        raise Unsupported(SIZE_FROM_VALUES)
+    tensor = place.tensor()
+    if whole is None:
+        return tensor
+    return Made(
+        Call("aten::clamp", {"self": tensor, "min": None, "max": whole}), SCALAR
+    )

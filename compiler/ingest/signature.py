@@ -1,0 +1,177 @@
+"""What one traced method takes and returns, by path, and how it nests.
+
+In: a captured method. Out: its tensor arguments and results by path, as traced, and the
+trees of its calls without what the session keeps.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    SymFloatArgument,
+    SymIntArgument,
+    TensorArgument,
+)
+
+from kvc.compiler.ingest.nesting import GONE, leaves, without
+from kvc.compiler.trace import CapturedMethod
+from kvc.compiler.trace.examples import (
+    constant_defaults,
+    named_arguments,
+    parameter_names,
+)
+from kvc.compiler.trace.records import closed
+from kvc.schema.errors import CaptureError
+from kvc.schema.trees import Scalar, describe_call, flatten
+
+
+class Leaf:
+    """Stands for a tensor that a method returns; no data class, which is a container.
+
+    Attributes:
+        number: of the tensor among the results.
+        tensor: as traced; of a number, a tensor without dims.
+    """
+
+    __slots__ = ("number", "tensor")
+
+    def __init__(self, number: int, tensor: Tensor) -> None:
+        self.number, self.tensor = number, tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A method's tensors by path, in order.
+
+    Attributes:
+        arguments: what the user passes, as traced.
+        buffers: the lifted buffers, as traced.
+        results: what it returns, as traced.
+        result: its results as they nest, a `Leaf` for each tensor.
+    """
+
+    arguments: Mapping[str, Tensor]
+    buffers: tuple[Tensor, ...]
+    results: Mapping[str, Tensor]
+    result: object
+
+
+def read_signature(captured: CapturedMethod) -> Signature:
+    """Return what a method takes and returns.
+
+    Raises:
+        CaptureError: torch traced something else than what was asked for.
+    """
+    given = dict(leaves(captured.arguments, Tensor))
+    traced = _traced_inputs(captured)
+    ranks = [leaf.dim() for leaf in given.values() if isinstance(leaf, Tensor)]
+    ranks += [tensor.dim() for tensor in traced[len(given) :]]
+    if [tensor.dim() for tensor in traced] != ranks or (
+        len(traced) != len(given) + len(captured.lifted)
+    ):
+        reason = f"torch traced other inputs than {', '.join(given)}"
+        raise CaptureError(method=captured.method.name, place="", reason=reason)
+    result = _result(captured)
+    results = {
+        path: leaf.tensor
+        for path, leaf in leaves(result, Leaf)
+        if isinstance(leaf, Leaf)
+    }
+    arguments = dict(zip(given, traced, strict=False))
+    return Signature(arguments, tuple(traced[len(given) :]), results, result)
+
+
+def _traced_inputs(captured: CapturedMethod) -> list[Tensor]:
+    by_name = {n.name: n for n in captured.exported.graph.nodes}
+    return [by_name[name].meta["val"] for name in input_nodes(captured)]
+
+
+def input_nodes(captured: CapturedMethod) -> tuple[str, ...]:
+    """Return the names of the nodes that are tensor inputs, lifted buffers last."""
+    specs = captured.exported.graph_signature.input_specs
+    return tuple(
+        spec.arg.name
+        for spec in specs
+        if spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+    )
+
+
+def _result(captured: CapturedMethod) -> object:
+    """Return a method's results as they nest."""
+    exported = captured.exported
+    values = {n.name: n.meta.get("val") for n in exported.graph.nodes}
+    parts: list[object] = []
+    count = 0
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            continue
+        if isinstance(spec.arg, TensorArgument):
+            parts.append(Leaf(count, values[spec.arg.name]))
+            count += 1
+        elif isinstance(spec.arg, ConstantArgument):
+            parts.append(spec.arg.value)
+        elif isinstance(spec.arg, SymIntArgument | SymFloatArgument):
+            whole = isinstance(spec.arg, SymIntArgument)
+            kind = torch.int64 if whole else torch.float64
+            parts.append(Scalar(Leaf(count, torch.zeros((), dtype=kind))))
+            count += 1
+        else:
+            reason = (
+                "it returns a truth that differs from call to call; return a tensor"
+            )
+            raise CaptureError(method=captured.method.name, place="", reason=reason)
+    nesting = exported.call_spec.out_spec
+    assert nesting is not None
+    return closed(pytree.tree_unflatten(parts, nesting))
+
+
+def input_tree(model: nn.Module, captured: CapturedMethod, gone: Set[str]) -> str:
+    """Return how the arguments nest that are passed, defaults that are constants too.
+
+    Args:
+        model: whose method it is.
+        captured: the method.
+        gone: paths of what is not passed.
+
+    Raises:
+        CaptureError: an argument is neither tensor, container nor constant.
+    """
+    method = captured.method
+    given = constant_defaults(model, method) | named_arguments(model, method)
+    left = without(given, gone)
+    passed = left if isinstance(left, dict) else {}
+    parameters = parameter_names(model, method)
+    names = [n for n in parameters if n in passed or n not in given]
+    try:
+        return describe_call(names, (), passed, _is_array)[0]
+    except ValueError as error:
+        raise _unknown_container(captured, error) from error
+
+
+def _is_array(thing: object) -> bool:
+    return isinstance(thing, Tensor | np.ndarray)
+
+
+def output_tree(captured: CapturedMethod, signature: Signature, gone: Set[str]) -> str:
+    """Return how the results nest that are returned.
+
+    Raises:
+        CaptureError: a result is neither tensor, container nor constant.
+    """
+    left = without(signature.result, gone)
+    returned = None if left is GONE else left
+    try:
+        return flatten(returned, lambda thing: isinstance(thing, Leaf))[1]
+    except ValueError as error:
+        raise _unknown_container(captured, error) from error
+
+
+def _unknown_container(captured: CapturedMethod, error: ValueError) -> CaptureError:
+    return CaptureError(method=captured.method.name, place="", reason=str(error))

@@ -1,0 +1,93 @@
+"""States whose size a session chooses, and the symbols of these sizes.
+
+In: the captured methods with the buffers that were lifted to inputs. Out: the types of
+these states, and the check that a size of a state is the same in all methods.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from torch import Tensor
+
+from kvc.compiler.ingest.tensors import TensorTable, static_type
+from kvc.compiler.ir import State
+from kvc.compiler.request.spec import Dim
+from kvc.compiler.trace import CapturedMethod
+from kvc.schema.errors import CompileError
+from kvc.schema.types import Affine, TensorType, symbols_in
+from kvc.schema.types import Dim as Size
+
+
+def sized_types(
+    captured: Sequence[CapturedMethod], named: Mapping[str, Tensor]
+) -> dict[str, TensorType]:
+    """Return the type of each lifted buffer by its name.
+
+    Raises:
+        CompileError: a Dim of theirs has other bounds in a method.
+    """
+    types: dict[str, TensorType] = {}
+    for one in captured:
+        for lifted in one.lifted:
+            kind = static_type(lifted.name, named[lifted.name])
+            dims = list(kind.dims)
+            for axis, dim in lifted.axes.items():
+                dims[axis] = _size(dim)
+            types[lifted.name] = TensorType(kind.dtype, tuple(dims))
+    check_one_meaning(captured, symbols_in(types.values()))
+    return types
+
+
+def _size(dim: Dim) -> Size:
+    return dim.upper if dim.lower == dim.upper else Affine(0, ((dim.name, 1),))
+
+
+def check_one_meaning(
+    captured: Sequence[CapturedMethod], names: Collection[str]
+) -> None:
+    """Check that sizes of states have the same bounds wherever they are declared.
+
+    Args:
+        captured: all methods.
+        names: of the sizes, as in the program; "method.dim" where methods differ.
+
+    Raises:
+        CompileError: one of them does not.
+    """
+    for name in sorted({name.rpartition(".")[2] for name in names}):
+        bounds = {
+            (dim.lower, dim.upper): one.method.name
+            for one in captured
+            for axes in one.method.dynamic.values()
+            for dim in axes.values()
+            if dim.name == name
+        }
+        if len(bounds) > 1:
+            places = [f"{a}..{b} in method {m}" for (a, b), m in bounds.items()]
+            message = (
+                f"Dim {name} is a size of a state, which all methods share, but it is "
+                f"declared {' and '.join(places)}; declare it once"
+            )
+            raise CompileError(message=message)
+
+
+def check_written(captured: Sequence[CapturedMethod], tensors: TensorTable) -> None:
+    """Check that some method writes each lifted buffer.
+
+    Raises:
+        CompileError: with those that nobody writes.
+    """
+    lifted = captured[0].lifted if captured else ()
+    idle = [one for one in lifted if tensors.state(tensors.named[one.name]) is None]
+    if idle:
+        names = ", ".join(one.name for one in idle)
+        message = (
+            f"StateSpec {idle[0].pattern!r} matches {names}, which no method writes; "
+            "a buffer that no method writes is not a state and has one size"
+        )
+        raise CompileError(message=message)
+
+
+def buffer_states(captured: CapturedMethod, tensors: TensorTable) -> tuple[State, ...]:
+    """Return the state that each lifted buffer is, in order."""
+    found = [tensors.state(tensors.named[one.name]) for one in captured.lifted]
+    return tuple(state for state in found if state is not None)

@@ -1,0 +1,280 @@
+"""Symbolic sizes: from torch's SymInts to `Dim`s of the IR."""
+
+import functools
+from collections.abc import Callable, Mapping
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.functions import (
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    ToFloat,
+    TruncToInt,
+)
+
+from kvc.compiler.request.spec import Dim as DeclaredDim
+from kvc.compiler.request.spec import Method
+from kvc.compiler.trace import CapturedMethod
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import CaptureError
+from kvc.schema.types import (
+    MAX_PARTS,
+    Affine,
+    Dim,
+    Symbol,
+    TensorType,
+    add_dims,
+    affine,
+    bounds,
+    floor_divide,
+    multiply_dims,
+)
+
+TORCH_DTYPES: dict[torch.dtype, DType] = {
+    torch.float32: DType.FLOAT32,
+    torch.float64: DType.FLOAT64,
+    torch.float16: DType.FLOAT16,
+    torch.bfloat16: DType.BFLOAT16,
+    torch.int8: DType.INT8,
+    torch.int16: DType.INT16,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+    torch.uint8: DType.UINT8,
+    torch.bool: DType.BOOL,
+}
+
+_EXACT = (
+    1 << 16
+)  # times a size, a fraction of so many parts is a float without rounding
+
+
+class SizeReader:
+    """Reads sizes of one method: knows what each of torch's symbols is called."""
+
+    def __init__(self, method: str, found: Mapping[sympy.Symbol, Symbol]) -> None:
+        """Take the program's symbol for each of torch's that is a declared Dim."""
+        self._method = method
+        self._names = {one: symbol.name for one, symbol in found.items()}
+        self._symbols = {symbol.name: symbol for symbol in found.values()}
+        # Of a Dim with few sizes torch does not notice that two symbols are one.
+        first = {name: one for one, name in reversed(self._names.items())}
+        self._defined: dict[sympy.Symbol, sympy.Expr] = {
+            one: first[name]
+            for one, name in self._names.items()
+            if first[name] is not one
+        }
+
+    def define(self, symbol: sympy.Symbol, size: sympy.Expr) -> None:
+        """Say what a symbol is that torch has made for a size that it did not know."""
+        self._defined[symbol] = size
+
+    def expression(self, size: int | torch.SymInt) -> sympy.Expr:
+        """Return a size in terms of declared dims alone."""
+        if isinstance(size, int):
+            return sympy.Integer(size)
+        return size.node.expr.subs(self._defined)
+
+    def knows(self, size: int | torch.SymInt) -> bool:
+        """Tell whether a size is one of declared dims, and of no values."""
+        if isinstance(size, int):
+            return True
+        return not (free_unbacked_symbols(size) - self._defined.keys())
+
+    def dim(self, size: int | torch.SymInt) -> Dim:
+        """Return a size as a dimension.
+
+        Raises:
+            CaptureError: it is computed by more than `+`, `-`, `*`, `//` and `%`.
+        """
+        return size if isinstance(size, int) else self.dim_of(size.node.expr)
+
+    def dim_of(self, expression: sympy.Expr) -> Dim:
+        """Return an expression of torch's symbols as a dimension.
+
+        Raises:
+            CaptureError: it is computed by more than `+`, `-`, `*`, `//` and `%`.
+        """
+        expression = sympy.expand(expression.subs(self._defined))
+        size = self._size(expression)
+        if size is None or (isinstance(size, Affine) and size.count > MAX_PARTS):
+            raise self._no_size(expression)
+        return size
+
+    def _size(self, expression: sympy.Expr) -> Dim | None:
+        """Return an expression as a dimension, None where it is none."""
+        if expression.is_Integer:
+            return int(expression)
+        if expression in self._names:
+            return affine(0, {self._names[expression]: 1})
+        if expression.is_Add or expression.is_Mul:
+            join = add_dims if expression.is_Add else multiply_dims
+            sizes = [self._size(each) for each in expression.args]
+            return functools.reduce(lambda a, b: _both(join, a, b), sizes)
+        if issubclass(expression.func, (Max, Min, sympy.Max, sympy.Min)):
+            return self._chosen(expression)
+        return self._quotient(expression)
+
+    def _chosen(self, expression: sympy.Expr) -> Dim | None:
+        """Return the least or greatest of sizes, where it is always the same one."""
+        first, *others = (self._size(sympy.expand(each)) for each in expression.args)
+        for other in others:
+            if first is None or other is None:
+                return None
+            low, high = bounds(add_dims(first, other, -1), self._symbols)
+            if low < 0 < high:
+                return None
+            greater = issubclass(expression.func, (Max, sympy.Max))
+            first = first if (low >= 0) == greater else other
+        return first
+
+    def _quotient(self, expression: sympy.Expr) -> Dim | None:
+        """Return a division by a number, or what it leaves, as a dimension."""
+        kind = expression.func
+        if kind is TruncToInt:  # of a size, which is not negative, times a float
+            factor, scaled = expression.args[0].as_coeff_Mul()
+            ratio = sympy.Rational(float(factor))
+            exact = scaled.func is ToFloat and ratio > 0 and ratio.q <= _EXACT
+            whole = (
+                self._size(sympy.expand(ratio.p * scaled.args[0])) if exact else None
+            )
+            return None if whole is None else floor_divide(whole, int(ratio.q))
+        if not issubclass(kind, FloorDiv | Mod | PythonMod):
+            return None
+        of, by = expression.args
+        size = self._size(sympy.expand(of))
+        if size is None or not by.is_Integer or by < 1:
+            return None
+        quotient = floor_divide(size, int(by))
+        low, high = bounds(quotient, self._symbols)
+        quotient = low if low == high else quotient  # torch knows it in some places
+        return (
+            quotient
+            if issubclass(kind, FloorDiv)
+            else add_dims(size, quotient, -int(by))
+        )
+
+    def _no_size(self, expression: sympy.Expr) -> CaptureError:
+        reason = (
+            f"a size is {self.named(expression)}; sizes must be computed from declared "
+            "dims by +, -, products of different ones, and // and % by constants (no "
+            "powers, no sizes that depend on values)"
+        )
+        return self.refused(reason)
+
+    def named(self, expression: sympy.Expr) -> sympy.Expr:
+        """Return an expression with the names of Dims, for a message."""
+        names = {one: sympy.Symbol(name) for one, name in self._names.items()}
+        return expression.xreplace(names)
+
+    def refused(self, reason: str) -> CaptureError:
+        """Return the error for a size of the method that kvc cannot have."""
+        return CaptureError(method=self._method, place="", reason=reason)
+
+    def bounds(self, expression: sympy.Expr) -> tuple[int, int]:
+        """Return the bounds of an expression of torch's symbols.
+
+        Raises:
+            CaptureError: as `dim_of`.
+        """
+        return bounds(self.dim_of(expression), self._symbols)
+
+    def tensor_type(self, tensor: torch.Tensor) -> TensorType:
+        """Return the type of a traced tensor.
+
+        Raises:
+            CaptureError: kvc has no such dtype.
+        """
+        dtype = TORCH_DTYPES.get(tensor.dtype)
+        if dtype is None:
+            reason = f"a tensor has dtype {tensor.dtype}, which kvc does not have"
+            raise CaptureError(method=self._method, place="", reason=reason)
+        return TensorType(dtype, tuple(self.dim(size) for size in tensor.shape))
+
+
+def _both(
+    join: Callable[[Dim, Dim], Dim | None], a: Dim | None, b: Dim | None
+) -> Dim | None:
+    return None if a is None or b is None else join(a, b)
+
+
+def qualified_names(captured: tuple[CapturedMethod, ...]) -> dict[tuple[str, str], str]:
+    """Return (method, Dim name) -> name in the program.
+
+    A Dim keeps its name where all methods give it the same bounds; otherwise each
+    method's is qualified by the method's name.
+    """
+    limits: dict[str, set[tuple[int, int]]] = {}
+    for one in captured:
+        for axes in one.method.dynamic.values():
+            for dim in axes.values():
+                limits.setdefault(dim.name, set()).add((dim.lower, dim.upper))
+    return {
+        (one.method.name, dim.name): (
+            dim.name if len(limits[dim.name]) == 1 else f"{one.method.name}.{dim.name}"
+        )
+        for one in captured
+        for axes in one.method.dynamic.values()
+        for dim in axes.values()
+    }
+
+
+def declared_symbols(
+    captured: tuple[CapturedMethod, ...], names: Mapping[tuple[str, str], str]
+) -> tuple[Symbol, ...]:
+    """Return the program's symbols, ordered by name."""
+    symbols = {
+        names[one.method.name, dim.name]: (dim.lower, dim.upper)
+        for one in captured
+        for axes in one.method.dynamic.values()
+        for dim in axes.values()
+        if dim.lower < dim.upper
+    }
+    return tuple(Symbol(name, *ends) for name, ends in sorted(symbols.items()))
+
+
+def size_reader(
+    captured: CapturedMethod,
+    inputs: Mapping[str, torch.Tensor],
+    names: Mapping[tuple[str, str], str],
+) -> SizeReader:
+    """Return the reader for a method, given its traced inputs by path.
+
+    Raises:
+        CaptureError: tracing has narrowed a Dim: the code holds for fewer sizes.
+    """
+    method = captured.method
+    found: dict[sympy.Symbol, Symbol] = {}
+    for path, axes in method.dynamic.items():
+        for axis, dim in axes.items():
+            size: int | torch.SymInt = inputs[path].shape[axis]
+            if isinstance(size, int):
+                _check_static(method, dim, size)
+                continue
+            symbol = size.node.expr
+            if symbol.is_number:  # by what came after the trace
+                _check_static(method, dim, int(symbol))
+                continue
+            name = names[method.name, dim.name]
+            found[symbol] = Symbol(name, dim.lower, dim.upper)
+            limits = captured.exported.range_constraints[symbol]
+            if int(limits.lower) > dim.lower or int(limits.upper) < dim.upper:
+                reason = (
+                    f"Dim {dim.name} is declared {dim.lower}..{dim.upper}, but the "
+                    f"code holds only for {limits.lower}..{limits.upper}"
+                )
+                raise CaptureError(method=method.name, place="", reason=reason)
+    return SizeReader(method.name, found)
+
+
+def _check_static(method: Method, dim: DeclaredDim, size: int) -> None:
+    """Check that a size that torch takes for a number can be no other one."""
+    if dim.lower < dim.upper:
+        reason = (
+            f"Dim {dim.name} is declared {dim.lower}..{dim.upper}, but the code holds "
+            f"only for {size}"
+        )
+        raise CaptureError(method=method.name, place="", reason=reason)

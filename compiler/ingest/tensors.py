@@ -1,0 +1,148 @@
+"""Which tensors of a model are states and which are constants, by identity.
+
+In: the model's tensors and what each traced method mutates. Out: for a tensor in a
+graph, the state or the constant that it is, under one name.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from kvc.compiler.checkpoints.filled import attached
+from kvc.compiler.ingest.symbols import TORCH_DTYPES
+from kvc.compiler.ir import Constant, State
+from kvc.compiler.weights.constants import is_zero
+from kvc.compiler.weights.identity import Identity, overlapping, overlaps_itself
+from kvc.compiler.weights.sources import Source, TensorSource
+from kvc.schema.errors import CompileError, StateConflict
+from kvc.schema.types import TensorType
+
+
+class TensorTable:
+    """Names the tensors of a program; grows as methods mention them."""
+
+    def __init__(
+        self,
+        named: Mapping[str, Tensor],
+        mutated: Iterable[Tensor],
+        sized: Mapping[str, TensorType] | None = None,
+    ) -> None:
+        """Name the states.
+
+        Args:
+            named: the model's tensors by each of their names.
+            mutated: those that a method writes.
+            sized: types of those whose size a session chooses, by name.
+
+        Raises:
+            StateConflict: a state shares memory, or has no size of its own and does
+                not start as zeros.
+        """
+        self.named = named
+        self._sized = {Identity.of(named[n]): kind for n, kind in (sized or {}).items()}
+        self._names: dict[Identity, str] = {}
+        self._stored: dict[Identity, Source] = {}
+        for name, tensor in named.items():
+            self._names.setdefault(Identity.of(tensor), name)
+            stored = attached(tensor)
+            if stored is not None:
+                self._stored[Identity.of(tensor)] = stored
+        self._taken = set(self._names.values())
+        self.constants: dict[Identity, Constant] = {}
+        self.initial: list[Constant] = []
+        self.states: dict[Identity, State] = {}
+        self._written: dict[str, Tensor] = {}
+        for tensor in mutated:
+            if Identity.of(tensor) not in self.states:
+                self._add_state(tensor)
+
+    def state(self, tensor: Tensor) -> State | None:
+        """Return the state that a tensor is, None if no method writes it."""
+        return self.states.get(Identity.of(tensor))
+
+    def constant(self, tensor: Tensor, provenance: str) -> Constant:
+        """Return the constant that a tensor is.
+
+        Raises:
+            StateConflict: it shares memory with a state.
+        """
+        key = Identity.of(tensor)
+        if key not in self.constants:
+            name = self._names.get(key) or self._free_name(provenance)
+            self._check_apart(name, tensor)
+            self.constants[key] = Constant(
+                name, static_type(name, tensor), self._source(tensor), provenance
+            )
+        return self.constants[key]
+
+    def _check_apart(self, name: str, tensor: Tensor) -> None:
+        """Refuse a constant that lies in the memory of a state."""
+        for state in overlapping(tensor, self._written):
+            reason = (
+                f"a method writes it, and {name!r} is over the same memory but cannot "
+                "be traced as a part of it; take views of the buffer, in the code"
+            )
+            raise StateConflict(state=state, reason=reason)
+
+    def _source(self, tensor: Tensor) -> Source:
+        """Return where the values of a tensor are; a stand-in's are in a file."""
+        return self._stored.get(Identity.of(tensor)) or TensorSource(tensor)
+
+    def _free_name(self, stem: str) -> str:
+        number = 0
+        while (name := f"{stem}.{number}") in self._taken:
+            number += 1
+        self._taken.add(name)
+        return name
+
+    def _add_state(self, tensor: Tensor) -> None:
+        key = Identity.of(tensor)
+        name = self._names.get(key) or self._free_name("state")
+        self._check_overlaps(name, tensor)
+        kind = static_type(name, tensor)
+        initial = None
+        source = self._source(tensor)
+        if not is_zero(source):
+            if key in self._sized:
+                raise _starts_otherwise(name)
+            initial = f"{name}.initial"
+            self.initial.append(Constant(initial, kind, source, "initial value"))
+        self._written[name] = tensor
+        self.states[key] = State(name, self._sized.get(key, kind), initial)
+
+    def _check_overlaps(self, name: str, tensor: Tensor) -> None:
+        """Refuse a state that shares bytes with another tensor, or within itself."""
+        if overlaps_itself(tensor):
+            reason = (
+                "a method writes it, and elements of it share memory (shape "
+                f"{tuple(tensor.shape)}, strides {tensor.stride()}), so that one write "
+                "would change several; register a .clone() of it as the buffer"
+            )
+            raise StateConflict(state=name, reason=reason)
+        for other in overlapping(tensor, self.named):
+            reason = (
+                f"a method writes it, and it shares memory with {other!r} in another "
+                "shape or place; keep one buffer and take views of it in the code"
+            )
+            raise StateConflict(state=name, reason=reason)
+
+
+def _starts_otherwise(name: str) -> StateConflict:
+    reason = (
+        "its size is chosen when a session is opened (StateSpec), so that it can only "
+        "start as zeros, but the model's buffer holds other values; zero it, or leave "
+        "it out of the pattern"
+    )
+    return StateConflict(state=name, reason=reason)
+
+
+def static_type(name: str, tensor: Tensor) -> TensorType:
+    """Return the type of a tensor as it is.
+
+    Raises:
+        CompileError: kvc has no such dtype.
+    """
+    if tensor.dtype not in TORCH_DTYPES:
+        reason = f"{name} has dtype {tensor.dtype}, which kvc does not have"
+        raise CompileError(message=reason)
+    return TensorType(TORCH_DTYPES[tensor.dtype], tuple(tensor.shape))

@@ -1,0 +1,215 @@
+"""Rules for writes into part of a tensor: slices, single indices, masks.
+
+The meaning of a Python slice (open ends, ends counted from the back, clamping) becomes
+an index tensor, so that every write is one op that can work in place.
+"""
+
+from kvc.compiler.ingest.calls import (
+    Call,
+    Made,
+    Named,
+    Rule,
+    Tensor,
+    Unsupported,
+    cast,
+    full,
+    given,
+    places,
+    plus,
+    viewed,
+)
+from kvc.compiler.ingest.read_numbers import Number, span_checks
+from kvc.compiler.ir import Value
+from kvc.schema.dtypes import DType
+from kvc.schema.types import Affine, Dim, TensorType, add_dims, count_from_front
+
+_MASKS = (DType.BOOL, DType.UINT8)
+
+
+def slice_scatter(named: Named, _: TensorType | None) -> Call:
+    """Write slices at regular places: `index_copy` at these places."""
+    tensor, source = given(named, "self", Value), given(named, "src", Value)
+    dim = given(named, "dim", int)
+    count = source.type.dims[dim]
+    if count == 0:
+        return Call("aten::clone", {"self": tensor})
+    if tensor.type == source.type and named["step"] == 1:
+        return Call("aten::copy", {"self": tensor, "src": source})
+    index, checks = slice_places(named, tensor.type.dims[dim], count)
+    values = {"self": tensor, "dim": dim, "index": index, "source": source}
+    return Call("aten::index_copy", values, checks=checks)
+
+
+def slice_places(
+    named: Named, whole: Dim, count: Dim
+) -> tuple[Tensor, tuple[Call, ...]]:
+    """Return the places of a slice, int64 [count], and what has to be checked of it.
+
+    Args:
+        named: `start`, `end` and `step` of a traced slice.
+        whole: size of the axis that it is taken of.
+        count: how many places there are.
+
+    Raises:
+        Unsupported: how many there are depends on values.
+    """
+    step = given(named, "step", int)
+    start, end = _ends(named, whole)
+    if not isinstance(start, Number) and not isinstance(end, Number):
+        assert isinstance(start, int | Affine)
+        assert isinstance(end, int | Affine)
+        return places(start, end, step, count), ()
+    checks = span_checks(start, end, count, whole) if step == 1 else ()
+    if step != 1:
+        raise Unsupported("a slice with a step between places that depend on values")
+    if isinstance(start, Number):
+        return plus(places(0, count, 1, count), start.tensor()), checks
+    assert isinstance(start, int | Affine)
+    return plus(places(0, count, 1, count), start), checks
+
+
+def select_scatter(named: Named, _: TensorType | None) -> Call:
+    """Write at one place of an axis, which may be counted from the back."""
+    tensor, source = given(named, "self", Value), given(named, "src", Value)
+    dim, place = given(named, "dim", int), named["index"]
+    dims = list(source.type.dims)
+    dim %= len(tensor.type.dims)
+    dims.insert(dim, 1)
+    row = viewed(source, *dims)
+    if isinstance(place, Number) and not place.is_non_negative:
+        # index_put counts from the back as select does; index_copy would raise.
+        indices = (*(None,) * dim, viewed(place.tensor(), 1))
+        values = {"self": tensor, "indices": indices, "values": row}
+        return Call("aten::index_put", {**values, "accumulate": False})
+    if isinstance(place, Number):
+        index = viewed(place.tensor(), 1)
+    else:
+        assert isinstance(place, int | Affine)
+        first = count_from_front(place, tensor.type.dims[dim])
+        index = places(first, add_dims(first, 1), 1, 1)
+    values = {"self": tensor, "dim": dim, "index": index, "source": row}
+    return Call("aten::index_copy", values)
+
+
+def with_an_axis(op: str) -> Rule:
+    """Return the rule for an op along an axis, which a tensor without dims lacks."""
+
+    def rule(named: Named, result: TensorType | None) -> Call:
+        tensor = given(named, "self", Value)
+        if tensor.type.dims:
+            return Call(op, named)
+        lifted = {
+            name: viewed(value, 1) if isinstance(value, Value) else value
+            for name, value in named.items()
+        }
+        made = Made(Call(op, lifted), TensorType(tensor.type.dtype, (1,)))
+        return Call("aten::view", {"self": made, "size": ()})
+
+    return rule
+
+
+def index_fill(named: Named, _: TensorType | None) -> Call:
+    """Write one number at places of an axis, which may be counted from the back."""
+    tensor, index, value = given(named, "self", Value), named["index"], named["value"]
+    dim = given(named, "dim", int)
+    dtype, rank = tensor.type.dtype, max(1, len(tensor.type.dims))
+    filled = cast(value, dtype) if isinstance(value, Value) else full((), value, dtype)
+    indices = (*(None,) * (dim % rank), index)
+    row = tensor if tensor.type.dims else viewed(tensor, 1)
+    values = {"self": row, "indices": indices, "values": filled}
+    call = Call("aten::index_put", {**values, "accumulate": False})
+    if row is tensor:
+        return call
+    return Call("aten::view", {"self": Made(call, row.type), "size": ()})
+
+
+def scatter_reduce(named: Named, _: TensorType | None) -> Call:
+    """Scatter that reduces; one that only adds has an op of its own."""
+    kept = {name: named[name] for name in ("self", "dim", "index", "src")}
+    said = given(named, "reduce", str)
+    reduce = {"add": "sum", "multiply": "prod"}.get(said, said)
+    whole = named.get("include_self", True)
+    if reduce == "sum" and whole:
+        return Call("aten::scatter_add", kept)
+    return Call(
+        "aten::scatter_reduce.two", {**kept, "reduce": reduce, "include_self": whole}
+    )
+
+
+def _ends(named: Named, whole: Dim) -> tuple[object, object]:
+    """Return where a slice starts and ends, counted from 0 and within the axis."""
+    start, end = named["start"], named["end"]
+    return (
+        0 if start is None else _within(start, whole),
+        whole if end is None else _within(end, whole),
+    )
+
+
+def _within(place: object, whole: Dim) -> object:
+    """Clamp a place as Python does; what depends on sizes is taken to be within."""
+    if not isinstance(place, int):
+        return place
+    if isinstance(whole, int):
+        return max(0, min(whole, place + whole if place < 0 else place))
+    if place >= 2**62:
+        return whole
+    return count_from_front(place, whole)
+
+
+def refuse_masks(op: str, named: Named) -> None:
+    """Refuse to pick elements by a boolean index.
+
+    Raises:
+        Unsupported: how many are picked is not known before the call.
+    """
+    if op == "aten::index.Tensor" and _mask_places(named):
+        raise Unsupported(
+            "a boolean index picks as many elements as its values say; use "
+            "torch.where, or an index of a fixed size"
+        )
+
+
+def _mask_places(named: Named) -> list[int]:
+    return [
+        i
+        for i, index in enumerate(given(named, "indices", tuple))
+        if isinstance(index, Value) and index.type.dtype in _MASKS
+    ]
+
+
+def index_put(named: Named, _: TensorType | None) -> Call:
+    """Write at a boolean index: `where`; integer indices stay as they are."""
+    masks = _mask_places(named)
+    if not masks:
+        return Call("aten::index_put", named)
+    tensor, values = given(named, "self", Value), given(named, "values", Value)
+    indices = given(named, "indices", tuple)
+    mask = indices[masks[0]]
+    trailing = len(tensor.type.dims) - masks[0] - len(mask.type.dims)
+    single = sum(index is not None for index in indices) == 1
+    if not single or mask.type.dtype is not DType.BOOL:
+        raise Unsupported("a boolean index beside another")
+    if not _fits_trailing(values.type, trailing, len(tensor.type.dims)):
+        raise Unsupported(
+            "a boolean index that is given a value for each element it picks; give "
+            "it one value, or write torch.where with values of the full shape"
+        )
+    condition = _with_trailing_ones(mask, trailing)
+    new: Tensor = values
+    if named["accumulate"]:
+        both = {"self": tensor, "other": values, "alpha": 1}
+        new = Made(Call("aten::add.Tensor", both), tensor.type)
+    return Call(
+        "aten::where.self", {"condition": condition, "self": new, "other": tensor}
+    )
+
+
+def _fits_trailing(values: TensorType, trailing: int, rank: int) -> bool:
+    """Tell whether all places that a mask picks are given the same values."""
+    leading = values.dims[: max(0, len(values.dims) - trailing)]
+    return len(values.dims) <= rank and all(size == 1 for size in leading)
+
+
+def _with_trailing_ones(mask: Value, count: int) -> Tensor:
+    """Return a mask of leading axes as one that broadcasts over all axes."""
+    return viewed(mask, *mask.type.dims, *(1,) * count)

@@ -1,0 +1,1 @@
+"""From the IR to what backends run: recipes' passes, partitions, samples, buckets."""

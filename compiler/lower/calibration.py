@@ -1,0 +1,233 @@
+"""Have a program run on samples: for backends of fixed point, and for int4 weights.
+
+In: a program whose partitions are cut and proven, and somebody who runs it. Out: the
+range of each value of the partitions, in terms of the IR; or, where the partitions are
+the linear layers, moments of what these multiply. The program is saved to a temporary
+bundle for that, as large as its weights.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from kvc.compiler.backends import Backend, Lowered, Partition
+from kvc.compiler.emit.bundle import Bundle
+from kvc.compiler.emit.graph import value_numbers
+from kvc.compiler.emit.program import DelegateCall
+from kvc.compiler.ir import Method, Value
+from kvc.compiler.lower.lowering import Parts
+from kvc.compiler.lower.variants import Emitted
+from kvc.compiler.passes.quantize_weights import NARROW, may_be_int4
+from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.sources import Source
+from kvc.recipes import Recipe
+from kvc.schema import model
+from kvc.schema.calibration import LINEAR_LAYERS, Observed, Ranges, SeenInputs
+from kvc.schema.container import Content, Progress
+from kvc.schema.errors import (
+    CalibrationNeeded,
+    CalibrationUnused,
+    NeverSeen,
+    NotCalibrated,
+    listing,
+)
+from kvc.schema.graph import Graph
+from kvc.schema.provenance import Calibration
+
+
+class Calibrator(Protocol):
+    """Runs a program on samples; `kvc.runtime.calibration.Samples` is one."""
+
+    def observe(self, bundle: Path, progress: Progress) -> Observed:
+        """Return the ranges of the values of a bundle's partitions.
+
+        Raises:
+            KvcError: the samples are not for this model, or a call fails.
+        """
+
+    def sum_inputs(self, bundle: Path, progress: Progress) -> SeenInputs:
+        """Return what the linear layers of a bundle's partitions multiply.
+
+        Raises:
+            KvcError: the samples are not for this model, or a call fails.
+        """
+
+
+def check_calibration(
+    recipes: Sequence[Recipe],
+    backends: Sequence[Sequence[Backend]],
+    calibrator: Calibrator | None,
+) -> None:
+    """Check that samples are given where they are needed, and only where of use.
+
+    Raises:
+        CalibrationNeeded, CalibrationUnused: they are not.
+    """
+    every = [each for some in backends for each in some]
+    needing = [each.name for each in every if each.calibrated]
+    if needing and calibrator is None:
+        raise CalibrationNeeded(backend=needing[0])
+    narrow = any(one.linear in NARROW for one in recipes)
+    if calibrator is not None and not needing and not narrow:
+        names = listing(list(dict.fromkeys(each.name for each in every)))
+        recipe = listing([one.name for one in recipes])
+        raise CalibrationUnused(recipes=recipe, backends=names)
+
+
+def plain_calls(parts: Parts) -> list[DelegateCall]:
+    """Return the delegates of a program that only the reference runs."""
+    return [
+        DelegateCall(backend.name, partition.graph, Lowered())
+        for backend, by_name in parts.items()
+        for some in by_name.values()
+        for partition in some
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrating:
+    """Samples, and what running a program on them takes.
+
+    Attributes:
+        calibrator: runs a program.
+        files: that a bundle carries, such as a tokenizer.
+        progress: told of each stage.
+    """
+
+    calibrator: Calibrator
+    files: Mapping[str, Content]
+    progress: Progress
+
+    def ranges(
+        self, program: model.Program, sources: Mapping[str, Source], parts: Parts
+    ) -> tuple[Parts, Calibration]:
+        """Return partitions with their ranges, and what these were found with.
+
+        Args:
+            program: of `plain_calls`.
+            sources: of its names.
+            parts: its partitions, by backend and by what calls them.
+
+        Raises:
+            NotCalibrated: the samples do not run a partition that needs ranges.
+            NeverSeen: one of its values has no elements in any sample.
+            KvcError: as `Calibrator.observe`, or the bundle cannot be written.
+        """
+        with self._saved(program, sources) as path:
+            observed = self.calibrator.observe(path, self.progress)
+        for backend in parts:
+            if backend.calibrated:
+                _check_run(program, observed, backend.name)
+        numbers = count()
+        found = {
+            backend: {
+                name: [_ranged(backend, one, observed, next(numbers)) for one in some]
+                for name, some in by_name.items()
+            }
+            for backend, by_name in parts.items()
+        }
+        return found, observed.calibration
+
+    def moments(
+        self, program: model.Program, sources: Mapping[str, Source]
+    ) -> tuple[Mapping[str, Moments], Calibration]:
+        """Return the moments of the inputs of weights, and what these were found with.
+
+        Args:
+            program: whose linear layers are partitions of `LinearLayers`.
+            sources: of its names.
+
+        Raises:
+            KvcError: as `Calibrator.sum_inputs`, or the bundle cannot be written.
+        """
+        with self._saved(program, sources) as path:
+            seen = self.calibrator.sum_inputs(path, self.progress)
+        shared = {id(sums): Moments(sums) for sums in seen.sums.values()}
+        moments = {name: shared[id(sums)] for name, sums in seen.sums.items()}
+        return moments, seen.calibration
+
+    @contextmanager
+    def _saved(
+        self, program: model.Program, sources: Mapping[str, Source]
+    ) -> Iterator[Path]:
+        self.progress("calibrate", 0, 0)
+        with tempfile.TemporaryDirectory(prefix="kvc-calibrate-") as folder:
+            path = Path(folder) / "bundle.kvc"
+            Bundle(program, sources, self.files).save(path)
+            yield path
+
+
+class LinearLayers(Backend):
+    """Takes the linear layers whose weights can be int4, to see what they multiply."""
+
+    name: ClassVar[str] = LINEAR_LAYERS
+
+    def supports(self, method: Method) -> frozenset[int]:
+        """Return the linear layers; see `Backend.supports`."""
+        constants = {value.id for value, _ in method.constants}
+        return frozenset(
+            index
+            for index, node in enumerate(method.nodes)
+            if may_be_int4(node) and _is_among(node.arguments[1], constants)
+        )
+
+
+def _is_among(argument: object, ids: set[int]) -> bool:
+    return isinstance(argument, Value) and argument.id in ids
+
+
+def _ranged(
+    backend: Backend, partition: Partition, observed: Observed, delegate: int
+) -> Partition:
+    """Return a partition with the ranges that its backend asks for."""
+    if not backend.calibrated:
+        return partition
+    seen, scores = observed.ranges[delegate], observed.scores.get(delegate, {})
+    ids = value_numbers(partition.graph).items()
+    return replace(
+        partition,
+        ranges={v: seen[i] for v, i in ids if i in seen},
+        scores={v: scores[i] for v, i in ids if i in scores},
+    )
+
+
+def _check_run(program: model.Program, observed: Observed, backend: str) -> None:
+    """Check that what needs ranges has run, with elements in all of its values.
+
+    Raises:
+        NotCalibrated, NeverSeen: it has not.
+    """
+    missing, unseen = dict[str, None](), dict[str, None]()
+    for number, one in enumerate(program.delegates):
+        method = program.methods[one.method]
+        if one.backend != backend:
+            continue
+        if number not in observed.ranges:
+            missing[method.name] = None
+        elif _unseen(method.blocks[one.block].graph, observed.ranges[number]):
+            unseen[method.name] = None
+    if missing:
+        raise NotCalibrated(methods=listing([*missing]), backend=backend)
+    if unseen:
+        raise NeverSeen(methods=listing([*unseen]), backend=backend)
+
+
+def _unseen(graph: Graph, ranges: Ranges) -> bool:
+    """Tell whether a floating-point value that can have elements has no range."""
+    return any(
+        number not in ranges
+        for number, value in enumerate(graph.values)
+        if value.type.dtype.is_floating and 0 not in value.type.dims
+    )
+
+
+def with_calibration(program: model.Program, made: Sequence[Emitted]) -> model.Program:
+    """Return a program that says what any of its recipes was calibrated with."""
+    used = [one.program.provenance.calibration for one in made]
+    calibration = next((one for one in used if one is not None), None)
+    provenance = replace(program.provenance, calibration=calibration)
+    return replace(program, provenance=provenance)

@@ -1,0 +1,130 @@
+"""Which passes a recipe takes, and in which order."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvc.compiler.backends import Backend
+from kvc.compiler.passes.append_to_caches import AppendToCaches
+from kvc.compiler.passes.base import Pass
+from kvc.compiler.passes.dedupe_constants import DedupeConstants
+from kvc.compiler.passes.divide_matrices import DivideMatrices
+from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
+from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.fuse_glus import FuseGlus
+from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
+from kvc.compiler.passes.fuse_rotary_embeddings import FuseRotaryEmbeddings
+from kvc.compiler.passes.gather_products import GatherProducts
+from kvc.compiler.passes.hoist_views import LendWholeMemory
+from kvc.compiler.passes.linear_products import LinearProducts
+from kvc.compiler.passes.materialize_views import MaterializeViews
+from kvc.compiler.passes.narrow_caches import NarrowCaches
+from kvc.compiler.passes.quantize_caches import QuantizeCaches
+from kvc.compiler.passes.quantize_weights import QuantizeWeights
+from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
+from kvc.compiler.passes.rotate_streams import RotateStreams
+from kvc.compiler.passes.select_early import SelectEarly
+from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
+from kvc.compiler.passes.sink_indices import SinkIndices
+from kvc.compiler.passes.split_stacks import SplitStacks
+from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
+from kvc.compiler.passes.write_through_views import WriteThroughViews
+from kvc.compiler.weights.moments import Moments
+from kvc.recipes import Recipe
+
+_FIRST: Final[tuple[Pass, ...]] = (
+    SplitStacks(),
+    ForwardCopies(),
+    DropDeadCode(),
+    DedupeConstants(),
+    LendWholeMemory(),
+    DropIdleWrites(),
+    WriteThroughViews(),
+    SinkIndices(),
+    RecognizeCacheWrites(),
+    AppendToCaches(),
+    FuseRmsNorms(),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """How int4 weights are chosen, where a recipe has some.
+
+    Attributes:
+        wide: names of weights that become int8 instead.
+        moments: of the inputs of weights, by name, where samples tell.
+    """
+
+    wide: frozenset[str] = frozenset()
+    moments: Mapping[str, Moments] = field(default_factory=dict)
+
+
+_NARROW: Final = Narrowing()
+
+
+def passes_for(
+    recipe: Recipe, backends: Sequence[Backend], narrowing: Narrowing = _NARROW
+) -> tuple[Pass, ...]:
+    """Return the passes of a recipe before lowering, in order.
+
+    Args:
+        recipe: of the bundle.
+        backends: those of the recipe.
+        narrowing: of its weights.
+    """
+    passes = list(_FIRST)
+    if _selects_early(backends):
+        passes.append(SelectEarly())
+    if recipe.cache == "int8":
+        passes += [DropDeadCode(), QuantizeCaches()]
+    elif recipe.cache == "float16":
+        passes += [DropDeadCode(), NarrowCaches()]
+    stored = recipe.linear != "float32" or recipe.weights != "float32"
+    if stored or recipe.backend == "cpu":
+        passes.append(LinearProducts())
+    if stored:
+        passes.append(DivideMatrices())
+    passes += [*_weight_passes(recipe, narrowing), ShareEqualNodes()]
+    if "cpu" in (recipe.backend, recipe.rest):
+        passes += [FuseRotaryEmbeddings(), DropDeadCode()]
+    if recipe.backend == "cpu":
+        passes += [FuseGlus(), GatherProducts()]
+    passes += [MaterializeViews(), DropDeadCode()]
+    return tuple(passes)
+
+
+def observing_passes(recipe: Recipe) -> tuple[Pass, ...]:
+    """Return passes after which linear layers read the weights that a recipe quantizes.
+
+    Numbers stay float32, and places that nothing reads are computed, too: the layers
+    before the last token's logits would be seen for few tokens otherwise.
+    """
+    linear: list[Pass] = [LinearProducts(), DivideMatrices()]
+    linear += _rotating(recipe)
+    return (*_FIRST, *linear, ShareEqualNodes(), MaterializeViews(), DropDeadCode())
+
+
+def _weight_passes(recipe: Recipe, narrowing: Narrowing) -> Iterator[Pass]:
+    """Yield the passes that store matrices in another form."""
+    yield from _rotating(recipe)
+    embedding, keep = recipe.embedding == "int8", recipe.keep
+    if recipe.linear != "float32" or embedding:
+        wide, moments = narrowing.wide, narrowing.moments
+        yield QuantizeWeights(recipe.linear, embedding, keep, wide, moments)
+    if recipe.weights == "bfloat16":
+        yield StoreBfloat16(keep)
+
+
+def _rotating(recipe: Recipe) -> tuple[Pass, ...]:
+    return (DropDeadCode(), RotateStreams()) if recipe.basis == "rotated" else ()
+
+
+def _selects_early(backends: Sequence[Backend]) -> bool:
+    """Tell whether places that nothing reads are left out.
+
+    Without a backend results have the bits of eager, whose products of one row are
+    rounded otherwise; and ranges are found over all places.
+    """
+    return bool(backends) and not any(each.calibrated for each in backends)

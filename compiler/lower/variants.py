@@ -1,0 +1,134 @@
+"""Make one program of what several recipes made of a model.
+
+In: programs as emitted, by recipes whose numbers are the same, and the sources of their
+constants. Out: the first, with the others as its variants over the same names, so that
+what is equal is stored once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kvc.compiler.weights.sources import Source
+from kvc.schema.errors import RecipesApart, listing
+from kvc.schema.graph import Constant, Graph, Value
+from kvc.schema.model import Delegate, Method, NamedData, Program, Variant
+from kvc.schema.verify.variants import signature_of
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What a recipe made of a model.
+
+    Attributes:
+        program: without variants.
+        sources: where the bytes of its names come from.
+    """
+
+    program: Program
+    sources: Mapping[str, Source]
+
+
+def together(emitted: Sequence[Emitted]) -> Emitted:
+    """Return one program, the first recipe's, with the others as variants.
+
+    Raises:
+        RecipesApart: they are not the same program to whoever calls it, or a recipe's
+            backend takes nothing.
+    """
+    if len(emitted) == 1:
+        return emitted[0]
+    recipes = [one.program.provenance.recipe for one in emitted]
+    names = {named.name: named for one in emitted for named in one.program.names}
+    sources: dict[str, Source] = {}
+    for one in emitted:
+        for name, source in one.sources.items():
+            if sources.setdefault(name, source) != source:
+                raise _apart(recipes, f"the constant {name} is not the same")
+    ids = {name: number for number, name in enumerate(names)}
+    moved = [_moved(one.program, ids, tuple(names.values())) for one in emitted]
+    for recipe, other in zip(recipes, moved, strict=True):
+        if not other.delegates:
+            raise _apart(
+                recipes, f"the backend of {recipe} takes nothing of this model"
+            )
+        _check_same(moved[0], other, recipes)
+    first_backends = [one.backends[0] for one in moved]
+    if len(set(first_backends)) < len(moved):
+        what = f"what runs of this model begins with the backends {first_backends}"
+        raise _apart(recipes, what)
+    variants = tuple(_variant(one) for one in moved[1:])
+    return Emitted(replace(moved[0], variants=variants), sources)
+
+
+def _check_same(first: Program, other: Program, recipes: Sequence[str]) -> None:
+    """Check that sessions and callers cannot tell two programs apart.
+
+    Raises:
+        RecipesApart: they can.
+    """
+    for what in ("states", "cursors"):
+        if getattr(first, what) != getattr(other, what):
+            raise _apart(recipes, f"the model has other {what} by each")
+    if _bounds(first) != _bounds(other):
+        raise _apart(recipes, "the model has other sizes by each")
+    for one, two in zip(first.methods, other.methods, strict=True):
+        if signature_of(one) != signature_of(two):
+            raise _apart(recipes, f"method {one.name} is called in another way by each")
+
+
+def _bounds(program: Program) -> list[tuple[str, int, int]]:
+    return [(one.name, one.lower, one.upper) for one in program.symbols]
+
+
+def _apart(recipes: Sequence[str], what: str) -> RecipesApart:
+    return RecipesApart(recipes=listing(recipes), what=what)
+
+
+def _variant(program: Program) -> Variant:
+    origin = program.provenance
+    return Variant(
+        recipe=origin.recipe,
+        recipe_text=origin.recipe_text,
+        methods=program.methods,
+        delegates=program.delegates,
+        symbols=program.symbols,
+    )
+
+
+def _moved(
+    program: Program, ids: Mapping[str, int], names: tuple[NamedData, ...]
+) -> Program:
+    """Return a program over other names, which include its own."""
+    new = [ids[named.name] for named in program.names]
+    states = tuple(
+        state if state.initial is None else replace(state, initial=new[state.initial])
+        for state in program.states
+    )
+    return replace(
+        program,
+        names=names,
+        states=states,
+        methods=tuple(_moved_method(method, new) for method in program.methods),
+        delegates=tuple(_moved_delegate(one, new) for one in program.delegates),
+    )
+
+
+def _moved_method(method: Method, new: Sequence[int]) -> Method:
+    blocks = tuple(
+        replace(block, graph=_moved_graph(block.graph, new)) for block in method.blocks
+    )
+    return replace(method, graph=_moved_graph(method.graph, new), blocks=blocks)
+
+
+def _moved_graph(graph: Graph, new: Sequence[int]) -> Graph:
+    return replace(graph, values=tuple(_moved_value(v, new) for v in graph.values))
+
+
+def _moved_value(value: Value, new: Sequence[int]) -> Value:
+    if not isinstance(value.storage, Constant):
+        return value
+    return replace(value, storage=Constant(new[value.storage.name]))
+
+
+def _moved_delegate(delegate: Delegate, new: Sequence[int]) -> Delegate:
+    return replace(delegate, names=tuple(sorted(new[n] for n in delegate.names)))

@@ -1,1 +1,0 @@
-"""Where values lie in memory: aliasing, lifetimes, plans and their check."""

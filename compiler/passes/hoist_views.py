@@ -1,0 +1,281 @@
+"""Move views around control flow into the blocks, so that blocks are lent whole memory.
+
+`cond(p, f, g, (cache.view(-1),))` passes a view of the cache to a block, and what is
+returned is viewed again before it becomes the cache. But a result can only lie in the
+memory of an operand that is all of that memory, in its own shape. In: such calls on the
+path from the old content of a state, or of an input, to the new one. Out: calls that
+take and return the cache itself; the views are taken, and undone, inside. These are
+views of all elements: other shapes, other orders of axes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
+from kvc.compiler.ir.rewrite import NodeList, rename_node
+from kvc.compiler.passes.undone_views import Views, unviewed, without_undone_views
+from kvc.schema.control import Control
+from kvc.schema.ops import OPS, Aliasing
+
+
+@dataclass(frozen=True, slots=True)
+class LendWholeMemory:
+    """Take and undo views of memory that outlives a method inside of blocks."""
+
+    name: ClassVar[str] = "lend-whole-memory"
+
+    def run(self, program: Program) -> Program:
+        """Return the program whose control flow works on whole memory."""
+        lender = _Lender(blocks_by_number(program))
+        grown = {state.name for state in program.states if state.grows is not None}
+        changed = {
+            method.name: lender.lend(method, _homes(method, grown))
+            for method in entries(program)
+        }
+        changed |= {block.name: block for block in lender.blocks.values()}
+        methods = tuple(
+            method
+            if changed[method.name] is method
+            else without_undone_views(changed[method.name])
+            for method in program.methods
+        )
+        return replace(program, methods=methods)
+
+
+def _homes(method: Method, grown: set[str]) -> Iterator[tuple[Value, Value]]:
+    """Yield (new, old) of all memory of one size that outlives a method."""
+    states = {name: value for value, name in method.state_in if name not in grown}
+    inputs = dict(zip(method.input_names, method.inputs, strict=True))
+    yield from ((new, states[n]) for new, n in method.state_out if n in states)
+    yield from ((new, inputs[n]) for new, n in method.input_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A result of control flow that should lie in the memory of an operand.
+
+    Attributes:
+        node: the control node.
+        result, operand: their places.
+        seen: the views that are taken of the result on the way to the new content.
+    """
+
+    node: Node
+    result: int
+    operand: int
+    seen: Views
+
+
+class _Lender:
+    """Rewrites methods; `blocks` are those of the program, as they are so far."""
+
+    def __init__(self, blocks: Mapping[int, Method]) -> None:
+        self.blocks = dict(blocks)
+
+    def lend(self, method: Method, roots: Iterable[tuple[Value, Value]]) -> Method:
+        """Return a method whose nodes that lead to lasting memory work on all of it."""
+        marks: dict[int, dict[int, _Mark]] = {}  # id of a node -> result -> mark
+        for new, old in roots:
+            for mark in self._trace(method, new, old) or ():
+                marks.setdefault(id(mark.node), {}).setdefault(mark.result, mark)
+        if not marks:
+            return method
+        rebuilt = NodeList(method)
+        for node in method.nodes:
+            if id(node) in marks:
+                self._rewrite(node, tuple(marks[id(node)].values()), rebuilt)
+            else:
+                rebuilt.keep(node)
+        return replace(method, nodes=tuple(rebuilt.nodes))
+
+    def _trace(self, method: Method, new: Value, old: Value) -> list[_Mark] | None:
+        """Return what is asked of control flow on the way to an old content.
+
+        None where no way leads there.
+        """
+        makers = method.makers()
+        current, seen = unviewed(new, makers)
+        if current.id == old.id:
+            return []
+        node = makers.get(current.id)
+        if node is None:
+            return None
+        match OPS[node.op].aliasing:
+            case Aliasing.UPDATE:
+                return self._trace(method, node.inputs[0], old)
+            case Aliasing.FRESH:
+                return []
+            case Aliasing.CONTROL:
+                return self._through(method, node, current, seen, old)
+        return None
+
+    def _through(
+        self, method: Method, node: Node, result: Value, seen: Views, old: Value
+    ) -> list[_Mark] | None:
+        """Go on from a result of control flow to what it is made of."""
+        control = control_of(node)
+        assert control is not None
+        at = [value.id for value in node.outputs].index(result.id)
+        for i, operand in enumerate(control.operands):
+            if not self._makes(control, at, i):
+                continue
+            further = self._trace(method, operand, old)
+            if further is not None:
+                return [_Mark(node, at, i, seen), *further]
+        return None
+
+    def _makes(self, control: Control[Value], result: int, operand: int) -> bool:
+        """Tell whether a result may be made in the memory of an operand."""
+        if control.is_loop:
+            return operand == result and operand < control.carried
+        blocks = [self.blocks[number] for number in control.blocks]
+        return any(
+            self._derives(block, block.outputs[result], block.inputs[operand])
+            for block in blocks
+        )
+
+    def _derives(self, block: Method, value: Value, root: Value) -> bool:
+        """Tell whether a value of a block is written over an input, as far as seen."""
+        makers = block.makers()
+        while True:
+            value, _ = unviewed(value, makers)
+            node = makers.get(value.id)
+            if value.id == root.id or node is None:
+                return value.id == root.id
+            if OPS[node.op].aliasing is not Aliasing.UPDATE:
+                break
+            value = node.inputs[0]
+        control = control_of(node)
+        if control is None:
+            return OPS[node.op].pointwise and root in node.inputs
+        at = [made.id for made in node.outputs].index(value.id)
+        return any(
+            self._makes(control, at, i) and self._derives(block, operand, root)
+            for i, operand in enumerate(control.operands)
+        )
+
+    def _taken_inside(
+        self, control: Control[Value], result: int, operand: int
+    ) -> Views:
+        """Return what undoes the views that a branch takes of what it hands back."""
+        for number in control.blocks:
+            block = self.blocks[number]
+            core, views = unviewed(block.outputs[result], block.makers())
+            if views and core.type == block.inputs[operand].type:
+                return _undone(views)
+        return ()
+
+    def _rewrite(self, node: Node, marks: tuple[_Mark, ...], rebuilt: NodeList) -> None:
+        """Add a control node over whole memory, and what its results were."""
+        control = control_of(node)
+        assert control is not None
+        operands, outputs = list(control.operands), list(node.outputs)
+        passed: dict[int, Views] = {}
+        given: dict[int, Views] = {}
+        for mark in marks:
+            i, j = mark.operand, mark.result
+            operands[i], passed[i] = unviewed(control.operands[i], rebuilt.makers)
+            given[j] = _undone_of(outputs[j], passed[i])
+            if not control.is_loop:
+                given[j] = mark.seen or given[j] or self._taken_inside(control, j, i)
+            outputs[j] = _end(outputs[j], given[j], rebuilt)
+        same: _Same = {}
+        if not control.is_loop:
+            same = _same_memory(operands, passed.keys(), rebuilt.makers)
+        kept = tuple(v for i, v in enumerate(operands) if i not in same)
+        arguments = arguments_of(replace(control, operands=kept))
+        rebuilt.keep(replace(node, arguments=arguments, outputs=tuple(outputs)))
+        for j, views in given.items():
+            _add_views(outputs[j], _undone(views), node.outputs[j], rebuilt)
+        for which, number in enumerate(control.blocks):
+            tests = control.tests(which)
+            block = _over_whole(
+                self.blocks[number], passed, {} if tests else given, same
+            )
+            roots = [
+                (block.outputs[m.result], block.inputs[_place(m.operand, same)])
+                for m in (() if tests else marks)
+            ]
+            self.blocks[number] = self.lend(block, roots)
+
+
+_Same = Mapping[int, tuple[int, Views]]  # operand -> the operand that it is a view of
+
+
+def _same_memory(
+    operands: Sequence[Value], lent: Set[int], makers: Mapping[int, Node]
+) -> _Same:
+    """Return the operands that are views of others, which are lent to be written.
+
+    A branch then sees that they are the same, and reads before it writes.
+    """
+    whole = {operands[i].id: i for i in lent}
+    same = {}
+    for i, operand in enumerate(operands):
+        base, views = unviewed(operand, makers)
+        if i not in lent and base.id in whole:
+            same[i] = (whole[base.id], views)
+    return same
+
+
+def _place(operand: int, dropped: _Same) -> int:
+    """Return the place of an operand among those that are not dropped."""
+    return operand - sum(other < operand for other in dropped)
+
+
+def _undone_of(result: Value, passed: Views) -> Views:
+    """Return what puts a result back, if it is as the operand was passed."""
+    undone = _undone(passed)
+    return undone if undone and undone[0].before == result.type else ()
+
+
+def _undone(views: Views) -> Views:
+    return tuple(view.undone() for view in reversed(views))
+
+
+def _add_views(base: Value, views: Views, last: Value, rebuilt: NodeList) -> None:
+    """Add views of a base, the last of which makes `last`."""
+    for i, view in enumerate(views):
+        made = last if i == len(views) - 1 else rebuilt.value(view.after)
+        rebuilt.keep(Node(view.op, (base, *view.settings), (made,), view.source))
+        base = made
+
+
+def _over_whole(
+    block: Method,
+    operands: Mapping[int, Views],
+    results: Mapping[int, Views],
+    same: _Same,
+) -> Method:
+    """Return a block that takes the views of its inputs, and gives views of outputs."""
+    rebuilt = NodeList(block)
+    inputs, names = list(block.inputs), dict[int, Value]()
+    for i, views in operands.items():
+        if views:
+            inputs[i] = rebuilt.value(views[0].before)
+            _add_views(inputs[i], views, block.inputs[i], rebuilt)
+    for i, (lent, views) in same.items():
+        _add_views(inputs[lent], views, inputs[i], rebuilt)
+        if not views:
+            names[inputs[i].id] = inputs[lent]
+    for node in block.nodes:
+        rebuilt.keep(rename_node(node, names))
+    outputs = [names.get(value.id, value) for value in block.outputs]
+    for j, views in results.items():
+        base, outputs[j] = outputs[j], _end(outputs[j], views, rebuilt)
+        _add_views(base, views, outputs[j], rebuilt)
+    kept = tuple(value for i, value in enumerate(inputs) if i not in same)
+    return replace(
+        block,
+        inputs=kept,
+        input_names=tuple(f"%{value.id}" for value in kept),
+        nodes=tuple(rebuilt.nodes),
+        outputs=tuple(outputs),
+    )
+
+
+def _end(base: Value, views: Views, rebuilt: NodeList) -> Value:
+    """Return a value for the last of some views, the base where there is none."""
+    return rebuilt.value(views[-1].after) if views else base

@@ -1,0 +1,139 @@
+"""Which values share memory, in a method whose writes happen in place.
+
+In: a method in its final order, as `kvc.compiler.place` leaves it: whatever leads to
+the new content of a state, or of an input in the caller's array, works in its memory.
+Out: for each value what it shares memory with. Other updates reuse the memory of their
+operand if that is scratch memory which nothing reads afterwards.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir.control import control_of
+from kvc.schema.ops import OPS, Aliasing
+
+
+@dataclass(frozen=True, slots=True)
+class Aliases:
+    """The memory relations of a method.
+
+    Attributes:
+        base: value id -> id of the value whose memory it shares directly.
+        root: value id -> id of the value whose memory it is, itself where it has own.
+        callers: ids of the inputs that lie in the caller's arrays.
+    """
+
+    base: Mapping[int, int]
+    root: Mapping[int, int]
+    callers: frozenset[int]
+
+
+def analyse(method: Method) -> Aliases:
+    """Return the memory relations of a method."""
+    stored, callers = _stored(method), callers_of(method)
+    bound = [*method.inputs, *method.bound]
+    base: dict[int, int] = {}
+    root = {value.id: value.id for value in bound}
+    scratch = {value.id for value in method.inputs}  # what is whole, and its own
+    for index, node in enumerate(method.nodes):
+        view = OPS[node.op].aliasing is Aliasing.VIEW
+        over = _over_operands(node)
+        for value in node.outputs:
+            if view:
+                base[value.id] = node.inputs[0].id
+            elif value.id in over:
+                base[value.id] = over[value.id]
+            elif value.id in stored:
+                base[value.id] = stored[value.id]
+            elif _reuses(method, index, root, scratch, callers):
+                base[value.id] = node.inputs[0].id
+                scratch.add(value.id)
+            elif OPS[node.op].aliasing in (Aliasing.FRESH, Aliasing.CONTROL):
+                scratch.add(value.id)
+            root[value.id] = root[base[value.id]] if value.id in base else value.id
+    return Aliases(base, root, callers)
+
+
+def _over_operands(node: Node) -> dict[int, int]:
+    """Return result -> operand for the results of a control node that lie over one."""
+    control = control_of(node)
+    if control is None:
+        return {}
+    return {
+        value.id: control.operands[over].id
+        for value, over in zip(node.outputs, control.over, strict=False)
+        if over is not None
+    }
+
+
+def callers_of(method: Method) -> frozenset[int]:
+    """Return the inputs that are changed, or grow, in the caller's own array.
+
+    A block is lent all of its inputs, apart from those that are filled in.
+    """
+    if method.block is not None:
+        return frozenset(
+            v.id for i, v in enumerate(method.inputs) if i not in method.filled
+        )
+    changed = {name for _, name in method.input_out}
+    named = zip(method.inputs, method.input_names, strict=True)
+    grown = {node.inputs[0].id for node in method.nodes if node.op == "kvc::append"}
+    return frozenset(
+        value.id for value, name in named if name in changed or value.id in grown
+    )
+
+
+def _stored(method: Method) -> dict[int, int]:
+    """Return value id -> what it lies over, for what leads to memory that lasts."""
+    makers = method.makers()
+    states = {name: value for value, name in method.state_in}
+    inputs = dict(zip(method.input_names, method.inputs, strict=True))
+    roots = [(new, states[name]) for new, name in method.state_out if name in states]
+    roots += [(new, inputs[name]) for new, name in method.input_out]
+    stored: dict[int, int] = {}
+    for new, old in roots:
+        _trace(new, old, makers, stored)
+    for node in method.nodes:
+        if node.op == "kvc::append":
+            stored[node.outputs[0].id] = node.inputs[0].id
+    return stored
+
+
+def _trace(
+    new: Value, old: Value, makers: Mapping[int, Node], stored: dict[int, int]
+) -> None:
+    """Note what the writes that lead from `old` to `new` lie over."""
+    current = new
+    while current.id != old.id and current.id in makers:
+        node = makers[current.id]
+        if OPS[node.op].aliasing is Aliasing.FRESH:
+            stored[current.id] = old.id
+            return
+        over = _over_operands(node)
+        if current.id in over:
+            current = next(v for v in node.inputs if v.id == over[current.id])
+            continue
+        if OPS[node.op].aliasing is Aliasing.UPDATE:
+            stored[current.id] = node.inputs[0].id
+        current = node.inputs[0]
+
+
+def _reuses(
+    method: Method,
+    index: int,
+    root: Mapping[int, int],
+    scratch: set[int],
+    callers: frozenset[int],
+) -> bool:
+    """Tell whether an update may take its operand's scratch memory."""
+    node = method.nodes[index]
+    if OPS[node.op].aliasing is not Aliasing.UPDATE:
+        return False
+    operand = node.inputs[0].id
+    if operand not in scratch or root[operand] in callers:
+        return False
+    old = {value for value, owner in root.items() if owner == root[operand]}
+    later = (v for n in method.nodes[index + 1 :] for v in n.inputs)
+    readers = [*node.inputs[1:], *later, *method.results]
+    return not any(value.id in old for value in readers)

@@ -1,0 +1,120 @@
+"""Check the indices of writes before the first write.
+
+A write into persistent memory raises if an index is out of range. What an earlier write
+of the same call has done by then cannot be undone, so an index that depends only on
+inputs and counters is computed and checked first; all writes come after that. Any other
+index is checked by its own write, which then writes nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from kvc.compiler.ir import Argument, Node, Value
+from kvc.compiler.place.schedule import EARLY, Schedule
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import DELEGATE, OPS, Aliasing
+from kvc.schema.types import Dim
+
+# Writes whose indices count along one axis, from 0.
+_ALONG = (
+    "aten::index_copy",
+    "aten::index_add",
+    "aten::scatter.src",
+    "aten::scatter.value",
+    "aten::scatter_add",
+    "aten::scatter_reduce.two",
+)
+_WHOLE = (DType.INT32, DType.INT64, DType.BOOL)  # which rows take part is a bool
+_LONGEST = 64  # nodes on the way to an index; a longer way is no index computation
+# What a check reads that decides it, and its arguments.
+Check = tuple[tuple[Value, ...], str, tuple[Argument, ...]]
+
+
+def add_index_checks(schedule: Schedule, writes: Sequence[int]) -> None:
+    """Add checks to a schedule, and put them before the nodes `writes`."""
+    wanted: dict[tuple[object, ...], tuple[Check, str]] = {}
+    for key in writes:
+        for check in _checks(schedule.nodes[key]):
+            decisive, op, arguments = check
+            others = tuple(a for a in arguments if a not in decisive)
+            key_of = (op, *(value.id for value in decisive), *others)
+            wanted.setdefault(key_of, (check, schedule.nodes[key].source))
+    overwriting = set(writes)
+    for check, source in wanted.values():
+        way = _way_to_all(schedule, check[0])
+        if way is not None and overwriting.isdisjoint(way):
+            _add(schedule, check, source, way, writes)
+
+
+def _checks(node: Node) -> Iterator[Check]:
+    """Yield what must hold for the indices of a write."""
+    match node.op, node.arguments:
+        case "kvc::cache_update", (
+            cache, update, Value() as index, axis, "linear", x, *_
+        ):  # fmt: skip
+            assert isinstance(cache, Value)
+            assert isinstance(update, Value)
+            assert isinstance(axis, int)
+            count, slots = update.type.dims[axis], cache.type.dims[axis]
+            if isinstance(x, Value):
+                yield (index, x), "kvc::check_rows", (index, x, count, slots)
+            else:
+                yield _check(index, 0, count, slots)
+        case op, (Value() as target, int(dim), Value() as index, *_) if op in _ALONG:
+            yield _check(index, 0, 1, _size(target, dim))
+        case "aten::index_put", (Value() as target, tuple(indices), _, _):
+            for size, item in zip(target.type.dims, indices, strict=False):
+                if isinstance(item, Value) and isinstance(size, int):
+                    yield _check(item, -size, 1, size)
+
+
+def _check(index: Value, least: int, count: Dim, slots: Dim) -> Check:
+    return (index,), "kvc::check_index", (index, least, count, slots)
+
+
+def _size(target: Value, dim: int) -> Dim:
+    return target.type.dims[dim] if target.type.dims else 1
+
+
+def _way_to_all(schedule: Schedule, values: Sequence[Value]) -> set[int] | None:
+    """Return the nodes that several values follow from, as `_way_to` does of each."""
+    ways = [_way_to(schedule, value) for value in values]
+    found = [way for way in ways if way is not None]
+    return set().union(*found) if len(found) == len(ways) else None
+
+
+def _way_to(schedule: Schedule, index: Value) -> set[int] | None:
+    """Return the nodes that an index follows from.
+
+    None where it follows from floats or from nothing that differs from call to call.
+    """
+    way: set[int] = set()
+    fixed = {value.id for value, _ in schedule.method.constants}
+    differs = False
+    stack = [index]
+    while stack:
+        value = stack.pop()
+        key = schedule.makers.get(value.id)
+        if value.type.dtype not in _WHOLE or len(way) > _LONGEST:
+            return None
+        if key is None:
+            differs |= value.id not in fixed
+        elif key not in way:
+            node = schedule.nodes[key]
+            if node.op == DELEGATE or OPS[node.op].aliasing is Aliasing.UPDATE:
+                return None
+            way.add(key)
+            stack += node.inputs
+    return way if differs else None
+
+
+def _add(
+    schedule: Schedule, check: Check, source: str, way: set[int], writes: Sequence[int]
+) -> None:
+    _, op, arguments = check
+    node = Node(op, arguments, (), source)
+    added = schedule.add_closing(node)
+    for key in (*way, added):
+        _, place, before = schedule.ranks[key]
+        schedule.ranks[key] = (EARLY, place, before)
+    for write in writes:
+        schedule.order(added, write)

@@ -1,0 +1,252 @@
+"""Memory that outlives a method, and the writes that lead to its new content.
+
+A state that a method changes has such memory, and so has an input whose array it
+changes. The new content is traced back: it comes from updates of the old value, which
+may all work in that memory, or from one node that makes a whole new value, and updates
+of that. If the new content cannot be made there (it is a view, it lies in other memory,
+its node reads the old content), a closing copy moves it in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir.control import control_of
+from kvc.compiler.place.reasons import (
+    VIEW_STORED,
+    Reason,
+    branches_elsewhere,
+    old_value_read,
+    other_length,
+    written_elsewhere,
+)
+from kvc.compiler.place.schedule import Schedule
+from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing
+from kvc.schema.types import Symbol, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A node that works in persistent memory.
+
+    Attributes:
+        key: of the node, in the schedule.
+        old: the value whose bytes it overwrites.
+        result: the value that lies in the memory after it.
+        reason: why it is a copy of its own; None for a write that had to be.
+    """
+
+    key: int
+    old: Value
+    result: Value
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Persistent:
+    """What becomes of one piece of memory: its name, and the writes, in order."""
+
+    name: str
+    writes: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The old and the new content of memory; `grows` is its axis if it has one."""
+
+    name: str
+    is_input: bool
+    new: Value
+    old: Value
+    grows: int | None
+
+
+def find_persistent(
+    schedule: Schedule, grows: Mapping[str, int], symbols: Mapping[str, Symbol]
+) -> list[Persistent]:
+    """Return the persistent memory of a method; closing moves go to the schedule.
+
+    Args:
+        schedule: of the method.
+        grows: the axis of each state that grows.
+        symbols: the program's, to compare sizes with.
+    """
+    memories, claimed = [], set[int]()
+    for content in _contents(schedule, grows):
+        writes = _chain(schedule, content, claimed, symbols)
+        if not writes:
+            writes = (_closing(schedule, content),)
+            _store(schedule, content, writes[-1].result)
+        claimed.update(write.result.id for write in writes)
+        memories.append(Persistent(content.name, writes))
+    return memories
+
+
+def _contents(schedule: Schedule, grows: Mapping[str, int]) -> list[_Content]:
+    method = schedule.method
+    states = {name: value for value, name in method.state_in}
+    found = [
+        _Content(name, False, new, states[name], grows.get(name))
+        for new, name in method.state_out
+    ]
+    inputs = dict(zip(method.input_names, method.inputs, strict=True))
+    return found + [
+        _Content(name, True, new, inputs[name], None)
+        for new, name in method.input_out
+        if new.id != inputs[name].id
+    ]
+
+
+def with_old_contents(method: Method, grows: Mapping[str, int]) -> Method:
+    """Return a method with an old value of each state that it writes, read or not."""
+    known = {name for _, name in method.state_in}
+    written = [(new, name) for new, name in method.state_out if name not in known]
+    count = method.next_id()
+    added = tuple(
+        (Value(count + i, _emptied(new.type, grows.get(name))), name)
+        for i, (new, name) in enumerate(written)
+    )
+    return replace(method, state_in=(*method.state_in, *added))
+
+
+def _emptied(kind: TensorType, axis: int | None) -> TensorType:
+    """Return the type of a state of which nothing is read: length 0 where it grows."""
+    if axis is None:
+        return kind
+    dims = (*kind.dims[:axis], 0, *kind.dims[axis + 1 :])
+    return TensorType(kind.dtype, dims)
+
+
+def _chain(
+    schedule: Schedule,
+    content: _Content,
+    claimed: set[int],
+    symbols: Mapping[str, Symbol],
+) -> tuple[Write, ...]:
+    """Return the writes that make the new content in place, none if that cannot be."""
+    writes: list[Write] = []
+    current = _in_one_piece(schedule, content.new)
+    while current.id != content.old.id:
+        key = schedule.makers.get(current.id)
+        if key is None or current.id in claimed:
+            return ()
+        node = schedule.nodes[key]
+        aliasing = OPS[node.op].aliasing
+        if aliasing in (Aliasing.UPDATE, Aliasing.CONTROL):
+            target = _target(node, current)
+            if target is None:
+                return ()
+            before = _in_one_piece(schedule, target)
+            writes.append(Write(key, before, current))
+            current = before
+            continue
+        fresh = aliasing is Aliasing.FRESH and current.type == content.old.type
+        if not fresh or not _may_fill(schedule, key, content.old, symbols):
+            return ()
+        writes.append(Write(key, content.old, current))
+        break
+    return tuple(reversed(writes))
+
+
+def _target(node: Node, result: Value) -> Value | None:
+    """Return the operand that a node writes over to make a result, None without one."""
+    control = control_of(node)
+    if control is None:
+        return node.inputs[0]
+    over = control.over[node.outputs.index(result)]
+    return None if over is None else control.operands[over]
+
+
+def _in_one_piece(schedule: Schedule, value: Value) -> Value:
+    """Return the value that this one is, in another shape at the most."""
+    while (key := schedule.makers.get(value.id)) is not None:
+        if schedule.nodes[key].op not in RESHAPING_VIEWS:
+            break
+        value = schedule.nodes[key].inputs[0]
+    return value
+
+
+def _may_fill(
+    schedule: Schedule, key: int, old: Value, symbols: Mapping[str, Symbol]
+) -> bool:
+    """Tell whether a node may write its whole result over the old content.
+
+    It may read the old content itself only element by element. Whoever needs old and
+    new content can be given a copy of what it reads, if that is the smaller copy.
+    """
+    lost, node = schedule.closure(old), schedule.nodes[key]
+    read = [value for value in node.inputs if value.id in lost]
+    if read and not (OPS[node.op].pointwise and all(v.id == old.id for v in read)):
+        return False
+    if not any(user != key for i in lost for user in schedule.users(i)):
+        return True
+    late = schedule.descendants(key)
+    saved = [v for i, v in lost.items() if not late.isdisjoint(schedule.users(i))]
+    nbytes = sum(value.type.max_nbytes(symbols) for value in saved)
+    return nbytes < old.type.max_nbytes(symbols) or not saved
+
+
+def _closing(schedule: Schedule, content: _Content) -> Write:
+    """Add the node that moves a new content in, or makes it once more."""
+    new, old = content.new, content.old
+    key = schedule.makers.get(new.id)
+    source = schedule.nodes[key].source if key is not None else ""
+    result = schedule.fresh(new.type)
+    if key is not None and _is_cheap(schedule.nodes[key], old):
+        again = replace(schedule.nodes[key], outputs=(result,))
+        return Write(schedule.add_closing(again), old, result)
+    if content.grows is None:
+        node = Node("aten::copy", (old, new), (result,), source)
+    else:
+        node = Node("kvc::replace", (old, new, content.grows), (result,), source)
+    return Write(
+        schedule.add_closing(node), old, result, _why_elsewhere(schedule, content)
+    )
+
+
+def _is_cheap(node: Node, old: Value) -> bool:
+    """Tell whether a node makes a new content of the old one alone, place by place.
+
+    To make it once more over the old content costs no more than to copy it there.
+    """
+    fits = [value.type for value in node.outputs] == [old.type]
+    return OPS[node.op].pointwise and node.inputs == (old,) and fits
+
+
+def _why_elsewhere(schedule: Schedule, content: _Content) -> Reason | None:
+    """Return why the new content is moved in; None where nothing here makes it."""
+    key = schedule.makers.get(_root(schedule, content.new).id)
+    if key is None:
+        return None
+    node = schedule.nodes[schedule.makers[content.new.id]]
+    match OPS[node.op].aliasing:
+        case Aliasing.VIEW:
+            return VIEW_STORED
+        case Aliasing.FRESH if content.new.type != content.old.type:
+            return other_length(node.op)
+        case Aliasing.CONTROL:
+            return branches_elsewhere(node.op, content.name)
+        case Aliasing.FRESH:
+            return old_value_read(node.op)
+        case _:
+            return written_elsewhere(node.op, content.name)
+
+
+def _root(schedule: Schedule, value: Value) -> Value:
+    """Return the value that this one is a view of, itself when it is none."""
+    while (key := schedule.makers.get(value.id)) is not None:
+        if OPS[schedule.nodes[key].op].aliasing is not Aliasing.VIEW:
+            break
+        value = schedule.nodes[key].inputs[0]
+    return value
+
+
+def _store(schedule: Schedule, content: _Content, stored: Value) -> None:
+    """Let `stored` be what the memory holds at the method's end."""
+    method = schedule.method
+    pairs = method.input_out if content.is_input else method.state_out
+    pairs = tuple((stored if n == content.name else v, n) for v, n in pairs)
+    if content.is_input:
+        schedule.method = replace(method, input_out=pairs)
+    else:
+        schedule.method = replace(method, state_out=pairs)

@@ -1,0 +1,313 @@
+"""The proof: in which order every write can happen in place.
+
+In: a method, functional. Out: the method in an order in which each write may use the
+memory of what it overwrites, and a verdict for each. A write may do so if nothing reads
+the old value, or a view of it, any more: such readers are put before it. A reader that
+needs both the old and the new value, and a caller that gets the old value, get a copy
+of what they read, made just before the write; that copy is the verdict's cost. The
+emitted program is checked again by `kvc.schema.verify`, which shares nothing with this.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.ir.control import (
+    blocks_by_number,
+    control_of,
+    entries,
+    with_over,
+)
+from kvc.compiler.place.index_checks import add_index_checks
+from kvc.compiler.place.persistent import (
+    Persistent,
+    Write,
+    find_persistent,
+    with_old_contents,
+)
+from kvc.compiler.place.reasons import (
+    HANDED_OUT,
+    VIEW_WRITTEN,
+    Reason,
+    both_read,
+)
+from kvc.compiler.place.schedule import Schedule
+from kvc.compiler.place.through_blocks import Placer
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one write costs beside the write itself.
+
+    Attributes:
+        memory: name of the state or input.
+        value: id of the new value.
+        reason: why bytes are copied, all there is; "" when none are: it is in place.
+        copies: ids of the values that hold the copied bytes.
+        nbytes: how many bytes that is in a call, sizes at their greatest.
+        source: the user's line.
+        remedy: which changes of the model would save the bytes; "" when none are
+            copied.
+    """
+
+    memory: str
+    value: int
+    reason: str
+    copies: tuple[int, ...]
+    nbytes: int
+    source: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A method in its final order, and a verdict for each write in it, in order."""
+
+    method: Method
+    verdicts: tuple[Verdict, ...]
+
+
+def prove_all(program: Program) -> dict[str, Proof]:
+    """Return the proofs by name of methods and blocks, each after what runs it."""
+    blocks = blocks_by_number(program)
+    placer = Placer(blocks)
+    proofs: dict[str, Proof] = {}
+    waiting = list(entries(program))
+    while waiting:
+        proof = prove(placer.mark(waiting.pop()), program)
+        proofs[proof.method.name] = proof
+        waiting += placer.blocks_to_prove(proof.method)
+    return proofs
+
+
+def prove(method: Method, program: Program) -> Proof:
+    """Return a method in an order in which its writes are in place."""
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    grows = {s.name: s.grows for s in program.states if s.grows is not None}
+    method = with_old_contents(method, grows)
+    schedule = Schedule(_without_placed(method))
+    memories = find_persistent(schedule, grows, symbols)
+    _forget_others(schedule, memories)
+    costs = [
+        (memory.name, write, _clear(schedule, write))
+        for memory in memories
+        for write in memory.writes
+    ]
+    add_index_checks(schedule, [write.key for _, write, _ in costs])
+    keys = schedule.sorted()
+    final = _with_placed(schedule.finish(keys), method)
+    order = {key: i for i, key in enumerate(keys)}
+    verdicts = [
+        (order[write.key], _verdict(schedule, name, write, saved, symbols))
+        for name, write, saved in costs
+    ]
+    verdicts += _grown(final, method)
+    verdicts.sort(key=lambda pair: pair[0])
+    return Proof(final, tuple(verdict for _, verdict in verdicts))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOrder:
+    """A method whose readers of old contents come before the writes over them.
+
+    Attributes:
+        method: the method; a reader that needs the new content comes after it.
+        waits: the index of each node that writes memory which outlives the method, and
+            those of the readers that it waits for.
+    """
+
+    method: Method
+    waits: Mapping[int, frozenset[int]]
+
+
+def in_write_order(method: Method, program: Program) -> WriteOrder:
+    """Return a method's nodes in an order that leaves its writes in place."""
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    grows = {s.name: s.grows for s in program.states if s.grows is not None}
+    marked = with_old_contents(Placer(blocks_by_number(program)).mark(method), grows)
+    schedule, count = Schedule(marked), len(method.nodes)
+    waits: dict[int, set[int]] = {}
+    for memory in find_persistent(schedule, grows, symbols):
+        for write in memory.writes:
+            waits.setdefault(write.key, set()).update(_order_readers(schedule, write))
+    keys = [key for key in schedule.sorted() if key < count]
+    places = {key: i for i, key in enumerate(keys)}
+    nodes = tuple(method.nodes[key] for key in keys)
+    found = {
+        places[key]: frozenset(places[reader] for reader in readers if reader < count)
+        for key, readers in waits.items()
+        if key < count
+    }
+    return WriteOrder(replace(method, nodes=nodes, state_in=marked.state_in), found)
+
+
+def _order_readers(schedule: Schedule, write: Write) -> set[int]:
+    """Put the readers of an old content before a write, as far as they can be."""
+    if schedule.nodes[write.key].op == "kvc::append":
+        return set()
+    readers = {
+        user for value in schedule.closure(write.old) for user in schedule.users(value)
+    }
+    readers -= {write.key, *schedule.descendants(write.key)}
+    for reader in readers:
+        schedule.order(reader, write.key)
+    return readers
+
+
+def _forget_others(schedule: Schedule, memories: Sequence[Persistent]) -> None:
+    """Give results of control flow that do not last scratch memory of their own."""
+    written = {write.result.id for memory in memories for write in memory.writes}
+    for key, node in schedule.nodes.items():
+        control = control_of(node)
+        if control is not None:
+            pairs = zip(node.outputs, control.over, strict=True)
+            kept = tuple(k if v.id in written else None for v, k in pairs)
+            schedule.nodes[key] = with_over(node, kept)
+
+
+def _placed(block: Method) -> dict[int, str]:
+    """Return output -> input for the outputs of a block that lie over an input."""
+    names = {value.id: name for value, name in block.input_out}
+    if block.block is None:
+        return {}
+    return {i: names[v.id] for i, v in enumerate(block.outputs) if v.id in names}
+
+
+def _without_placed(method: Method) -> Method:
+    """Return a block without the outputs that are left where its inputs are.
+
+    They are no reason to keep an old content: what they are follows from the proof.
+    """
+    placed = _placed(method)
+    kept = tuple(v for i, v in enumerate(method.outputs) if i not in placed)
+    return replace(method, outputs=kept)
+
+
+def _with_placed(final: Method, block: Method) -> Method:
+    """Return a proven block with all of its outputs."""
+    placed, left = _placed(block), {name: value for value, name in final.input_out}
+    kept = iter(final.outputs)
+    outputs = tuple(
+        left[placed[i]] if i in placed else next(kept)
+        for i in range(len(block.outputs))
+    )
+    return replace(final, outputs=outputs)
+
+
+def _grown(final: Method, method: Method) -> Iterator[tuple[int, Verdict]]:
+    """Yield verdicts on nodes that grow inputs of the method in the caller's array.
+
+    One that grows what another has grown does so, too.
+    """
+    changed = {name for _, name in method.input_out}
+    named = zip(method.inputs, method.input_names, strict=True)
+    arrays = {value.id: name for value, name in named if name not in changed}
+    for i, node in enumerate(final.nodes):
+        if node.op == "kvc::append" and node.inputs[0].id in arrays:
+            name, result = arrays[node.inputs[0].id], node.outputs[0].id
+            arrays[result] = name
+            yield i, Verdict(name, result, "", (), 0, node.source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """Copies made so that a write may overwrite: the values, and why each is needed."""
+
+    values: tuple[Value, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+
+def _clear(schedule: Schedule, write: Write) -> _Saved:
+    """Let nobody read the overwritten value after a write; return what that costs."""
+    node = schedule.nodes[write.key]
+    if node.op == "kvc::append":
+        return _Saved()  # it leaves the old rows as they are
+    lost = schedule.closure(write.old)
+    saver = _Saver(schedule, write.key)
+    for value in _beside_target(node, write):
+        if value.id in lost:
+            saver.save_operand(value)
+    readers = {user for value in lost for user in schedule.users(value)} - {write.key}
+    for reader in sorted(readers - _order_readers(schedule, write)):
+        saver.save_reads(reader, lost)
+    for value in schedule.method.outputs:
+        if value.id in lost:
+            saver.save_output(value)
+    return _Saved(tuple(saver.clones.values()), tuple(saver.reasons))
+
+
+def _beside_target(node: Node, write: Write) -> tuple[Value, ...]:
+    """Return what a write reads beside the value that it writes over."""
+    match OPS[node.op].aliasing:
+        case Aliasing.UPDATE:
+            return node.inputs[1:]
+        case Aliasing.CONTROL:
+            return _beside_operand(node, write)
+    return ()
+
+
+def _beside_operand(node: Node, write: Write) -> tuple[Value, ...]:
+    control = control_of(node)
+    assert control is not None
+    over = control.over[node.outputs.index(write.result)]
+    others = [v for i, v in enumerate(control.operands) if i != over]
+    return (*others, *(() if control.pred is None else (control.pred,)))
+
+
+class _Saver:
+    """Makes copies of old values before a write, one for each value."""
+
+    def __init__(self, schedule: Schedule, write: int) -> None:
+        self._schedule, self._write = schedule, write
+        self.clones: dict[int, Value] = {}
+        self.reasons: dict[Reason, None] = {}  # in their order
+
+    def save_operand(self, value: Value) -> None:
+        """Let the write itself read a copy of what it overwrites."""
+        clone = self._clone(value, VIEW_WRITTEN)
+        self._schedule.rename(self._write, value, clone, but_target=True)
+
+    def save_reads(self, reader: int, lost: Mapping[int, Value]) -> None:
+        """Let a node that needs the new value too read copies of the old one."""
+        node = self._schedule.nodes[reader]
+        reason = both_read(node.op, node.source)
+        for value in dict.fromkeys(node.inputs):
+            if value.id in lost:
+                self._schedule.rename(reader, value, self._clone(value, reason))
+
+    def save_output(self, value: Value) -> None:
+        """Let the caller get a copy of a value."""
+        clone = self._clone(value, HANDED_OUT)
+        self._schedule.rename_outputs(value, clone)
+
+    def _clone(self, value: Value, reason: Reason) -> Value:
+        self.reasons[reason] = None
+        if value.id not in self.clones:
+            clone = self.clones[value.id] = self._schedule.fresh(value.type)
+            source = self._schedule.nodes[self._write].source
+            node = Node("aten::clone", (value,), (clone,), source)
+            self._schedule.add_before(self._write, node)
+        return self.clones[value.id]
+
+
+def _verdict(
+    schedule: Schedule,
+    memory: str,
+    write: Write,
+    saved: _Saved,
+    symbols: Mapping[str, Symbol],
+) -> Verdict:
+    copies = [*saved.values, *([write.result] if write.reason else [])]
+    # Without all of these changes the bytes are copied all the same.
+    reasons = [*([write.reason] if write.reason else []), *saved.reasons]
+    return Verdict(
+        memory=memory,
+        value=write.result.id,
+        reason="; ".join(reason.text for reason in reasons),
+        copies=tuple(value.id for value in copies),
+        nbytes=sum(value.type.max_nbytes(symbols) for value in copies),
+        source=schedule.nodes[write.key].source,
+        remedy="; and ".join(reason.remedy for reason in reasons),
+    )

@@ -1,0 +1,1 @@
+"""What is asked of the compiler: a model's methods, what they may change, releases."""

@@ -1,0 +1,79 @@
+"""Trace the bodies of branches and loops as the code around them.
+
+torch first reads bodies by their bytecode, and would read what a mode does as well. In:
+modes. Out: a context that removes them while a body is read, and restores them where
+its operator is called with what the body captures. What was read calls functions in
+other words where the code around does (`rephrased`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from torch import fx
+from torch._dynamo import config as dynamo_settings
+from torch._higher_order_ops import utils
+from torch.fx.experimental.proxy_tensor import (
+    TorchFunctionMetadataMode,
+    _make_temp_remove_mode_context_manager,
+)
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _pop_mode_temporarily
+
+from kvc.compiler.decompose.replacements import rephrase_bodies
+from kvc.compiler.trace.aliases import Aliases
+from kvc.compiler.trace.guard import Guard
+
+Compiler = Callable[..., Callable[..., object]]
+
+_without_aliases = _make_temp_remove_mode_context_manager(Aliases)
+
+
+@contextmanager
+def outside_of_bodies(aliases: Aliases, guard: Guard) -> Iterator[None]:
+    """Enter modes, and leave them wherever torch reads a body."""
+    set_up = utils.setup_compilation_env
+
+    @contextmanager
+    def set_up_without() -> Iterator[Compiler]:
+        # Of a size that may be any, torch cannot say how results lie: Max(1, n - 1).
+        known = dynamo_settings.patch(assume_static_by_default=True)
+        _forget_calls()
+        with _without_aliases(), _pop_mode_temporarily(), set_up() as compiler, known:
+            yield _within(compiler, aliases, guard)
+
+    patched = patch.object(utils, "setup_compilation_env", set_up_without)
+    with patched, aliases, guard:
+        yield
+
+
+def _forget_calls() -> None:
+    """Forget which functions were called how often, which torch notes to name nodes.
+
+    It would read that with each body, each function as a variable; that takes time, and
+    of some functions it finds no value.
+    """
+    for mode in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
+        if isinstance(mode, TorchFunctionMetadataMode):
+            mode.tracer.torch_fn_metadata = None
+            mode.tracer.torch_fn_counts = {}
+
+
+def _within(compiler: Compiler, aliases: Aliases, guard: Guard) -> Compiler:
+    """Return a compiler whose code runs in the modes."""
+
+    def compiled(
+        module: fx.GraphModule, *args: object, **kwargs: object
+    ) -> Callable[..., object]:
+        rephrase_bodies(module)
+        run = compiler(module, *args, **kwargs)
+
+        def within(*inputs: object) -> object:
+            with ExitStack() as stack:
+                stack.enter_context(aliases)
+                stack.enter_context(guard)
+                return run(*inputs)
+
+        return within
+
+    return compiled

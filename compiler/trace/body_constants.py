@@ -1,0 +1,144 @@
+"""Pass constants that are made in bodies of branches and loops from outside.
+
+torch traces `torch.tensor(...)` in a body as an attribute of that body, and has no
+functional form for it. In: a trace. Out: the same, in which such a tensor is a constant
+of the method, passed to the body as what it captures is.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+
+from kvc.compiler.trace.body_writes import bodies_of
+
+_ops = torch.ops.higher_order
+# Which argument holds what all bodies take after what else they take.
+_CAPTURED: Mapping[object, int] = {
+    _ops.cond: 3,
+    _ops.while_loop: 3,
+    _ops.scan: 3,
+    _ops.map_impl: 2,
+}
+
+
+def pass_constants(exported: ExportedProgram) -> None:
+    """Pass each constant of a body from outside, through the bodies around it."""
+    root = exported.graph_module
+    passed = _pass_into_bodies(root, _names_taken(exported))
+    if not passed:
+        return
+    for node in passed:
+        _lift(exported, node)
+    root.recompile()
+
+
+def _names_taken(exported: ExportedProgram) -> set[str]:
+    """Return names that mean something in a method or its bodies."""
+    names = {*exported.state_dict, *exported.constants}
+    for module in exported.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            for node in module.graph.nodes:
+                names |= {node.name, str(node.target)}
+    return {name.replace(".", "_") for name in names}
+
+
+def _pass_into_bodies(module: fx.GraphModule, taken: set[str]) -> list[fx.Node]:
+    """Return the constants of a module that are passed to its bodies, as nodes."""
+    passed: list[fx.Node] = []
+    for node in [*module.graph.nodes]:
+        if node.target in _CAPTURED:
+            bodies = [*bodies_of(module, node)]
+            for body in bodies:
+                _pass_into_bodies(body, taken)
+                passed += [
+                    _pass(module, node, bodies, body, constant, taken)
+                    for constant in _constants(body)
+                ]
+            for body in bodies:
+                body.recompile()
+    return passed
+
+
+def _constants(body: fx.GraphModule) -> list[str]:
+    names = [str(node.target) for node in body.graph.find_nodes(op="get_attr")]
+    return [
+        each
+        for each in dict.fromkeys(names)
+        if isinstance(getattr(body, each, None), Tensor)
+    ]
+
+
+def _pass(
+    module: fx.GraphModule,
+    node: fx.Node,
+    bodies: list[fx.GraphModule],
+    body: fx.GraphModule,
+    constant: str,
+    taken: set[str],
+) -> fx.Node:
+    """Pass a constant of one body of a node to all of them; return it, outside."""
+    tensor, name = getattr(body, constant), _unused(taken)
+    setattr(module, name, tensor)
+    with module.graph.inserting_before(node):
+        outside = module.graph.get_attr(name)
+    outside.meta["val"] = value = _fake(tensor, module)
+    place = _CAPTURED[node.target]
+    captured = node.args[place]
+    assert isinstance(captured, tuple | list)
+    node.update_arg(place, (*captured, outside))
+    for each in bodies:
+        inside = _added_input(each.graph, name)
+        inside.meta["val"] = value
+        if each is body:
+            for own in each.graph.find_nodes(op="get_attr"):
+                if own.target == constant:
+                    own.replace_all_uses_with(inside)
+                    each.graph.erase_node(own)
+            delattr(body, constant)
+    return outside
+
+
+def _added_input(graph: fx.Graph, name: str) -> fx.Node:
+    """Return a new input after the others."""
+    after = [node for node in graph.nodes if node.op != "placeholder"]
+    with graph.inserting_before(after[0]):
+        return graph.placeholder(name)
+
+
+def _fake(tensor: Tensor, module: fx.GraphModule) -> Tensor:
+    """Return a tensor as a trace sees it, in other memory than what is made of it."""
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, FakeTensor):
+            return value.fake_mode.from_tensor(tensor, static_shapes=True).clone()
+    return FakeTensorMode().from_tensor(tensor, static_shapes=True).clone()
+
+
+def _unused(taken: set[str]) -> str:
+    """Return a name that means nothing yet; torch puts letters before some."""
+    number = 0
+    while any(name.endswith(f"constant_of_body_{number}") for name in taken):
+        number += 1
+    taken.add(name := f"constant_of_body_{number}")
+    return name
+
+
+def _lift(exported: ExportedProgram, node: fx.Node) -> None:
+    """Make a constant of a method an input that torch calls a constant."""
+    root, signature = exported.graph_module, exported.graph_signature
+    target = str(node.target)
+    with root.graph.inserting_before(next(iter(root.graph.nodes))):
+        given = root.graph.placeholder(f"c_{target}")
+    given.meta |= node.meta
+    node.replace_all_uses_with(given)
+    root.graph.erase_node(node)
+    exported.constants[target] = getattr(root, target)
+    delattr(root, target)
+    spec = InputSpec(
+        InputKind.CONSTANT_TENSOR, TensorArgument(given.name), target, None
+    )
+    signature.input_specs.insert(0, spec)

@@ -1,0 +1,133 @@
+"""Refuse writes in the bodies of branches and loops to memory outside of them.
+
+torch traces `torch.cond(p, f, g, (x,))` where f writes into a buffer, but has no
+functional form for it, and its message names neither the line nor a remedy. In: a
+trace, or torch's error. Out: nothing, or a `CaptureError` that says what to write
+instead.
+"""
+
+import operator
+import re
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from kvc.compiler.trace.failures import place_of_failure
+from kvc.compiler.trace.kept_layouts import CONVERSIONS, memory_of, written_into
+from kvc.compiler.trace.sources import at_source_of
+from kvc.schema.errors import CaptureError
+
+_COMPLAINTS = ("input mutation", "Mutating a variable from outside the scope")
+_BUFFER = re.compile(r"buffers_(\w+?)_\b")
+_REMEDY = (
+    "let it give the new value back, and keep that outside: new = torch.cond(p, lambda "
+    "old: old.index_copy(...), lambda old: old.clone(), (self.cache,)), then "
+    "self.cache.copy_(new); this is done in place"
+)
+
+
+def refuse_body_writes(method: str, exported: ExportedProgram) -> None:
+    """Raise where a body writes into what it is passed, or finds outside.
+
+    Raises:
+        CaptureError: with the line and the remedy.
+    """
+    module = exported.graph_module
+    named = exported.graph_signature.inputs_to_buffers
+    names = {n: named.get(n.name, "") for n in module.graph.nodes}
+    for node, name in _writes_in_bodies(module, names):
+        raise _refusal(method, at_source_of(node.meta), name)
+
+
+def body_write_of(method: str, error: Exception) -> CaptureError | None:
+    """Return the refusal that torch's complaint comes to, None for other complaints."""
+    text = str(error)
+    if not any(part in text for part in _COMPLAINTS):
+        return None
+    buffer = _BUFFER.search(text)
+    return _refusal(method, place_of_failure(error), buffer[1] if buffer else "")
+
+
+def _refusal(method: str, place: str, buffer: str) -> CaptureError:
+    what = f"buffer {buffer}" if buffer else "something that is made outside of it"
+    reason = f"the body of a branch or loop changes {what}; {_REMEDY}"
+    return CaptureError(method=method, place=place, reason=reason)
+
+
+def _writes_in_bodies(
+    module: fx.GraphModule, names: dict[fx.Node, str]
+) -> Iterator[tuple[fx.Node, str]]:
+    """Yield the calls in bodies that write into their inputs, and the buffers' names.
+
+    Args:
+        module: what runs the bodies.
+        names: the buffer that a node of it is, "" for others.
+    """
+    for node in module.graph.nodes:
+        if not isinstance(node.target, torch._ops.HigherOrderOperator):
+            continue
+        passed = [n for part in node.args if isinstance(part, Sequence) for n in part]
+        for body in bodies_of(module, node):
+            inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
+            inside = {
+                taken: names.get(given, "") if isinstance(given, fx.Node) else ""
+                for taken, given in zip(inputs, passed, strict=False)
+            }
+            yield from _writes(body, inside)
+            yield from _writes_in_bodies(body, inside)
+
+
+def bodies_of(module: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]:
+    """Yield the bodies that a node of a module runs."""
+    for source in node.all_input_nodes:
+        if source.op == "get_attr":
+            held = getattr(module, str(source.target), None)
+            if isinstance(held, fx.GraphModule):
+                yield held
+
+
+def _writes(
+    body: fx.GraphModule, names: dict[fx.Node, str]
+) -> Iterator[tuple[fx.Node, str]]:
+    inputs = {memory_of(node): node for node in names}
+    inputs.pop(None, None)
+    for node in body.graph.nodes:
+        for into in written_into(node):
+            *_, root = views_of(into)
+            known = root if root in names else inputs.get(memory_of(into))
+            if known is not None:
+                yield node, names[known]
+
+
+def views_of(node: object) -> Iterator[fx.Node]:
+    """Yield a node, what it is a view of, and so on."""
+    while isinstance(node, fx.Node):
+        yield node
+        if node.target is operator.getitem:  # of the views that split gives
+            node = node.args[0]
+        elif isinstance(node.target, torch._ops.OpOverload):
+            node = _seen_through(node, node.target._schema)
+        else:
+            return
+
+
+def _seen_through(node: fx.Node, schema: torch.FunctionSchema) -> object:
+    """Return the argument that a call gives or views, None where it gives none."""
+    if not schema.returns or (view := schema.returns[0].alias_info) is None:
+        return None
+    for place, argument in enumerate(schema.arguments):
+        of = argument.alias_info
+        listed = not view.before_set  # as of the views that split gives
+        if of is not None and (listed or of.before_set == view.before_set):
+            given = [*node.args[place : place + 1], node.kwargs.get(argument.name)][0]
+            return None if _is_converted(node, given) else given
+    return None
+
+
+def _is_converted(node: fx.Node, given: object) -> bool:
+    """Tell whether a call makes another tensor, of another dtype."""
+    if node.target not in CONVERSIONS or not isinstance(given, fx.Node):
+        return False
+    return node.meta["val"].dtype is not given.meta["val"].dtype

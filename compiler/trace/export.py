@@ -1,0 +1,307 @@
+"""Trace each method with `torch.export`, functional, leaving the model as it was.
+
+In: a module and the declared methods. Out: one `CapturedMethod` each. `shadow` puts a
+method where torch looks for it, `traced` and `lifted` say what its inputs are;
+`decompositions` says which operators are taken apart.
+"""
+
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx.experimental import _config as symbol_settings
+
+from kvc.compiler.decompose.assignments import overlaps_by_strides
+from kvc.compiler.decompose.claims import Question
+from kvc.compiler.decompose.decompositions import decompositions
+from kvc.compiler.decompose.renormed import Bound, Place, bounds_of, noted_lookups
+from kvc.compiler.request.spec import Method, StateSpec, tensors_of
+from kvc.compiler.trace import examples
+from kvc.compiler.trace.body_constants import pass_constants
+from kvc.compiler.trace.body_writes import body_write_of, refuse_body_writes
+from kvc.compiler.trace.failures import place_of_failure, words_of
+from kvc.compiler.trace.fixed_sizes import noted_constants, refuse_fixed
+from kvc.compiler.trace.guard import unseen
+from kvc.compiler.trace.handed_back import refuse_handed_back
+from kvc.compiler.trace.idle_dropouts import hand_on
+from kvc.compiler.trace.interruptible import below_torch, interruptible
+from kvc.compiler.trace.kept_layouts import keep_layouts
+from kvc.compiler.trace.lifted import Lifted, lifted_buffers
+from kvc.compiler.trace.lines import lines_kept
+from kvc.compiler.trace.lost_updates import refuse_lost_updates, unused_kept
+from kvc.compiler.trace.quiet import quiet
+from kvc.compiler.trace.real_parts import without_complex
+from kvc.compiler.trace.shadow import Observed, shadowed_forward
+from kvc.compiler.trace.shape_guards import asserted, check_questions, noted_questions
+from kvc.compiler.trace.sizes_kept import work_once
+from kvc.compiler.trace.traced import Traced, traced_method
+from kvc.compiler.trace.views_by_size import check_views
+from kvc.compiler.trace.written_expansions import write_unexpanded
+from kvc.compiler.trace.written_pieces import select_pieces
+from kvc.compiler.trace.written_windows import refuse_written_windows
+from kvc.compiler.weights.identity import overlapping
+from kvc.schema.errors import CaptureError, SizesRefused, StateConflict
+from kvc.schema.interrupts import check_interrupts, hold_interrupts
+
+logger = logging.getLogger(__name__)
+
+_ONE_AT_A_TIME = threading.RLock()  # torch is patched while it traces
+_VALUES = (
+    "it asks for the value of a tensor while it is traced (`if` on a tensor, "
+    "`int(...)`, a size that depends on values); use torch.where, and for the place of "
+    "a write .item() with a slice of fixed length, or index_copy_ at a tensor"
+)
+_NO_ARRAYS = (
+    "it makes a numpy array of a tensor, which has no values while it is traced; use "
+    "torch's functions"
+)
+_ALIKE = (
+    "torch.cond wants what both branches give to lie in memory alike; return "
+    ".clone(memory_format=torch.contiguous_format) of views"
+)
+_NESTED = (
+    "of a branch within another one or within a loop torch may not know a size (u0); "
+    "write the inner one with torch.where"
+)
+_SIZE = re.compile(r"\bs\d+\b")  # what torch calls a size that is dynamic
+_NO_GRADIENTS = "it computes gradients, which a bundle does not"
+# Of two inputs over the same bytes, where one of them is written.
+_OF_OVERLAPS = ("compiled_fn", "input mutation")
+# Of sizes that torch cannot reason about; the second is a mistake in its solver.
+_VIOLATED = "Constraints violated"
+_OF_SIZES = (_VIOLATED, "Expected op to be '=='")
+# What to do about torch's complaints, by a part of their text.
+_ADVICE = {
+    "register it as buffer": (
+        "it writes into an attribute that is a plain tensor, which is not part of the "
+        "model; make it a buffer with register_buffer"
+    ),
+    _VIOLATED: (
+        "change the bounds of the Dim, or compile such sizes as methods of their own"
+    ),
+    "user_output list": (
+        "torch cannot tell its results and states apart; return clones of results that "
+        "are states or views of them"
+    ),
+    "might be aliasing": (
+        "torch.cond and loops take and give no tensors that share memory; pass "
+        ".clone() of views, and return .clone() of what is only handed on"
+    ),
+    "sorted order of strides": _ALIKE,
+    "KeyError: Max(": f"{_ALIKE}; {_NESTED}",
+    "KeyError: Min(": f"{_ALIKE}; {_NESTED}",
+    "simple accumulative multiplication": f"{_ALIKE}; {_NESTED}",
+    "have same metadata": (
+        "torch.while_loop and scan want what they carry to keep its shape, dtype and "
+        "order in memory; return .clone(memory_format=torch.contiguous_format) of "
+        f"views; {_NESTED}"
+    ),
+    "data-dependent": _VALUES,
+    "DataDependentOutputException": _VALUES,
+    "DynamicOutputShapeException": _VALUES,
+    "Pending unbacked symbols": _VALUES,
+    "can be converted to an index": _VALUES,
+    ".numpy() is not supported": _NO_ARRAYS,
+    "got an unexpected keyword argument 'axis'": _NO_ARRAYS,
+    "data is not allocated yet": (
+        "it makes a tensor of the values of others, as torch.tensor([x[0], x[1]]); use "
+        "torch.stack or torch.cat"
+    ),
+    "support for cuda": "bundles run on the CPU; leave .cuda() and device=... out",
+    "CUDA enabled": "bundles run on the CPU; leave .cuda() and device=... out",
+    "require grad": _NO_GRADIENTS,
+    "wrap_with_set_grad_enabled": _NO_GRADIENTS,
+    "num_mutated_inp_runtime_indices": (
+        "it gives an input another shape (t_, unsqueeze_, resize_); return the new "
+        "value"
+    ),
+    "Can't pickle": "it pickles or saves what is traced; do that outside of the method",
+    "maximum recursion depth": "it calls itself without an end",
+    "UnsupportedOperatorException": "torch has no rule to trace this operator by",
+}
+
+
+Bounds = Mapping[Place, Bound]
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedMethod:
+    """A traced method.
+
+    Attributes:
+        method: what the user declared; `dynamic` as it was traced, with the lifted
+            buffers, whose paths are `kvc_states[0]` and so on.
+        arguments: the examples it was traced with, by parameter name.
+        lifted: the buffers that are inputs after the arguments, in order.
+        exported: functional: mutations are outputs.
+        observed: how it reached the model's memory.
+        bounds: of tables whose rows it shortens, by their places.
+    """
+
+    method: Method
+    arguments: Mapping[str, object]
+    lifted: tuple[Lifted, ...]
+    exported: ExportedProgram
+    observed: Observed
+    bounds: Bounds
+
+
+def capture(
+    model: nn.Module, method: Method, states: Sequence[StateSpec] = ()
+) -> CapturedMethod:
+    """Trace one method.
+
+    Args:
+        model: the module; it is unchanged afterwards.
+        method: the method and its example arguments.
+        states: buffers whose size is chosen when a session is opened; they are
+            traced as inputs.
+
+    Raises:
+        CaptureError: the method cannot be traced; says where and what to try.
+        CompileError: a spec does not fit the model.
+    """
+    lifted = lifted_buffers(model, states)
+    traced = traced_method(model, method, lifted)
+    with _ONE_AT_A_TIME, shadowed_forward(model, method, lifted) as observed:
+        exported, bounds = _export(model, traced, observed)
+    return CapturedMethod(
+        traced.method, traced.arguments, lifted, exported, observed, bounds
+    )
+
+
+def _export(
+    model: nn.Module, traced: Traced, observed: Observed
+) -> tuple[ExportedProgram, Bounds]:
+    asked: list[Question] = []
+    with noted_constants() as fixed:
+        try:
+            return _attempt(model, traced, asked)
+        except CaptureError:
+            raise
+        except Exception as error:
+            check_interrupts()  # native code may have made this error of one
+            refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
+            if any(part in str(error) for part in _OF_OVERLAPS):
+                _refuse_overlaps(model, traced.method.name, observed)
+            raise _translated(traced, error, observed.sizes) from error
+
+
+def _attempt(
+    model: nn.Module, traced: Traced, asked: list[Question]
+) -> tuple[ExportedProgram, Bounds]:
+    """Export once, or more; what the code asks about sizes is added to `asked`."""
+    try:
+        return _trace(model, traced, asked)
+    except Exception as error:
+        if not any(part in str(error) for part in _OF_SIZES):
+            raise
+        # To know whether a slice lies in one piece, torch asks whether it is all of its
+        # axis. It can do without the answer, but then asks whether a size is 1. What is
+        # left it may not be able to prove, as that n // 2 is at most n; kvc tries it.
+        for deferred in (False, True):
+            logger.info("method %s: tracing again, fewer questions", traced.method.name)
+            try:
+                return _trace(model, traced, [], oblivious=True, deferred=deferred)
+            except Exception as another:
+                check_interrupts()
+                if getattr(another, "place", "") and not traced.lifted:
+                    raise
+        raise error
+
+
+def _trace(
+    model: nn.Module,
+    traced: Traced,
+    asked: list[Question],
+    oblivious: bool = False,
+    deferred: bool = False,
+) -> tuple[ExportedProgram, Bounds]:
+    # Without "duck shapes": two Dims stay two when their examples are equal.
+    settings = symbol_settings.patch(  # type: ignore[attr-defined]
+        use_duck_shape=False, backed_size_oblivious=oblivious
+    )
+    method, inputs = traced.method, traced.inputs
+    # Bodies that it has seen before have sizes of then, which this trace would take.
+    torch._dynamo.reset()
+    shapes = examples.torch_dynamic_shapes(inputs, method)
+    patched = (
+        *(overlaps_by_strides(), lines_kept(), quiet()),
+        *(work_once(), interruptible()),
+    )
+    with torch.no_grad(), settings, ExitStack() as stack:
+        for each in patched:
+            stack.enter_context(each)
+        with unused_kept(), noted_questions(asked), noted_lookups() as lookups:
+            exported = torch.export.export(
+                model,
+                (),
+                dict(inputs),
+                dynamic_shapes=shapes,
+                strict=False,
+                prefer_deferred_runtime_asserts_over_guards=deferred,
+            )
+        check_questions(method, inputs, exported, [*asked, *asserted(exported)])
+        pass_constants(exported)
+        hand_on(exported)
+        select_pieces(exported)
+        write_unexpanded(method.name, exported)
+        refuse_handed_back(method.name, exported)
+        refuse_body_writes(method.name, exported)
+        refuse_lost_updates(method.name, exported)
+        refuse_written_windows(method.name, exported)
+        bounds = bounds_of(method.name, exported, lookups)
+        check_views(method, inputs, exported)
+        keep_layouts(method.name, exported)
+        functional: ExportedProgram = exported.run_decompositions(decompositions())
+        without_complex(method.name, functional)
+        return functional, bounds
+
+
+hold_interrupts(_trace.__code__, below_torch)
+
+
+def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:
+    """Raise where two tensors over the same bytes explain why torch gave up."""
+    for name, place in observed.missed.items():
+        raise unseen(method, name, place)
+    named = tensors_of(model)
+    for name, tensor in named.items():
+        for other in overlapping(tensor, named):
+            reason = (
+                f"it shares memory with {other!r} in another shape or place, which "
+                "cannot be traced; keep one buffer and take views of it in the code"
+            )
+            raise StateConflict(state=name, reason=reason)
+
+
+def _translated(
+    traced: Traced, error: Exception, sizes_named: Mapping[str, str]
+) -> CaptureError:
+    """Return an error of the trace as one paragraph of ours, with advice and line."""
+    refused = body_write_of(traced.method.name, error)
+    if refused is not None:
+        return refused
+    text = _SIZE.sub(lambda s: sizes_named.get(s[0], s[0]), words_of(error))
+    advice = [known for part, known in _ADVICE.items() if part in text]
+    if traced.lengthened:
+        sizes = ", ".join(f"{dim} = {size}" for dim, size in traced.lengthened.items())
+        advice.append(
+            "examples with sizes 0 or 1 are made longer, since torch takes these for "
+            f"constants; here {sizes}: give examples of 2 or more that fit each other"
+        )
+    reason, place = ". ".join([*advice, text]), place_of_failure(error)
+    if _VIOLATED in text:
+        return SizesRefused(
+            method=traced.method.name,
+            place=place,
+            reason="the code does not hold for all declared sizes",
+            advice=reason,
+        )
+    return CaptureError(method=traced.method.name, place=place, reason=reason)

@@ -1,0 +1,128 @@
+"""Refuse writes into real memory while a method is traced, before they happen.
+
+A trace computes with tensors that have no values. For a real tensor that it does not
+know, torch computes with its values, and really writes. In: every operator of a trace.
+Out: a `CaptureError` before such a write, and the names of registered tensors whose
+memory was read in a way that the trace does not see.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kvc.compiler.trace.aliases import Memory, is_real
+from kvc.compiler.trace.lines import user_place
+from kvc.compiler.trace.python_state import PythonState
+from kvc.compiler.weights.identity import Extent, memory_of
+from kvc.schema.errors import CaptureError, StateConflict
+
+
+class Guard(TorchDispatchMode):
+    """Stands before every operator that a trace runs.
+
+    Attributes:
+        refused: the first write that was refused; code may have caught the error.
+        missed: name of a registered tensor -> ` at module:line` where its memory was
+            read by its values.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, method: str, memory: Memory, state: PythonState) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.refused: CaptureError | None = None
+        self.missed: dict[str, str] = {}
+        self._method = method
+        self._memory = memory
+        self._state = state
+        # What the trace has made, by its memory; kept alive.
+        self._fresh: dict[object, Tensor] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if isinstance(func, torch._ops.OpOverload):
+            self._check(func, args, kwargs)
+        results = func(*args, **kwargs)
+        given = {memory_of(tensor) for tensor in _real((args, kwargs))}
+        self._add_fresh(one for one in _real(results) if memory_of(one) not in given)
+        return results
+
+    def _check(
+        self,
+        func: torch._ops.OpOverload,
+        args: Sequence[object],
+        kwargs: dict[str, object],
+    ) -> None:
+        if func._schema.name.startswith("aten::lift_fresh"):
+            self._add_fresh(_real(args))  # what torch.tensor(...) has just made
+        for tensor in _real(written_arguments(func, args, kwargs)):
+            if not self._is_fresh(tensor):
+                self.refused = self.refused or self._refusal(func, tensor)
+                raise self.refused
+        for tensor in _real((args, kwargs)):
+            name = None if self._is_fresh(tensor) else self._met(tensor)
+            if name is not None:
+                self.missed.setdefault(name, user_place(sys._getframe(2)))
+
+    def _met(self, tensor: Tensor) -> str | None:
+        return self._memory.overlapping(Extent.of(tensor))
+
+    def _add_fresh(self, made: Iterable[Tensor]) -> None:
+        for tensor in made:
+            self._fresh.setdefault(memory_of(tensor), tensor)
+
+    def _is_fresh(self, tensor: Tensor) -> bool:
+        return memory_of(tensor) in self._fresh
+
+    def _refusal(self, func: torch._ops.OpOverload, tensor: Tensor) -> CaptureError:
+        path = self._state.path_of(tensor)
+        held = self._met(tensor)
+        what = f"{path!r}" if path else "a tensor that is kept outside of the model"
+        if held is not None:
+            remedy = f"shares memory with {held!r}; write into that, or a view of it"
+        else:
+            remedy = "is no buffer; make it a buffer with register_buffer"
+        return CaptureError(
+            method=self._method,
+            place=user_place(sys._getframe(3)),
+            reason=f"{func} would write into {what}, which {remedy}",
+        )
+
+
+def unseen(method: str, name: str, place: str) -> StateConflict:
+    """Return why memory of a state may not be read as `missed` says."""
+    reason = (
+        f"method {method}{place} uses its memory through a tensor that cannot be "
+        "traced as a part of it, so that it would keep the value of one moment; take "
+        "views of the buffer itself, in the code"
+    )
+    return StateConflict(state=name, reason=reason)
+
+
+def _real(structure: object) -> Iterator[Tensor]:
+    leaves = tree_leaves(structure)
+    return (one for one in leaves if isinstance(one, Tensor) and is_real(one))
+
+
+def written_arguments(
+    func: torch._ops.OpOverload,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> list[object]:
+    """Return the arguments that an operator writes."""
+    found: list[object] = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[place : place + 1] or [kwargs.get(argument.name)]
+            found += given
+    return found

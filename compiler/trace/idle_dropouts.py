@@ -1,0 +1,118 @@
+"""Let dropout outside of training hand on what it is given where that is written.
+
+Eager's dropout gives its input itself, so that a write reaches both; torch's functional
+form is a copy. In: a trace that still writes. Out: the same, in which what such a
+dropout gives is its input, wherever either is written afterwards. Elsewhere the copy
+stays, since a body of a branch or loop may not give what it is given; nor may it take
+or give one tensor twice, so that such are copied there.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from kvc.compiler.trace.kept_layouts import is_by_layout, memory_of, written_by
+
+_aten = torch.ops.aten
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+_DROPOUTS = (_aten.dropout.default, _aten.dropout_.default)
+
+
+def hand_on(exported: ExportedProgram) -> None:
+    """Replace such dropouts by what they are given, in bodies too."""
+    root = exported.graph_module
+    for module in root.modules():
+        if isinstance(module, fx.GraphModule) and _hand_on(module.graph):
+            _keep_apart(module.graph, is_body=module is not root)
+            module.recompile()
+
+
+def _hand_on(graph: fx.Graph) -> bool:
+    idle = [node for node in graph.nodes if is_idle(node)]
+    if not idle:
+        return False
+    last_writes = _last_writes(graph, idle)
+    order = {node: index for index, node in enumerate(graph.nodes)}
+    moved: dict[fx.Node, object] = {}
+    for node in idle:
+        given = node.args[0]
+        assert isinstance(given, fx.Node)
+        if last_writes.get(memory_of(node), -1) >= order[node]:
+            moved |= dict.fromkeys(node.users)
+            node.replace_all_uses_with(given)
+            graph.erase_node(node)
+    if moved:
+        _trace_again(graph, moved)
+    return bool(moved)
+
+
+def is_idle(node: fx.Node) -> bool:
+    """Tell whether a call is a dropout that drops nothing."""
+    if node.target not in _DROPOUTS:
+        return False
+    _, p, train = node.args
+    return train is False or bool(p == 0)
+
+
+def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
+    """Return where memory is written last, of what dropouts take and give as of one.
+
+    Writes into a copy that might be a view of it, by how it lies, count as well.
+    """
+    one: dict[object, object] = {}
+    for node in idle:
+        source = memory_of(node.all_input_nodes[0])
+        one[memory_of(node)] = one.get(source, source)
+    found: dict[object, int] = {}
+    seen: dict[object, object] = {}
+    for index, node in enumerate(graph.nodes):
+        if is_by_layout(node):
+            source = memory_of(node.all_input_nodes[0])
+            seen[memory_of(node)] = seen.get(source, one.get(source, source))
+        for memory in written_by(node):
+            home = one.get(memory, memory)
+            found[home] = found[seen.get(memory, home)] = index
+    return {memory: found[home] for memory, home in one.items() if home in found}
+
+
+def _trace_again(graph: fx.Graph, moved: dict[fx.Node, object]) -> None:
+    """Tell nodes that lie in other memory now, and all that is made of them, so."""
+    for node in graph.nodes:
+        known = isinstance(node.target, torch._ops.OpOverload)
+        if node not in moved or not (known or node.target is operator.getitem):
+            continue
+        if isinstance(node.meta.get("val"), _NUMBERS):
+            continue  # torch would take what item() gives for another number
+        args, kwargs = fx.node.map_arg(
+            (node.args, node.kwargs), lambda each: each.meta.get("val")
+        )
+        node.meta["val"] = node.target(*args, **kwargs)
+        moved |= dict.fromkeys(node.users)
+
+
+def _keep_apart(graph: fx.Graph, is_body: bool) -> None:
+    """Copy what branches and loops take, or bodies give, that is in one memory."""
+    for node in graph.nodes:
+        runs_bodies = isinstance(node.target, torch._ops.HigherOrderOperator)
+        if runs_bodies or (is_body and node.op == "output"):
+            node.args = fx.node.map_arg(node.args, _apart(node))
+
+
+def _apart(node: fx.Node) -> Callable[[fx.Node], fx.Node]:
+    """Return what copies a tensor before a node, if it is in memory that has come."""
+    come = set[object]()
+
+    def apart(given: fx.Node) -> fx.Node:
+        memory = memory_of(given)
+        if memory is None or memory not in come:
+            come.add(memory)
+            return given
+        with node.graph.inserting_before(node):
+            copied = node.graph.call_function(_aten.clone.default, (given,))
+        copied.meta |= {**given.meta, "val": given.meta["val"].clone()}
+        return copied
+
+    return apart

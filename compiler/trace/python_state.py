@@ -1,0 +1,192 @@
+"""The Python state that a model reaches: read, compared and restored.
+
+A trace records the tensor operations of one call. A counter `self.pos += 1`, a list
+that grows, an attribute of a plain object that is assigned: all of these would keep the
+value of that one call. So everything that holds something (`holders`) is read before
+and after the traced call, and then restored: compiling changes nothing.
+"""
+
+import enum
+import functools
+from collections import deque
+from collections.abc import Iterator
+from types import FunctionType, MethodType
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from kvc.compiler.trace.object_walker import (
+    Contents,
+    Holder,
+    Path,
+    holders_of,
+    is_closed,
+    of_class,
+    of_tensor,
+)
+
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, range, type(None), enum.Enum),
+    *(torch.dtype, torch.device, torch.Size, torch.memory_format),
+)
+
+
+# What wraps a function, and the attribute under which it is.
+_WRAPPED = {
+    staticmethod: "__func__",
+    classmethod: "__func__",
+    property: "fget",
+    functools.cached_property: "func",
+    functools._lru_cache_wrapper: "__wrapped__",
+}
+
+
+class PythonState:
+    """What things hold at one moment.
+
+    Attributes:
+        tensors: path -> tensor, for each way to every tensor that is reached.
+        arrays: path -> numpy array, for each that is reached.
+    """
+
+    def __init__(self, *roots: object) -> None:
+        """Read everything that is reached from some objects; "" is the first's path."""
+        self.tensors: dict[str, Tensor] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+        self._held: list[tuple[Holder, Contents]] = []
+        self._seen: dict[int, object] = {}  # keeps all alive, so that ids stay theirs
+        self._classes: set[type] = set()
+        self._waiting: deque[tuple[Path, object]] = deque()
+        for i, root in enumerate(roots):
+            path = f"argument {i}" if i else ""
+            self._waiting.append((functools.partial(str, path), root))
+        while self._waiting:
+            self._open(*self._waiting.popleft())
+
+    def _open(self, path: Path, thing: object) -> None:
+        if is_closed(thing):
+            return
+        if isinstance(thing, Tensor):
+            self.tensors[path()] = thing
+        if id(thing) in self._seen or isinstance(thing, _PLAIN):
+            return
+        self._seen[id(thing)] = thing
+        if isinstance(thing, Tensor):
+            for holder in of_tensor(path, thing):
+                self._hold(holder)
+            return
+        if isinstance(thing, type):
+            self._open_class(thing)
+            return
+        if isinstance(thing, np.ndarray):
+            self.arrays[path()] = thing
+        self._waiting.extend(_parts(path, thing))
+        found = [*holders_of(path, thing)]
+        for holder in found:
+            self._hold(holder)
+        if found and not isinstance(thing, FunctionType):
+            self._open_class(type(thing))
+
+    def _open_class(self, kind: type) -> None:
+        if kind not in self._classes:
+            self._classes.add(kind)
+            for holder in of_class(kind):
+                self._hold(holder)
+
+    def _hold(self, holder: Holder) -> None:
+        contents = holder.read()
+        self._held.append((holder, contents))
+        for key, value in contents.items():
+            plain = is_closed(value) or type(value) in _PLAIN
+            if not plain and not holder.ignored(key) and holder.opened(value):
+                self._waiting.append((functools.partial(holder.label, key), value))
+
+    def changed(self) -> str | None:
+        """Return the path of the first thing that differs now; None when none does.
+
+        Registered tensors are not looked at.
+        """
+        compared = (pair for pair in self._held if pair[0].compared)
+        return next(filter(None, (_difference(*pair) for pair in compared)), None)
+
+    def restore(self) -> None:
+        """Put everything back in its place."""
+        for holder, before in self._held:
+            if not _identical(holder.read(), before):
+                holder.write(before)
+
+    def path_of(self, tensor: Tensor, besides: str = "") -> str:
+        """Return where a tensor is reached, `besides` only if nowhere else; or ""."""
+        paths = [path for path, one in self.tensors.items() if one is tensor]
+        others = (path for path in paths if path != besides)
+        return next(others, paths[0] if paths else "")
+
+
+def _parts(path: Path, thing: object) -> Iterator[tuple[Path, object]]:
+    """Yield what an object holds that cannot be put there anew."""
+    match thing:
+        case tuple() | frozenset():
+            for i, one in enumerate(thing):
+                yield functools.partial(_numbered, path, i), one
+        case MethodType():
+            yield path, thing.__self__
+            yield path, thing.__func__
+        case functools.partial():
+            yield from ((path, p) for p in (thing.func, thing.args, thing.keywords))
+        case FunctionType():
+            for held in (thing.__defaults__, thing.__kwdefaults__):
+                yield (lambda: f"{path()}, a default"), held
+        case _:
+            inner = _WRAPPED.get(type(thing))
+            if inner is not None:
+                yield path, getattr(thing, inner)
+
+
+def _numbered(path: Path, place: int) -> str:
+    return f"{path()}[{place}]"
+
+
+def _difference(holder: Holder, before: Contents) -> str | None:
+    """Return the path of what differs in a holder now, None where nothing does."""
+    now = holder.read()
+    if holder.whole and now.keys() != before.keys():
+        return holder.path()
+    for key in (*now, *before):
+        if holder.ignored(key) or _same_under(key, now, before):
+            continue
+        new = key not in before and holder.remembered(key)
+        if not (new and all(isinstance(v, _PLAIN) for v in tree_leaves(now[key]))):
+            return holder.label(key)
+    return None
+
+
+def _same_under(key: object, a: Contents, b: Contents) -> bool:
+    return key in a and key in b and _same(a[key], b[key])
+
+
+def _same(a: object, b: object) -> bool:
+    """Tell whether code can tell two values apart; tensors and objects by identity."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or is_closed(a):
+        return False
+    match a, b:
+        case (list() | tuple() | deque(), list() | tuple() | deque()):
+            return len(a) == len(b) and all(map(_same, a, b))
+        case (dict(), dict()):
+            return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+        case _:
+            return isinstance(a, _PLAIN) and a == b
+
+
+def _identical(a: Contents, b: Contents) -> bool:
+    """Tell whether two contents are the same objects in the same order."""
+    if len(a) != len(b):
+        return False
+    pairs = zip(a.items(), b.items(), strict=True)
+    return all(
+        k is m and (v is w or (isinstance(v, bytes | int) and v == w))
+        for (k, v), (m, w) in pairs
+    )

@@ -1,0 +1,133 @@
+"""Watch a model's parameters and buffers while a method is traced.
+
+In: what is registered before and after the call. Out: a reason to refuse what tracing
+would lose. `reassigned` turns the other changes into writes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from kvc.compiler.weights.identity import memory_of
+
+Registered = dict[str, tuple[Tensor | None, object]]
+
+_REMEDY = (
+    "write into it instead, with copy_, index_copy_ or torch.ops.kvc.cache_update; "
+    "what grows can be an argument and a result that the session keeps, "
+    "Method(carry=...)"
+)
+
+
+def registered(model: nn.Module) -> Registered:
+    """Return path -> (tensor, its memory) for all parameters and buffers."""
+    return {
+        f"{prefix}.{name}" if prefix else name: (tensor, memory_of(tensor))
+        for prefix, module in model.named_modules()
+        for table in (module._parameters, module._buffers)
+        for name, tensor in table.items()
+    }
+
+
+def memories(arguments: Sequence[Tensor]) -> Registered:
+    """Return the same for what a method is passed."""
+    return {f"argument {i}": (t, memory_of(t)) for i, t in enumerate(arguments)}
+
+
+def reshaped(shapes: Mapping[str, torch.Size], now: Registered) -> str | None:
+    """Return why a tensor may not have another shape now, None if none has."""
+    for name, shape in shapes_of(now).items():
+        if not same_shape(shapes.get(name, shape), shape):
+            return other_shape(name)
+    return None
+
+
+def other_shape(name: str) -> str:
+    """Return why a tensor is refused whose shape is changed in place."""
+    return (
+        f"it gives {name!r} another shape in place (unsqueeze_, t_, resize_); use a "
+        "view of it instead, such as x.unsqueeze(0)"
+    )
+
+
+def shapes_of(slots: Registered) -> dict[str, torch.Size]:
+    """Return the sizes of tensors by name."""
+    return {name: t.shape for name, (t, _) in slots.items() if t is not None}
+
+
+def same_shape(a: torch.Size, b: torch.Size) -> bool:
+    """Compare sizes as they are known now, without asking about symbolic ones."""
+    return [*map(str, a)] == [*map(str, b)]
+
+
+def traced_slots(slots: Registered, traced: Callable[[Tensor], object]) -> Registered:
+    """Return the same, with what is traced in the place of real memory."""
+    found: Registered = {}
+    for name, (tensor, held) in slots.items():
+        found[name] = (tensor, held)
+        if tensor is not None:
+            stand_in = traced(tensor)
+            assert isinstance(stand_in, Tensor)
+            found[name] = (stand_in, memory_of(stand_in))
+    return found
+
+
+def loss(before: Registered, after: Registered) -> str | None:
+    """Return what tracing would lose, as a reason with a remedy; None for nothing."""
+    for name, (old, old_memory) in before.items():
+        new, new_memory = after.get(name, (None, None))
+        if name not in after:
+            return f"it deletes {name!r}; set what a method needs before compiling"
+        if new is old and old_memory != new_memory:
+            return other_memory(name)
+        if new is not old and (reason := _replaced(name, old, new)):
+            return reason
+    added = [name for name in after if name not in before]
+    return f"it makes {added[0]!r}; register it before compiling" if added else None
+
+
+def _replaced(name: str, old: Tensor | None, new: Tensor | None) -> str | None:
+    """Return what is wrong about another tensor in the place of one."""
+    if old is None:
+        return f"it makes the buffer {name!r}; register it before compiling"
+    if isinstance(old, nn.Parameter):
+        return anew(name, "parameter")
+    if new is not None and _same_type(old, new):
+        return None
+    return (
+        f"it assigns to the buffer {name!r} a tensor of another shape or dtype "
+        f"(self.past = torch.cat(...)); {_REMEDY}"
+    )
+
+
+def _same_type(old: Tensor, new: Tensor) -> bool:
+    """Compare types without asking about sizes that are not known."""
+    if old.dim() != new.dim() or old.dtype != new.dtype:
+        return False
+    return all(map(_same_size, old.shape, new.shape))
+
+
+def _same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
+        return bool(a.node.expr == b.node.expr)
+    return isinstance(a, int) and isinstance(b, int) and a == b
+
+
+def other_memory(name: str) -> str:
+    """Return why other memory for a tensor is refused."""
+    return f"it gives {name!r} other memory (.data = ...); {_REMEDY}"
+
+
+def anew(name: str, what: str = "buffer") -> str:
+    """Return why another tensor in the place of one is refused."""
+    return f"it assigns to the {what} {name!r}, which tracing drops; {_REMEDY}"
+
+
+def changed_name(before: Registered, after: Registered) -> str | None:
+    """Return what is another tensor than before, or gone, None where nothing is."""
+    for name, (old, old_memory) in before.items():
+        new, new_memory = after.get(name, (None, None))
+        if new is not old or new_memory != old_memory or name not in after:
+            return name
+    return None

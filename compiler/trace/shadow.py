@@ -1,0 +1,356 @@
+"""Put a method in the place where torch looks for `forward`, and watch it.
+
+An attribute of the instance shadows the class's `forward`, so that names stay as the
+user wrote them. What tracing would lose is refused: Python state that changes,
+assignments to buffers. The model is left as it was.
+"""
+
+import functools
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from kvc.compiler.decompose.assignments import TraceableAssignments
+from kvc.compiler.request.spec import Method
+from kvc.compiler.trace.aliases import Aliases, Memory, all_names, one_name_each
+from kvc.compiler.trace.bodies import outside_of_bodies
+from kvc.compiler.trace.examples import names_of_sizes
+from kvc.compiler.trace.guard import Guard
+from kvc.compiler.trace.lifted import PARAMETER, Lifted, Reassigned, swapped
+from kvc.compiler.trace.python_state import PythonState
+from kvc.compiler.trace.reassigned import (
+    Shared,
+    replaced_buffers,
+    unnoticed,
+    write_back,
+)
+from kvc.compiler.trace.records import typed_method
+from kvc.compiler.trace.registered import (
+    Registered,
+    anew,
+    changed_name,
+    loss,
+    memories,
+    other_memory,
+    other_shape,
+    registered,
+    reshaped,
+    shapes_of,
+    traced_slots,
+)
+from kvc.compiler.trace.sources import definition_of
+from kvc.compiler.trace.unchanged import Unchanged
+from kvc.compiler.weights.identity import Extent
+from kvc.schema.errors import CaptureError, StateConflict
+
+# What runs when a module is called, and does not when one of its methods is.
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+
+
+@dataclass(slots=True)
+class Observed:
+    """What a trace did to the memory of a model, filled in as it runs.
+
+    Attributes:
+        aliases: name of a registered tensor -> the path of a tensor over its memory
+            that the method used in its place.
+        assigned: names of buffers that it assigned anew.
+        missed: name of a registered tensor -> ` at module:line` where its memory was
+            read, and no trace sees it.
+        arrays: name of a registered tensor -> path of a numpy array over its memory.
+        sizes: torch's name of a size -> the name of its Dim.
+    """
+
+    aliases: dict[str, str] = field(default_factory=dict)
+    assigned: list[str] = field(default_factory=list)
+    missed: dict[str, str] = field(default_factory=dict)
+    arrays: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def shadowed_forward(
+    model: nn.Module, method: Method, lifted: Sequence[Lifted]
+) -> Iterator[Observed]:
+    """Let a method stand where torch looks for `forward`.
+
+    Yields:
+        What it does to the model's memory, known when it has been traced.
+
+    Raises:
+        CaptureError: it changes Python state, writes into tensors that are not the
+            model's, or assigns a buffer or parameter anew.
+    """
+    memory, observed = Memory(model), Observed()
+    _check_sized(lifted, memory)
+    with Unchanged(model, method.args, method.kwargs) as kept:
+        observed.arrays.update(_arrays(kept.state, memory))
+        versions = _versions(kept.state)
+        shadow = _watched(_Watch(model, method, lifted, memory, kept.state, observed))
+        if lifted:
+            shadow = _with_buffers(model, method, lifted, shadow)
+        before = registered(model)
+        hooks = _without_hooks(model, method)
+        with _forward(model, shadow), hooks, one_name_each(memory):
+            yield observed
+        changed = changed_name(before, registered(model))
+    if changed is not None:
+        raise _refused(model, method, anew(changed))
+    _check_versions(model, method, kept.state, versions)
+
+
+@contextmanager
+def _default_dtype_kept(model: nn.Module, method: Method) -> Iterator[None]:
+    """Refuse another default dtype, which no trace notes."""
+
+    def refuse(dtype: object) -> None:
+        if dtype is not torch.get_default_dtype():  # torch itself sets the same again
+            reason = f"it sets torch's default dtype to {dtype}; give dtype= instead"
+            raise _refused(model, method, reason)
+
+    with patch.object(torch, "set_default_dtype", refuse):
+        yield
+
+
+@contextmanager
+def _set(attributes: dict[str, object], values: Mapping[str, object]) -> Iterator[None]:
+    """Let attributes have other values."""
+    before = {name: attributes[name] for name in values}
+    attributes.update(values)
+    try:
+        yield
+    finally:
+        attributes.update(before)
+
+
+def _check_sized(lifted: Sequence[Lifted], memory: Memory) -> None:
+    """Check that a buffer whose size is to be chosen is no part of another one."""
+    for one in lifted:
+        whole = memory.whole_of(one.name)
+        if whole is not None:
+            reason = (
+                f"StateSpec {one.pattern!r} matches it, but it lies within the buffer "
+                f"{whole!r}; name that one, or give it memory of its own"
+            )
+            raise StateConflict(state=one.name, reason=reason)
+
+
+@contextmanager
+def _without_hooks(model: nn.Module, method: Method) -> Iterator[None]:
+    """Keep torch, which calls the model, from running the hooks of `forward`.
+
+    Raises:
+        CaptureError: the class has a `__call__` of its own, which torch would run.
+    """
+    if method.name == "forward":
+        yield
+        return
+    if type(model).__call__ is not nn.Module.__call__:
+        reason = (
+            f"{type(model).__name__} has a __call__ of its own, which tracing would "
+            "run for every method; move what it does to forward"
+        )
+        raise _refused(model, method, reason)
+    with _set(vars(model), {name: OrderedDict() for name in _HOOKS}):
+        yield
+
+
+@contextmanager
+def _forward(model: nn.Module, forward: Callable[..., object] | None) -> Iterator[None]:
+    """Let a function be the instance's `forward`; None lets the class's be seen."""
+    own = vars(model)
+    before = own.pop("forward", None)
+    if forward is not None:
+        own["forward"] = forward
+    try:
+        yield
+    finally:
+        own.pop("forward", None)
+        if before is not None:
+            own["forward"] = before
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """What is watched while a method is traced, and where it is noted."""
+
+    model: nn.Module
+    method: Method
+    lifted: Sequence[Lifted]
+    memory: Memory
+    state: PythonState
+    observed: Observed
+
+    def aliases(self) -> Aliases:
+        """Return the mode for what stands in the tables of modules now."""
+        slots = registered(self.model)
+        traced = {n: t for n, (t, _) in slots.items() if t is not None}
+        for name, real in self.memory.named.items():
+            own = vars(traced[name])  # what code has noted on the tensor is there too
+            own.update({k: v for k, v in vars(real).items() if k not in own})
+        sized = {name: [*one.axes] for one in self.lifted for name in one.names}
+        return Aliases(self.memory, traced, sized)
+
+    def note(self, aliases: Aliases, guard: Guard) -> None:
+        """Note what the modes met; raise what the guard refused, if code caught it."""
+        paths = {n: self.state.path_of(t, n) for n, t in aliases.used.items()}
+        self.observed.aliases.update(paths)
+        self.observed.missed.update(guard.missed)
+        if guard.refused is not None:
+            raise guard.refused
+        if aliases.failed is not None:
+            raise aliases.failed
+        if aliases.given is not None:
+            path = self.state.path_of(aliases.given) or "a tensor"
+            raise _refused(self.model, self.method, other_memory(path))
+
+    def check_shapes(
+        self, before: Mapping[str, torch.Size], after: Registered, aliases: Aliases
+    ) -> None:
+        """Check that tensors have the shapes that they had before the call."""
+        reason = reshaped(before, after)
+        other = aliases.reshaped()
+        if reason is None and other is not None:
+            reason = other_shape(self.state.path_of(other) or "a tensor")
+        if reason is not None:
+            raise _refused(self.model, self.method, reason)
+
+
+def _watched(watch: _Watch) -> Callable[..., object]:
+    """Return the method, refusing calls that change what tracing cannot follow."""
+    model, method = watch.model, watch.method
+    function, forward = typed_method(model, method), vars(model).get("forward")
+    hooks = {name: vars(model)[name] for name in _HOOKS}
+
+    @functools.wraps(function)
+    def watched(*args: object, **kwargs: object) -> object:
+        watch.observed.sizes.update(names_of_sizes(method, kwargs))
+        aliases = watch.aliases()
+        guard = Guard(method.name, watch.memory, watch.state)
+        modes = outside_of_bodies(aliases, guard)
+        names = all_names(watch.memory, aliases)
+        own, kept = _set(vars(model), hooks), _default_dtype_kept(model, method)
+        with unnoticed(), _forward(model, forward), own, kept, modes, names:
+            before, tensors = PythonState(model), _tensors(model, args, kwargs, aliases)
+            shapes = shapes_of(tensors)
+            with TraceableAssignments():
+                results = function(*args, **kwargs)
+            after = _tensors(model, args, kwargs, aliases)
+            watch.note(aliases, guard)
+            _check_kept(watch, tensors, after, before)
+            watch.check_shapes(shapes, after, aliases)
+            return _written_back(watch, tensors, after, aliases.traced(results))
+
+    return watched
+
+
+def _check_kept(
+    watch: _Watch, before: Registered, after: Registered, state: PythonState
+) -> None:
+    """Check that a trace loses nothing of what a method has done."""
+    lost = loss(before, after)
+    if lost is not None:
+        raise _refused(watch.model, watch.method, lost)
+    changed = state.changed()
+    if changed is not None:
+        raise _refused(
+            watch.model,
+            watch.method,
+            f"it changes the attribute {changed!r}, which tracing would freeze at "
+            "the value of one call; keep it in a buffer (register_buffer) and "
+            "write into that, or set it before compiling",
+        )
+
+
+def _written_back(
+    watch: _Watch, before: Registered, after: Registered, results: object
+) -> object:
+    """Make writes of assignments; return the results."""
+    replaced = replaced_buffers(before, after)
+    watch.observed.assigned.extend(replaced)
+    other_names = {name: watch.memory.other_name(name) for name in replaced}
+    try:
+        return write_back(watch.model, replaced, before, results, other_names)
+    except Shared as error:
+        reason = f"it assigns {error}; copy values instead, with copy_(...)"
+        raise _refused(watch.model, watch.method, reason) from error
+
+
+def _tensors(
+    model: nn.Module,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    aliases: Aliases,
+) -> Registered:
+    """Return what a method may put others in the place of, and what is there now."""
+    passed = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    return traced_slots(registered(model) | memories(passed), aliases.traced)
+
+
+def _arrays(state: PythonState, memory: Memory) -> Iterator[tuple[str, str]]:
+    """Yield (name of a registered tensor, path of an array over its memory)."""
+    for path, array in state.arrays.items():
+        name = memory.overlapping(Extent.of_array(array))
+        if name is not None:
+            yield name, path
+
+
+def _versions(state: PythonState) -> dict[str, int]:
+    """Return how often each tensor was written, by path."""
+    tensors = state.tensors.items()
+    return {path: t._version for path, t in tensors if not t.is_inference()}
+
+
+def _check_versions(
+    model: nn.Module, method: Method, state: PythonState, versions: dict[str, int]
+) -> None:
+    """Check that no tensor was written while a method was traced.
+
+    Raises:
+        CaptureError: one was, and no guard saw it.
+    """
+    for path, version in _versions(state).items():
+        if version != versions[path]:
+            reason = (
+                f"it writes into {path!r} in a way that cannot be traced, and has done "
+                "so now: build the model anew, and use operators of torch"
+            )
+            raise _refused(model, method, reason)
+
+
+def _with_buffers(
+    model: nn.Module,
+    method: Method,
+    lifted: Sequence[Lifted],
+    function: Callable[..., object],
+) -> Callable[..., object]:
+    """Return the method with one more parameter: tensors in the place of buffers."""
+
+    def with_buffers(*args: object, **kwargs: object) -> object:
+        traced = kwargs.pop(PARAMETER)
+        assert isinstance(traced, Sequence)
+        try:
+            with swapped(model, lifted, traced):
+                return function(*args, **kwargs)
+        except Reassigned as error:
+            raise _refused(model, method, anew(str(error))) from error
+
+    signature = inspect.signature(function)
+    added = inspect.Parameter(PARAMETER, inspect.Parameter.KEYWORD_ONLY)
+    parameters = [*signature.parameters.values()]
+    at = sum(p.kind is not p.VAR_KEYWORD for p in parameters)
+    parameters.insert(at, added)
+    with_buffers.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    return with_buffers
+
+
+def _refused(model: nn.Module, method: Method, reason: str) -> CaptureError:
+    place = definition_of(getattr(model, method.name))
+    return CaptureError(method=method.name, place=place, reason=reason)

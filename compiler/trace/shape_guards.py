@@ -1,0 +1,235 @@
+"""Check that a trace holds for every declared size, not only for its example's.
+
+While tracing, Python code asks conditions on sizes (`if x.shape[1] == 1`), and torch
+answers them for the example, as if no size could be 1. Every condition that the user's
+own code asks is recorded here. If its answer differs for some declared size, the code
+takes another path there, and the trace would be silently wrong. Conditions that torch
+itself asks only choose between ways to compute the same thing, but for a few.
+"""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from kvc.compiler.decompose.claims import NOTED, TRACERS, Question
+from kvc.compiler.request.spec import Dim, Method
+from kvc.compiler.trace.examples import tensor_paths
+from kvc.schema.errors import SizesRefused
+
+_ALL = 2048  # ranges up to this length are tried in full, by questions about one Dim
+_GENERATED = "<"  # torch writes code of its own for the bodies of control flow
+# These functions of torch raise an error for some sizes: what they ask counts.
+_RAISING = ("_verify_batch_size", "_verify_spatial_size")
+Asked = Callable[..., object]
+
+
+# What torch answers before anyone asks: it takes sizes to be 1 at least.
+_COMPARISONS: Mapping[str, Callable[..., sympy.Basic]] = {
+    "__eq__": sympy.Eq,
+    "__ne__": sympy.Ne,
+    "__lt__": sympy.Lt,
+    "__le__": sympy.Le,
+    "__gt__": sympy.Gt,
+    "__ge__": sympy.Ge,
+}
+
+
+@contextmanager
+def noted_questions(questions: list[Question]) -> Iterator[None]:
+    """Add every truth value of sizes that code outside of torch asks for."""
+    asking: list[tuple[type, str, Asked]] = [
+        (kind, "__bool__", _noting(kind.__bool__, questions))
+        for kind in (torch.SymBool, torch.SymInt)
+    ]
+    asking += [
+        (torch.SymInt, name, _comparing(getattr(torch.SymInt, name), made, questions))
+        for name, made in _COMPARISONS.items()
+    ]
+    from torch._dynamo.variables.tensor import SymNodeVariable
+
+    inside = _noting_inside(SymNodeVariable.evaluate_expr, questions)
+    asking.append((SymNodeVariable, "evaluate_expr", inside))
+    before = [(kind, name, getattr(kind, name)) for kind, name, _ in asking]
+    token = NOTED.set(questions)
+    try:
+        for kind, name, method in asking:
+            setattr(kind, name, method)
+        yield
+    finally:
+        NOTED.reset(token)
+        for kind, name, method in before:
+            setattr(kind, name, method)
+
+
+def _noting(ask: Callable[..., bool], questions: list[Question]) -> Asked:
+    def noting(size: torch.SymBool | torch.SymInt) -> bool:
+        answer = ask(size)
+        _note(questions, size, size.node.expr, answer, sys._getframe(1))
+        return answer
+
+    return noting
+
+
+def _noting_inside(ask: Callable[..., object], questions: list[Question]) -> Asked:
+    """Note what the bodies of branches and loops ask; torch traces these otherwise.
+
+    It has symbols of its own for them, so that nobody knows which sizes they are.
+    """
+
+    def noting(variable: object, *rest: object) -> object:
+        answer = ask(variable, *rest)
+        size = getattr(variable, "sym_num", None)
+        if isinstance(size, torch.SymBool) and isinstance(answer, bool):
+            place = " in a branch or loop"
+            questions.append(Question(size.node.expr, answer, place, (), inside=True))
+        return answer
+
+    return noting
+
+
+def _comparing(
+    compare: Callable[..., object],
+    relation: Callable[..., sympy.Basic],
+    questions: list[Question],
+) -> Asked:
+    def comparing(size: torch.SymInt, other: object) -> object:
+        result = compare(size, other)
+        answer = _settled(result)
+        if answer is not None and isinstance(other, int | torch.SymInt):
+            right = other.node.expr if isinstance(other, torch.SymInt) else other
+            asked = relation(size.node.expr, right, evaluate=False)
+            _note(questions, size, asked, answer, sys._getframe(1))
+        return result
+
+    return comparing
+
+
+def _settled(result: object) -> bool | None:
+    """Return what a comparison comes to for torch, None while that depends on sizes."""
+    expression = result.node.expr if isinstance(result, torch.SymBool) else result
+    known = isinstance(expression, bool) or expression in (sympy.true, sympy.false)
+    return bool(expression) if known else None
+
+
+def _note(
+    questions: list[Question],
+    size: torch.SymBool | torch.SymInt,
+    expression: sympy.Basic,
+    answer: bool,
+    frame: FrameType,
+) -> None:
+    code = frame.f_code
+    not_the_users = code.co_filename.startswith((*TRACERS, _GENERATED))
+    if not_the_users and code.co_name not in _RAISING:
+        return
+    place = f" at {frame.f_globals.get('__name__', '')}:{frame.f_lineno}"
+    known = size.node.shape_env.var_to_sources
+    sources = [s.name for x in expression.free_symbols for s in known.get(x, ())]
+    questions.append(Question(expression, answer, place, tuple(map(str, sources))))
+
+
+def asserted(exported: ExportedProgram) -> list[Question]:
+    """Return what torch wants to be true whenever the code runs."""
+    truths = [
+        getattr(node.args[0], "meta", {}).get("val")
+        for node in exported.graph.nodes
+        if node.target is torch.ops.aten._assert_scalar.default
+    ]
+    asked = [t.node.expr for t in truths if isinstance(t, torch.SymBool)]
+    return [Question(each, True, "", ()) for each in dict.fromkeys(asked)]
+
+
+def check_questions(
+    method: Method,
+    arguments: Mapping[str, object],
+    exported: ExportedProgram,
+    questions: Sequence[Question],
+) -> None:
+    """Check that every answer holds for all declared sizes.
+
+    Args:
+        method: what was traced.
+        arguments: the examples it was traced with, by parameter name.
+        exported: as traced, before it is decomposed.
+        questions: as noted while tracing.
+
+    Raises:
+        CaptureError: the code takes another way for some declared size.
+    """
+    dims = dims_of(method, arguments, exported)
+    for question in questions:
+        if question.inside:
+            _check_inside(method, question, list(dims.values()))
+            continue
+        symbols = sorted(question.expression.free_symbols & dims.keys(), key=str)
+        if len(symbols) != len(question.expression.free_symbols):
+            continue
+        for sizes in samples([dims[symbol] for symbol in symbols]):
+            pairs = dict(zip(symbols, sizes, strict=True))
+            if bool(question.expression.subs(pairs).doit()) != question.answer:
+                raise _refused(method, question, {dims[s]: n for s, n in pairs.items()})
+
+
+def _check_inside(method: Method, question: Question, dims: Sequence[Dim]) -> None:
+    """Check that an answer holds whichever Dim a body's size is."""
+    symbols = sorted(question.expression.free_symbols, key=str)
+    for chosen in itertools.product(dims, repeat=len(symbols)):
+        for sizes in samples(chosen):
+            pairs = dict(zip(symbols, sizes, strict=True))
+            if bool(question.expression.subs(pairs).doit()) != question.answer:
+                named = zip(chosen, sizes, strict=True)
+                raise _refused(method, question, dict(named))
+
+
+def dims_of(
+    method: Method, arguments: Mapping[str, object], exported: ExportedProgram
+) -> dict[sympy.Symbol, Dim]:
+    """Return which Dim each of torch's symbols is."""
+    paths = tensor_paths(arguments)
+    values = {n.name: n.meta.get("val") for n in exported.graph.nodes}
+    inputs = [values.get(name) for name in exported.graph_signature.user_inputs]
+    tensors = [value for value in inputs if isinstance(value, Tensor)]
+    found: dict[sympy.Symbol, Dim] = {}
+    for path, tensor in zip(paths, tensors, strict=False):
+        for axis, dim in method.dynamic.get(path, {}).items():
+            size: int | torch.SymInt = tensor.shape[axis]
+            if not isinstance(size, int):
+                found[size.node.expr] = dim
+    return found
+
+
+def samples(dims: Sequence[Dim]) -> Iterator[tuple[int, ...]]:
+    """Yield sizes to try: all of one Dim's, both ends and small ones of several."""
+    if len(dims) == 1 and dims[0].upper - dims[0].lower < _ALL:
+        yield from ((n,) for n in range(dims[0].lower, dims[0].upper + 1))
+        return
+    choices = []
+    for dim in dims:
+        small = range(dim.lower, dim.lower + 10)
+        near = {*small, dim.upper // 2, dim.upper - 1, dim.upper}
+        choices.append(sorted(n for n in near if dim.lower <= n <= dim.upper))
+    yield from itertools.product(*choices)
+
+
+def _refused(
+    method: Method, question: Question, sizes: Mapping[Dim, int]
+) -> SizesRefused:
+    where = ", ".join(f"{dim.name} = {n}" for dim, n in sizes.items())
+    reason = (
+        f"the code asks about a size and takes another way for {where} than for other "
+        "declared sizes"
+    )
+    advice = (
+        "compile that case as a method of its own, narrow the Dim, or compute without "
+        "asking"
+    )
+    return SizesRefused(
+        method=method.name, place=question.place, reason=reason, advice=advice
+    )

@@ -1,0 +1,169 @@
+"""Refuse calls that give a view at some declared sizes and a copy at others.
+
+`x.mT.reshape(n, 4)` is a copy, but a view for n = 1. A trace has one of both. That
+matters only where what such a call takes or gives is written, and the other one is seen
+after that. In: a trace that still writes. Out: nothing, or a `CaptureError`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import cast
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves, tree_map
+
+from kvc.compiler.request.spec import Dim, Method
+from kvc.compiler.trace.kept_layouts import (
+    is_by_layout,
+    made_of,
+    memory_of,
+    written_into,
+)
+from kvc.compiler.trace.shape_guards import dims_of, samples
+from kvc.compiler.trace.sources import at_source_of
+from kvc.schema.errors import CaptureError
+
+Dims = Mapping[sympy.Symbol, Dim]
+Sizes = Mapping[sympy.Symbol, int]
+Call = tuple[tuple[object, ...], dict[str, object]]
+_aten = torch.ops.aten
+_ALWAYS_VIEWS = {_aten.view.default, _aten.view_as.default}
+_REASON = (
+    "what {operator} gives is a view for {view} and a copy for {copy}, and what is "
+    "written afterwards is the same for all sizes only in one of both; use "
+    ".clone(memory_format=torch.contiguous_format) of what it takes"
+)
+
+
+def check_views(
+    method: Method, arguments: Mapping[str, object], exported: ExportedProgram
+) -> None:
+    """Check that what is written is a view at all declared sizes, or at none.
+
+    Args:
+        method: what was traced.
+        arguments: the examples it was traced with, by parameter name.
+        exported: as traced, before it is decomposed.
+
+    Raises:
+        CaptureError: something is both; with a size for each.
+    """
+    dims = dims_of(method, arguments, exported)
+    for module in exported.graph_module.modules():
+        if dims and isinstance(module, fx.GraphModule):
+            for node in _seen_by_both(module.graph):
+                _check(method, node, dims)
+
+
+def _seen_by_both(graph: fx.Graph) -> Iterator[fx.Node]:
+    """Yield calls of which one side is written, and the other one seen after that."""
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    writes = [(order[node], into) for node in order for into in written_into(node)]
+    last = {memory_of(into): place for place, into in writes}
+    if not last:
+        return
+    held: dict[object, set[fx.Node]] = {}
+    for node in order:
+        held.setdefault(memory_of(node), set()).add(node)
+    for node in order:
+        if not is_by_layout(node) or node.target in _ALWAYS_VIEWS:
+            continue
+        source, here = memory_of(node.all_input_nodes[0]), order[node]
+        if max(last.get(source, -1), last.get(memory_of(node), -1)) < here:
+            continue
+        given = made_of(node)
+        taken = held[source] - given
+        if any(
+            place > here and into in side and _is_seen(other, place, order)
+            for place, into in writes
+            for side, other in ((given, taken), (taken, given))
+        ):
+            yield node
+
+
+def _is_seen(nodes: set[fx.Node], place: int, order: Mapping[fx.Node, int]) -> bool:
+    """Tell whether one of them is read after a place, or by the caller."""
+    return any(
+        node.op == "placeholder" or any(order[user] > place for user in node.users)
+        for node in nodes
+    )
+
+
+def _check(method: Method, node: fx.Node, dims: Dims) -> None:
+    """Check that a call gives a view at all sizes, or at none."""
+    values = cast(Call, tree_map(_value, (node.args, node.kwargs)))
+    symbols = sorted(_symbols(values), key=str)
+    if not dims.keys() >= set(symbols):
+        return
+    target, found = cast(Callable[..., Tensor], node.target), dict[bool, Sizes]()
+    for numbers in samples([dims[symbol] for symbol in symbols]):
+        sizes = dict(zip(symbols, numbers, strict=True))
+        way = _is_view(target, _at(values, sizes))
+        if way is not None:
+            found.setdefault(way, sizes)
+    if len(found) == 2:
+        named = {
+            way: ", ".join(f"{dims[s].name} = {n}" for s, n in sizes.items())
+            for way, sizes in found.items()
+        }
+        operator = getattr(node.target, "_opname", node.name)
+        raise CaptureError(
+            method=method.name,
+            place=at_source_of(node.meta),
+            reason=_REASON.format(
+                operator=operator, view=named[True], copy=named[False]
+            ),
+        )
+
+
+def _value(argument: object) -> object:
+    return argument.meta["val"] if isinstance(argument, fx.Node) else argument
+
+
+def _symbols(values: object) -> set[sympy.Symbol]:
+    """Return the symbols of sizes in values, and in shapes and strides of tensors."""
+    found: set[sympy.Symbol] = set()
+    for each in tree_leaves(values):
+        sizes = [*each.shape, *each.stride()] if isinstance(each, Tensor) else [each]
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                found |= size.node.expr.free_symbols
+    return found
+
+
+def _at(values: Call, sizes: Sizes) -> Call:
+    """Return arguments at sizes: numbers, and tensors without content."""
+
+    def number(size: object) -> object:
+        if isinstance(size, torch.SymInt):
+            return int(size.node.expr.subs(sizes))
+        return size
+
+    def at(each: object) -> object:
+        if not isinstance(each, Tensor):
+            return number(each)
+        shape, strides = ([*map(number, x)] for x in (each.shape, each.stride()))
+        made: Callable[..., Tensor] = torch.empty_strided
+        return made(shape, strides, dtype=each.dtype, device="meta")
+
+    return cast(Call, tree_map(at, values))
+
+
+def _is_view(target: Callable[..., Tensor], call: Call) -> bool | None:
+    """Tell whether a call gives what lies where its operand does.
+
+    None where there is nothing, or where the code raises an error.
+    """
+    args, kwargs = call
+    whole = args[0]
+    assert isinstance(whole, Tensor)
+    if not whole.numel():
+        return None
+    try:
+        made = target(*args, **kwargs)
+    except RuntimeError:
+        return None
+    shared: bool = made.untyped_storage()._cdata == whole.untyped_storage()._cdata
+    return shared

@@ -1,0 +1,202 @@
+"""Where the bytes of constants come from, as values: nothing is read here.
+
+Two equal sources are the same data, so sharing is found without reading a byte.
+`constants.py` reads them.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from kvc.compiler.weights.identity import Identity
+from kvc.compiler.weights.moments import Moments
+from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
+from kvc.schema.ops.row_blocks import weight_blocks
+
+ROTATED: Final = ".rotated"  # ends the name of a constant that is another one, rotated
+
+
+class TensorSource:
+    """The bytes of a tensor of the user's model; equal by identity."""
+
+    __slots__ = ("identity", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = (
+            tensor  # keeps the storage alive, so that its identity stays valid
+        )
+        self.identity = Identity.of(tensor)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorSource) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+
+class StoredTensor(Protocol):
+    """A contiguous tensor in a file; equal ones are the same bytes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return its sizes."""
+        ...
+
+    def elements(self, begin: int, end: int) -> Tensor:
+        """Read a range of its elements, in order, as a flat tensor.
+
+        Raises:
+            CheckpointChanged: the file is not what it was when it was opened.
+        """
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSource:
+    """A tensor of a file, cast to the dtype that the model has for it.
+
+    Attributes:
+        stored: its values.
+        dtype: the model's.
+        through: what the model had before, in order: casts that lose something.
+    """
+
+    stored: StoredTensor
+    dtype: torch.dtype
+    through: tuple[torch.dtype, ...] = ()
+
+
+class Transform(Enum):
+    """What is done to a weight before it is stored."""
+
+    INT8 = "int8"  # int8 values, per row of a matrix
+    INT8_SCALE = "int8_scale"  # float32 scale of each row
+    INT8_BLOCKS = "int8_blocks"  # int8 values, per block of a row
+    INT8_BLOCKS_SCALE = "int8_blocks_scale"  # float32 scale of each block of each row
+    INT4 = "int4"  # two int4 values a byte, per block of a row, eight rows together
+    INT4_SCALE = "int4_scale"  # bfloat16 scale of each block of each row, positive
+    INT4_SIGNED = "int4_signed"  # as INT4, with scales that may be negative
+    INT4_SIGNED_SCALE = "int4_signed_scale"  # as INT4_SCALE
+    BFLOAT16 = "bfloat16"  # rounded to bfloat16
+    TRANSPOSED = "transposed"  # the last two axes exchanged
+
+
+# What quantizes a matrix -> what its scales are.
+SCALES: Final = {
+    Transform.INT8: Transform.INT8_SCALE,
+    Transform.INT8_BLOCKS: Transform.INT8_BLOCKS_SCALE,
+    Transform.INT4: Transform.INT4_SCALE,
+    Transform.INT4_SIGNED: Transform.INT4_SIGNED_SCALE,
+}
+SCALE: Final = "_scale"  # ends the names of scales
+INT4: Final = (Transform.INT4, Transform.INT4_SIGNED)
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A transform of another source.
+
+    Attributes:
+        transform: what is done.
+        base: to what.
+        moments: of the inputs that a weight multiplies, where int4 is chosen by them.
+    """
+
+    transform: Transform
+    base: "Source"
+    moments: Moments | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """A matrix as `count` matrices, which lie one after another in it."""
+
+    base: "Source"
+    count: int
+
+
+class Make(Protocol):
+    """A value that makes a float tensor of others; equal ones make equal tensors."""
+
+    @property
+    def by_rows(self) -> bool:
+        """Tell whether rows of the first tensor make rows of the result."""
+        ...
+
+    def __call__(self, first: Tensor, /, *rest: Tensor) -> Tensor:
+        """Return the result, contiguous."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A tensor of a shape that is made of others; of the first, perhaps in rows."""
+
+    make: Make
+    bases: tuple["Source", ...]
+    shape: tuple[int, ...]
+
+
+Base = TensorSource | StoredSource
+Source = Base | Derived | Divided | Computed
+
+
+def shape_of(source: Source) -> tuple[int, ...]:
+    """Return the sizes of the tensor that a source stands for."""
+    match source:
+        case TensorSource():
+            return tuple(source.tensor.shape)
+        case StoredSource():
+            return source.stored.shape
+        case Computed():
+            return source.shape
+        case Divided():
+            rows, columns = shape_of(source.base)
+            return source.count, rows // source.count, columns
+        case Derived():
+            return _derived_shape(source)
+
+
+def _derived_shape(source: Derived) -> tuple[int, ...]:
+    match source:
+        case Derived(Transform.INT8_SCALE, base):
+            return shape_of(base)[:-1]
+        case Derived(Transform.INT8_BLOCKS_SCALE, base):
+            *lead, columns = shape_of(base)
+            return *lead, weight_blocks(columns)
+        case Derived(Transform.TRANSPOSED, base):
+            *count, rows, columns = shape_of(base)
+            return *count, columns, rows
+        case Derived(Transform.INT4 | Transform.INT4_SIGNED, base):
+            rows, columns = shape_of(base)
+            values = 2 * QB4_BYTES
+            return rows // QB4_ROWS, columns // values, QB4_ROWS, QB4_BYTES
+        case Derived(Transform.INT4_SCALE | Transform.INT4_SIGNED_SCALE, base):
+            rows, columns = shape_of(base)
+            return rows // QB4_ROWS, columns // QB4_BLOCK, QB4_ROWS
+        case _:
+            return shape_of(source.base)
+
+
+def base_of(source: Source) -> Base:
+    """Return the model's own tensor, the first, at the end of a chain of sources."""
+    while not isinstance(source, TensorSource | StoredSource):
+        source = source.bases[0] if isinstance(source, Computed) else source.base
+    return source
+
+
+def nbytes_of(base: Base) -> int:
+    """Return the bytes that a tensor of the model takes."""
+    match base:
+        case TensorSource():
+            return base.tensor.numel() * base.tensor.itemsize
+        case StoredSource():
+            return prod(base.stored.shape) * base.dtype.itemsize
