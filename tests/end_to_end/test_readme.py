@@ -149,7 +149,7 @@ def test_the_runtime_s_page_generates(first):
 
 
 def test_the_page_of_forks_shares_a_prefix(first):
-    told = page(first.folder, "runtime_py/forks")
+    told = page(first.folder, "runtime_py/memory")
     assert ": position 24 of 1024> SessionResidency(" in told
 
 
