@@ -26,6 +26,7 @@ from kvc.compiler.emit.files import (
 )
 from kvc.compiler.emit.program import emit_program
 from kvc.compiler.ingest import import_program
+from kvc.compiler.ir import Method as IrMethod
 from kvc.compiler.ir import Program
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.ir.text import program_text
@@ -38,7 +39,11 @@ from kvc.compiler.lower.calibration import (
     plain_calls,
     with_calibration,
 )
-from kvc.compiler.lower.copy_budget import check_budgets, check_copy_budget
+from kvc.compiler.lower.copy_budget import (
+    check_budgets,
+    check_copy_budget,
+    warn_of_plain_caches,
+)
 from kvc.compiler.lower.fitting import check_fit, chosen, gains
 from kvc.compiler.lower.left_to_pytorch import (
     backends_of,
@@ -47,17 +52,18 @@ from kvc.compiler.lower.left_to_pytorch import (
 )
 from kvc.compiler.lower.lowering import lower
 from kvc.compiler.lower.pass_lists import Narrowing, observing_passes, passes_for
-from kvc.compiler.lower.plain_caches import warn_of_plain_caches
-from kvc.compiler.lower.roles import check_roles
 from kvc.compiler.lower.variants import Emitted, together
 from kvc.compiler.passes import run_passes
 from kvc.compiler.passes.base import check
-from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.quantize_weights import NARROW
+from kvc.compiler.passes.redundancies import DropDeadCode
 from kvc.compiler.place import Verdict
-from kvc.compiler.request.front_ends import with_front_end
-from kvc.compiler.request.position_limit import check_max_length, limited
-from kvc.compiler.request.progress import reporting
+from kvc.compiler.request.feedback import reporting
+from kvc.compiler.request.hints import (
+    check_max_length,
+    limited,
+    with_front_end,
+)
 from kvc.compiler.request.requests import check_mapping, check_request
 from kvc.compiler.request.spec import Method, StateSpec
 from kvc.compiler.trace import CapturedMethod, Unchanged, capture
@@ -67,6 +73,40 @@ from kvc.schema.container import Content, Progress
 from kvc.schema.errors import CaptureError, CompileError, FitTooSmall
 from kvc.schema.interrupts import keeping_interrupts
 from kvc.schema.provenance import Calibration, Provenance
+from kvc.schema.roles import LOGITS, TOKENS, has_signature
+
+# Check the roles of methods against the traced types.
+
+
+def check_roles(program: Program) -> None:
+    """Check that every method with a role has the role's signature.
+
+    Raises:
+        CompileError: with the signature that was expected and the one found.
+    """
+    for method in program.methods:
+        taken, given = ([v.type for v in vs] for vs in (method.inputs, method.outputs))
+        if not has_signature(method.role, taken, given, method.output_tree):
+            raise CompileError(message=_mismatch(method))
+
+
+def _mismatch(method: IrMethod) -> str:
+    inputs = zip(method.input_names, method.inputs, strict=True)
+    taken = ", ".join(f"{name}: {value.type}" for name, value in inputs)
+    return (
+        f"method {method.name} has the role {method.role}, which expects "
+        f"{TOKENS[method.role]} as the first input and one tensor of logits "
+        f"{LOGITS[method.role]} as the result; found ({taken}) -> {_results(method)}. "
+        "Change the method, or leave the role out"
+    )
+
+
+def _results(method: IrMethod) -> str:
+    types = ", ".join(str(value.type) for value in method.outputs) or "nothing"
+    return types if method.output_tree == "0" else f"({types}) in a container"
+
+
+# `compile_program`: the whole way from a module to a bundle.
 
 
 @keeping_interrupts

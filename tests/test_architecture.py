@@ -284,7 +284,7 @@ def test_only_a_backends_own_files_and_tables_know_its_name(backend):
         Path("compiler/backends/__init__.py"),
         Path("runtime_py/delegates/table.py"),
         Path("recipes/recipe.py"),
-        Path("recipes/targets.py"),
+        Path("recipes/loader.py"),
     }
     found = {
         path

@@ -19,9 +19,8 @@ from kvc.compiler.analysis.cursor_fields import (
     start_of,
 )
 from kvc.compiler.analysis.flat import FlatMethod
-from kvc.compiler.analysis.growth import growth, one_length
 from kvc.compiler.analysis.index_sums import Along, Carried
-from kvc.compiler.analysis.updates import cache_writes
+from kvc.compiler.analysis.updates import cache_writes, growth, one_length
 from kvc.compiler.ir import Program, State, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CompileError

@@ -5,17 +5,132 @@ methods, and with cursor values in place of equivalent index arithmetic. Nothing
 this looks at operators to find out what a state is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kvc.compiler.analysis.cursor_fields import with_places
+from kvc.compiler.analysis.cursor_fields import CursorView, with_places
 from kvc.compiler.analysis.cursor_values import use_cursors
 from kvc.compiler.analysis.cursors import Counting, find_countings, find_places
 from kvc.compiler.analysis.flat import FlatMethod, flatten
-from kvc.compiler.analysis.states import describe_states
-from kvc.compiler.ir import Method, Program
+from kvc.compiler.analysis.updates import (
+    Held,
+    cache_write,
+    find_held,
+    growth,
+    keeps_old_rows,
+)
+from kvc.compiler.analysis.windows import find_windows
+from kvc.compiler.ir import Method, Node, Program, State
 from kvc.compiler.place import prove_all
 from kvc.schema.errors import CompileError
+from kvc.schema.model import CursorKind, StateKind
+from kvc.schema.ops import CACHE_UPDATE
+
+# Find the kind of each state: how it is written, and whether at the cursor.
+
+
+_KINDS = {"linear": StateKind.LINEAR, "circular": StateKind.RING}
+_Written = tuple[FlatMethod, Node]
+
+
+def describe_states(
+    program: Program, methods: Sequence[FlatMethod], countings: Sequence[Counting]
+) -> tuple[State, ...]:
+    """Return the states with what they are."""
+    writes: dict[str, list[_Written]] = {state.name: [] for state in program.states}
+    for method in methods:
+        for name, node in method.writes:
+            writes[name].append((method, node))
+    held = {method.name: find_held(method) for method in methods}
+    states = {s.name: _with_kind(s, writes[s.name], held) for s in program.states}
+    for number, counting in enumerate(countings):
+        views = {m.name: counting.view(m, program) for m in methods}
+        for name, state in states.items():
+            if state.cursor is not None:
+                continue
+            if name in counting.states and state.grows is None:
+                kind = StateKind.COUNTER
+                states[name] = replace(state, kind=kind, axis=None, cursor=number)
+            elif _is_at(state, writes[name], program, counting, views):
+                states[name] = replace(state, cursor=number)
+        rings = {
+            name: state
+            for name, state in states.items()
+            if state.kind is StateKind.RING and state.cursor == number
+        }
+        for name, window in find_windows(program, views.values(), rings).items():
+            states[name] = replace(states[name], window=window)
+    return tuple(states.values())
+
+
+def _with_kind(
+    state: State,
+    writes: Sequence[_Written],
+    held: Mapping[str, Mapping[int, Held]],
+) -> State:
+    if state.grows is not None:
+        return replace(state, kind=StateKind.APPEND, axis=state.grows)
+    if not all(_updates_whole(state, node, held[m.name]) for m, node in writes):
+        return state
+    found = [cache_write(state.name, node, method) for method, node in writes]
+    manners = {(_KINDS[write.mode], write.axis) for write in found}
+    if len(manners) != 1:
+        return state
+    kind, axis = manners.pop()
+    return replace(state, kind=kind, axis=axis)
+
+
+def _updates_whole(state: State, node: Node, held: Mapping[int, Held]) -> bool:
+    """Tell whether a node updates a state as a cache, and not a view of it."""
+    if node.op != CACHE_UPDATE or node.inputs[0].type != state.type:
+        return False
+    one = held.get(node.inputs[0].id)
+    return one is None or one.whole
+
+
+def _is_at(
+    state: State,
+    writes: Sequence[_Written],
+    program: Program,
+    counting: Counting,
+    views: Mapping[str, CursorView],
+) -> bool:
+    """Tell whether all writes of a state are of what their methods add to a cursor."""
+    if state.kind is StateKind.APPEND:
+        return _grows_at(state, program, counting, views)
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    return state.kind in _KINDS.values() and all(
+        views[method.name].covers(cache_write(state.name, node, method), symbols)
+        for method, node in writes
+    )
+
+
+def _grows_at(
+    state: State,
+    program: Program,
+    counting: Counting,
+    views: Mapping[str, CursorView],
+) -> bool:
+    """Tell whether a state is as long as the position after each method.
+
+    It is when each method lengthens it by what it adds to the position, or when the
+    position is the common length of all that grows.
+    """
+    if not all(keeps_old_rows(view.method, state) for view in views.values()):
+        return False
+    if counting.cursor.kind is CursorKind.LENGTH:
+        return state.name in counting.states
+    counter = counting.cursor.state
+    from_zero = counter is None or program.states[counter].initial is None
+    return from_zero and all(
+        view.step.lengths is None
+        and not view.step.totals
+        and growth(view.method, state) == (view.step.tokens or 0)
+        for view in views.values()
+    )
+
+
+# Record on the IR what states are and what counts tokens, before any backend.
 
 
 def declare(program: Program) -> Program:

@@ -4,14 +4,14 @@ In: a flat method. Out: what each `kvc::cache_update` of a state says; for each 
 that is all of a state's memory, which state, and where its axes are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvc.compiler.analysis.flat import Branches, FlatMethod
 from kvc.compiler.analysis.whole_views import axis_order
-from kvc.compiler.ir import Node, Value
+from kvc.compiler.ir import Node, State, Value
 from kvc.schema.ops import CACHE_UPDATE, OPS, PERMUTING, Aliasing
-from kvc.schema.types import Dim
+from kvc.schema.types import Dim, add_dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +105,52 @@ def held_by(node: Node, one: Held | None) -> Held | None:
     if node.op in PERMUTING and one.order is not None:
         return replace(one, order=tuple(one.order[axis] for axis in axis_order(node)))
     return one if node.op == "aten::alias" else replace(one, order=None)
+
+
+# How methods lengthen growing states: by what, and what becomes of the old rows.
+
+
+def growth(method: FlatMethod, state: State) -> Dim | None:
+    """Return by how much a method lengthens a state; None where it begins anew."""
+    assert state.grows is not None
+    olds = {name: value.type.dims for value, name in method.state_in}
+    news = {name: value.type.dims for value, name in method.state_out}
+    if state.name not in news:
+        return 0
+    new = news[state.name][state.grows]
+    old = olds[state.name][state.grows] if state.name in olds else 0
+    if old == 0 and new != 0 and state.name not in _lengthened(method):
+        return None
+    return add_dims(new, old, -1)
+
+
+def keeps_old_rows(method: FlatMethod, state: State) -> bool:
+    """Tell whether a method leaves the rows of a growing state, or begins it anew."""
+    written = {name for _, name in method.state_out}
+    if state.name not in written or state.name in _lengthened(method):
+        return True
+    return growth(method, state) is None
+
+
+def one_length(method: FlatMethod, growing: Sequence[State]) -> bool:
+    """Tell whether a method gives all of several states that grow the same length."""
+    axes = {state.name: state.grows for state in growing}
+    lengths = {
+        value.type.dims[axis]
+        for value, name in method.state_out
+        if (axis := axes.get(name)) is not None
+    }
+    return len(lengths) == 1
+
+
+def _lengthened(method: FlatMethod) -> set[str]:
+    """Return the states whose new content begins with the old one."""
+    makers = method.makers()
+    return {
+        name
+        for value, name in method.state_out
+        if all(
+            leaf.id in makers and makers[leaf.id].op == "kvc::append"
+            for leaf in method.leaves(value)
+        )
+    }

@@ -7,8 +7,7 @@ README.md says how to write one.
 
 from importlib.metadata import entry_points
 
-from kvc.compiler.backends.base import Backend
-from kvc.compiler.backends.blocks import BlockBackend
+from kvc.compiler.backends.base import Backend, BlockBackend
 from kvc.compiler.backends.coreai import CoreAI
 from kvc.compiler.backends.coreml import CoreMl
 from kvc.compiler.backends.cpu import Cpu

@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from kvc.compiler.ir import Constant, Method
+from kvc.compiler.ir import Argument, Constant, Method, Node, Value
 from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.recipes import Option
+from kvc.schema.backends.operands import Operand, WhyNot
 from kvc.schema.errors import BadOption
 from kvc.schema.types import Symbol
 
@@ -80,3 +81,48 @@ class Backend(ABC):
             for each of the names one for each of its partitions, in order.
         """
         return {name: (Lowered(),) * len(some) for name, some in partitions.items()}
+
+
+# Choose nodes by a backend's list of what it supports.
+
+
+def able_nodes(method: Method, why_not: WhyNot) -> dict[int, Node]:
+    """Return the nodes that a backend can run, by index."""
+    constants = {value.id for value, _ in method.constants}
+    able = {}
+    for index, node in enumerate(method.nodes):
+        results = [value.type for value in node.outputs]
+        if not why_not(node.op, operands_of(node, constants), results):
+            able[index] = node
+    return able
+
+
+def operands_of(node: Node, constants: set[int]) -> list[object]:
+    """Return a node's arguments, tensors as `Operand`s; `constants` are ids."""
+    return [_operand(argument, constants) for argument in node.arguments]
+
+
+def _operand(argument: Argument, constants: set[int]) -> object:
+    if isinstance(argument, tuple):
+        return tuple(_operand(item, constants) for item in argument)
+    if isinstance(argument, Value):
+        return Operand(argument.type, argument.id in constants)
+    return argument
+
+
+# Backends whose code is the block of a partition, which `kvc.runtime` binds.
+
+
+class BlockBackend(Backend):
+    """Runs all of its nodes from the block."""
+
+    in_place = True
+
+    @property
+    @abstractmethod
+    def supported(self) -> WhyNot:
+        """Return the list of what it supports."""
+
+    def supports(self, method: Method) -> frozenset[int]:
+        """Return the nodes to take."""
+        return frozenset(able_nodes(method, self.supported))

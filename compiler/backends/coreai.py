@@ -7,8 +7,7 @@ computes them is not taken with what they are of.
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from kvc.compiler.backends.blocks import BlockBackend
-from kvc.compiler.backends.operands import able_nodes
+from kvc.compiler.backends.base import BlockBackend, able_nodes
 from kvc.compiler.ir import Constant, Method, Node, Value
 from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.recipes import Option

@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from kvc.compiler.backends.blocks import BlockBackend
-from kvc.compiler.backends.operands import able_nodes
+from kvc.compiler.backends.base import BlockBackend, able_nodes
 from kvc.compiler.ir import Method
 from kvc.schema.backends import coreml
 from kvc.schema.backends.operands import WhyNot

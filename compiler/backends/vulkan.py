@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from kvc.compiler.backends.blocks import BlockBackend
+from kvc.compiler.backends.base import BlockBackend
 from kvc.schema.backends import vulkan
 from kvc.schema.backends.operands import WhyNot
 

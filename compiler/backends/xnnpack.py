@@ -9,8 +9,7 @@ compute with XNNPACK's numerics.
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from kvc.compiler.backends.base import Backend
-from kvc.compiler.backends.operands import able_nodes
+from kvc.compiler.backends.base import Backend, able_nodes
 from kvc.compiler.ir import Constant, Method, Node
 from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.schema.backends.xnnpack import (

@@ -6,7 +6,7 @@ and kvc has no kernel for, are taken apart too.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,15 +14,201 @@ from torch._decomp import get_decompositions
 from torch.utils._pytree import tree_map_only
 
 from kvc.compiler.decompose.complex_numbers import MAKERS, with_complex
-from kvc.compiler.decompose.evenly_spaced import SPACED
 from kvc.compiler.decompose.margin_losses import MARGINS
-from kvc.compiler.decompose.matrix_decompositions import MATRICES
 from kvc.compiler.decompose.own_decompositions import OWN
-from kvc.compiler.decompose.without_axes import WITHOUT_AXES
+
+# Decompositions for tensors without axes, which torch takes for rows of one.
+
+
+_aten = torch.ops.aten
+_LEFT: object = NotImplemented  # the call as it is
+
+
+def _topk(
+    self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> object:
+    if self.dim():
+        return _LEFT
+    return self.clone(), torch.zeros((), dtype=torch.int64)
+
+
+def _flip(self: Tensor, dims: list[int]) -> object:
+    return _LEFT if self.dim() else self.clone()
+
+
+def _gather(
+    self: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False
+) -> object:
+    if 0 in index.shape:  # of any dtype and rank
+        return self.new_zeros(index.shape)
+    if self.dim() == index.dim():
+        return _LEFT
+    return _row(self).gather(dim, _row(index)).reshape(index.shape)
+
+
+def _scatter(self: Tensor, dim: int, index: Tensor, src: Tensor) -> object:
+    if self.dim() == index.dim() == src.dim():
+        return _LEFT
+    made = _row(self).scatter(dim, _row(index), _row(src))
+    return made.reshape(self.shape)
+
+
+def _scatter_number(
+    self: Tensor, dim: int, index: Tensor, value: complex, *, reduce: str
+) -> Tensor:
+    numbers = self.new_full(index.shape, value)
+    made: Tensor = _aten.scatter.reduce(self, dim, index, numbers, reduce=reduce)
+    return made
+
+
+def _take(self: Tensor, index: Tensor) -> Tensor:
+    """Take at places of a tensor's elements, counted in their order."""
+    made: Tensor = _aten.index.Tensor(self.reshape(-1), [index.reshape(-1)])
+    return made.reshape(index.shape)
+
+
+def _row(x: Tensor) -> Tensor:
+    return x if x.dim() else x.reshape(1)
+
+
+WITHOUT_AXES: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
+    _aten.flip.default: _flip,
+    _aten.gather.default: _gather,
+    _aten.scatter.src: _scatter,
+    _aten.scatter.value_reduce: _scatter_number,
+    _aten.take.default: _take,
+    _aten.topk.default: _topk,
+}
+
+
+# Which of torch's operators a trace takes apart, and into what.
+
+
+# Decompositions of kvc's own for linear algebra that it has in other operators.
+
+
+def _cholesky(self: Tensor, upper: bool = False) -> Tensor:
+    made: Tensor = _aten.linalg_cholesky.default(self, upper=upper)
+    return made
+
+
+def _cholesky_solve(self: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
+    """Solve x y = self, where the triangle of input2 is a factor of x."""
+    lower = input2.mT if upper else input2
+    half = torch.linalg.solve_triangular(lower, self, upper=False)
+    made: Tensor = torch.linalg.solve_triangular(lower.mT, half, upper=True)
+    return made
+
+
+def _cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
+    identity = torch.eye(self.shape[-1], dtype=self.dtype)
+    return _cholesky_solve(identity.expand(self.shape), self, upper)
+
+
+def _pseudoinverse(
+    self: Tensor,
+    *,
+    atol: Tensor | None = None,
+    rtol: Tensor | None = None,
+    hermitian: bool = False,
+) -> object:
+    """Invert the singular values that are not small."""
+    sizes: Sequence[int | torch.SymInt] = self.shape
+    if 0 in sizes:
+        return self.new_zeros((*sizes[:-2], sizes[-1], sizes[-2]))
+    if not all(isinstance(size, int) for size in sizes):
+        return _LEFT
+    if rtol is None:
+        usual = torch.full((), torch.finfo(self.dtype).eps * max(self.shape[-2:]))
+        rtol = usual if atol is None else torch.where(atol > 0, 0.0, usual)
+    if atol is None:
+        atol = torch.zeros(())
+    if hermitian:
+        values, right = torch.linalg.eigh(self)
+        left, lengths = right.mT, values.abs()
+    else:
+        found, values, turned = torch.linalg.svd(self, full_matrices=False)
+        left, right, lengths = found.mT, turned.mT, values
+    greatest = lengths.amax(-1, keepdim=True)
+    least = torch.maximum(atol.unsqueeze(-1), rtol.unsqueeze(-1) * greatest)
+    inverted = torch.where(lengths > least, values.reciprocal(), 0.0)
+    return (right * inverted.unsqueeze(-2)) @ left
+
+
+MATRICES: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
+    _aten.cholesky.default: _cholesky,
+    _aten.cholesky_inverse.default: _cholesky_inverse,
+    _aten.cholesky_solve.default: _cholesky_solve,
+    _aten.linalg_pinv.atol_rtol_tensor: _pseudoinverse,
+}
+
+
+# Which of torch's operators a trace takes apart, and into what.
+
+
+# Numbers at equal distances, as torch's kernels compute them.
+
+
+_CPU = torch.device("cpu")
+_HALF = 2.0**27 + 1  # times a number: that, less that number, has its first 26 digits
+
+
+def _evenly_spaced(
+    start: float | Tensor,
+    end: float | Tensor,
+    steps: int,
+    *,
+    dtype: torch.dtype | None = None,
+    **_: object,
+) -> Tensor:
+    """Go from one integer to another where integers are asked for."""
+    if dtype is None or dtype.is_floating_point or dtype.is_complex:
+        made: Tensor = torch._refs.linspace(start, end, steps, dtype=dtype, device=_CPU)
+        return made
+    first, last = (_whole(each, dtype) for each in (start, end))
+    step = (last - first) / max(steps - 1, 1)
+    place = torch.arange(steps, dtype=torch.float64)
+    rising = _fused(step, place, first)
+    falling = _fused(-step, steps - 1 - place, last)
+    half = steps // 2 if steps > 1 else 1
+    return torch.where(place < half, rising, falling).to(dtype)
+
+
+def _fused(step: float | Tensor, place: Tensor, start: float | Tensor) -> Tensor:
+    """Return start + step * place, rounded once.
+
+    A step is the sum of two numbers of few digits, whose products are exact (Dekker
+    1971); `lost` is what the first sum rounds away (Knuth, TwoSum).
+    """
+    large = step * _HALF
+    upper = large - (large - step)
+    product, rest = upper * place, (step - upper) * place
+    made = start + product
+    given = made - start
+    lost = (start - (made - given)) + (product - given)
+    return made + (lost + rest)
+
+
+def _whole(number: float | Tensor, dtype: torch.dtype) -> float | Tensor:
+    """Cut off what follows the point, and return it as a float of 64 bits."""
+    if isinstance(number, Tensor):
+        return number.to(dtype).to(torch.float64)
+    return float(int(number))
+
+
+SPACED: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
+    _aten.linspace.default: _evenly_spaced,
+    _aten.linspace.Tensor_Tensor: _evenly_spaced,
+    _aten.linspace.Tensor_Scalar: _evenly_spaced,
+    _aten.linspace.Scalar_Tensor: _evenly_spaced,
+}
+
+
+# Which of torch's operators a trace takes apart, and into what.
+
 
 Decomposition = Callable[..., object]
 
-_aten = torch.ops.aten
 # Full decomposition makes two to three times the nodes and runs 1.2 to 1.3 times
 # slower (measured on a 30-layer decoder); these stay whole.
 _KEPT_WHOLE = (

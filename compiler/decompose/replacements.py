@@ -10,7 +10,9 @@ Out: its result, computed by functions that torch traces for all sizes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+import numpy as np
 import torch
 from torch import SymInt, Tensor, fx
 from torch.nn import functional
@@ -25,7 +27,58 @@ from kvc.compiler.decompose.margin_losses import (
 from kvc.compiler.decompose.recurrent import RECURRENT
 from kvc.compiler.decompose.renormed import bounded_embedding
 from kvc.compiler.decompose.resampled import interpolate
-from kvc.compiler.decompose.signal_windows import WINDOWS
+
+# Windows of signals of fixed lengths as constants.
+
+
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def _window(
+    symmetric: Callable[..., Numbers],
+    window_length: int | torch.SymInt,
+    periodic: bool = True,
+    *settings: float,
+    dtype: torch.dtype | None = None,
+    layout: object = None,
+    device: object = None,
+    pin_memory: object = None,
+    requires_grad: object = None,
+    **named: float,
+) -> Tensor | None:
+    """Return a window [window_length]; a periodic one lacks the last of one more."""
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    fixed = isinstance(window_length, int) and window_length >= 0
+    if not fixed or not kind.is_floating_point:
+        return None
+    longer = periodic and window_length > 1
+    numbers = symmetric(window_length + longer, *settings, **named)
+    return torch.from_numpy(numbers[:window_length].copy()).to(kind)
+
+
+def _raised_cosine(length: int, alpha: float = 0.54, beta: float = 0.46) -> Numbers:
+    if length == 1:
+        return np.ones(1)
+    angles = 2 * np.pi / max(length - 1, 1) * np.arange(length)
+    made: Numbers = alpha - beta * np.cos(angles)
+    return made
+
+
+def _kaiser(length: int, beta: float = 12.0) -> Numbers:
+    return np.kaiser(length, beta)
+
+
+WINDOWS: Mapping[Callable[..., object], Callable[..., object]] = {
+    torch.bartlett_window: partial(_window, np.bartlett),
+    torch.blackman_window: partial(_window, np.blackman),
+    torch.hamming_window: partial(_window, _raised_cosine),
+    torch.hann_window: partial(_window, np.hanning),
+    torch.kaiser_window: partial(_window, _kaiser),
+}
+
+
+# Replace functions that torch traces for one size only, or by operators kvc lacks.
+
 
 _aten = torch.ops.aten
 Size = int | SymInt

@@ -12,7 +12,7 @@ import torch
 
 from kvc.compiler.emit.files import Files, take_files
 from kvc.compiler.emit.program import PLACELESS
-from kvc.compiler.request.progress import reporting
+from kvc.compiler.request.feedback import reporting
 from kvc.compiler.weights.constants import WeightReader
 from kvc.compiler.weights.sources import ROTATED, Derived, Source, base_of, nbytes_of
 from kvc.schema import model

@@ -8,7 +8,7 @@ from kvc.compiler.ir import Method, Program, State
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.ir.partitions import Lowered
 from kvc.compiler.place import Verdict
-from kvc.compiler.place.workspaces import with_workspaces
+from kvc.compiler.place.lifetimes import with_workspaces
 from kvc.schema import model
 from kvc.schema.accesses import with_accesses
 from kvc.schema.control import graphs_within

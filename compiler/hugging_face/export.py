@@ -30,9 +30,8 @@ from kvc.compiler.hugging_face.caches.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput, encoder_input
 from kvc.compiler.hugging_face.export_encoders import check_unused, export_encoders
 from kvc.compiler.hugging_face.opened import Opened, open_model
-from kvc.compiler.hugging_face.pictures.patches import as_products
 from kvc.compiler.hugging_face.pictures.picture_input import picture_input
-from kvc.compiler.hugging_face.pictures.sized_pictures import PictureInput
+from kvc.compiler.hugging_face.pictures.sized_pictures import PictureInput, as_products
 from kvc.compiler.hugging_face.reading.inputs import has_encoder
 from kvc.compiler.hugging_face.reading.left_out import (
     PICTURES,
@@ -61,18 +60,16 @@ from kvc.compiler.hugging_face.reading.settings import (
 )
 from kvc.compiler.hugging_face.reading.tasks import check_task
 from kvc.compiler.hugging_face.replacing import using_kvc
-from kvc.compiler.hugging_face.text.axes_decoder import (
-    NUMBERS,
-    AxesDecoder,
-    BatchedAxesDecoder,
-    after_state,
-)
 from kvc.compiler.hugging_face.text.decoder import (
     BatchedDecoder,
     CachedDecoder,
     check_positions,
 )
 from kvc.compiler.hugging_face.text.decoder_methods import (
+    NUMBERS,
+    AxesDecoder,
+    BatchedAxesDecoder,
+    after_state,
     linear_layers,
     methods_of,
     picture_methods,

@@ -21,7 +21,7 @@ from kvc.compiler.hugging_face.encoder.encoding_methods import (
     read_model,
 )
 from kvc.compiler.hugging_face.opened import Opened
-from kvc.compiler.hugging_face.pictures.patches import as_products
+from kvc.compiler.hugging_face.pictures.sized_pictures import as_products
 from kvc.compiler.hugging_face.reading.left_out import PICTURES, warn_of_left_out
 from kvc.compiler.hugging_face.reading.model_code import traced_code
 from kvc.compiler.hugging_face.reading.picture_settings import size_of

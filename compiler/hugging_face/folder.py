@@ -28,8 +28,7 @@ from kvc.compiler.hugging_face.encoder.pooling import (
 )
 from kvc.compiler.hugging_face.reading.headless import POOLER, has_pooler, unused
 from kvc.compiler.hugging_face.reading.json_files import read_json
-from kvc.compiler.hugging_face.reading.model_lines import line_of
-from kvc.compiler.hugging_face.reading.model_words import words_of
+from kvc.compiler.hugging_face.reading.model_lines import line_of, words_of
 from kvc.compiler.hugging_face.reading.picture_places import PicturePlaces, read_places
 from kvc.compiler.hugging_face.reading.picture_settings import (
     OTHERWISE,

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from kvc.compiler.hugging_face.attention.experts import own_experts
 from kvc.compiler.hugging_face.attention.own_attention import adapted, has_own_attention
-from kvc.compiler.hugging_face.attention.picture_blocks import without_blocks
+from kvc.compiler.hugging_face.attention.picture_masks import without_blocks
 from kvc.compiler.hugging_face.attention.replaced import NAME, register
 from kvc.compiler.hugging_face.attention.windows import unpadded_chunks
 from kvc.compiler.hugging_face.caches.latents import unexpanded

@@ -3,10 +3,9 @@
 from torch import fx
 
 from kvc.compiler.ingest.inputs_and_outputs import NOTHING_LEFT, NUMBERS, Borders, Owned
-from kvc.compiler.ingest.model import Model
 from kvc.compiler.ingest.nodes import NodeImporter
 from kvc.compiler.ingest.symbols import SizeReader
-from kvc.compiler.ingest.tensors import TensorTable
+from kvc.compiler.ingest.tensors import Model, TensorTable
 from kvc.compiler.ir import Method
 from kvc.compiler.trace import CapturedMethod
 

@@ -14,7 +14,6 @@ from torch import Tensor, fx
 from kvc.compiler.ingest.calls import Call, Made, Unsupported, full
 from kvc.compiler.ingest.control import Higher, higher_call, higher_name, op_name
 from kvc.compiler.ingest.merged_sizes import with_joined_outputs
-from kvc.compiler.ingest.model import Model
 from kvc.compiler.ingest.normalize import (
     DROPPED,
     FORWARDED,
@@ -29,8 +28,8 @@ from kvc.compiler.ingest.read_numbers import (
     NumberReader,
     Real,
 )
-from kvc.compiler.ingest.sliced import define_slice_size
-from kvc.compiler.ingest.symbols import TORCH_DTYPES
+from kvc.compiler.ingest.symbols import TORCH_DTYPES, define_slice_size
+from kvc.compiler.ingest.tensors import Model
 from kvc.compiler.ingest.writes import refuse_masks
 from kvc.compiler.ir import Argument, Method, Node, Value
 from kvc.compiler.trace.sources import source_of

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from kvc.compiler.ingest.bounded import check_bounded
-from kvc.compiler.ingest.carried import Carried, read_carry
+from kvc.compiler.decompose.renormed import Bound, Place, other_reads, places_read
+from kvc.compiler.ingest.carried import Carried, check_positions, read_carry
 from kvc.compiler.ingest.grown import Use, carried_state
 from kvc.compiler.ingest.inputs_and_outputs import Owned, mutated_tensors
 from kvc.compiler.ingest.merged_sizes import define_joined_sizes
 from kvc.compiler.ingest.method import MethodImporter
-from kvc.compiler.ingest.position import check_positions
-from kvc.compiler.ingest.reached import check_reached
 from kvc.compiler.ingest.signature import (
     Signature,
     input_tree,
@@ -41,11 +39,80 @@ from kvc.compiler.ir import Method, Node, Program, State
 from kvc.compiler.ir.verify import Malformed, concrete, sample_sizes, verify
 from kvc.compiler.trace import CapturedMethod
 from kvc.compiler.trace.aliases import Memory
-from kvc.compiler.trace.lifted import paths_of
-from kvc.schema.errors import CaptureError, UnsupportedOps
+from kvc.compiler.trace.guard import unseen
+from kvc.compiler.trace.traced import paths_of
+from kvc.schema.errors import CaptureError, StateConflict, UnsupportedOps
 from kvc.schema.ops import OPS
 from kvc.schema.ops.spec import ShapeMismatch
 from kvc.schema.types import Symbol, symbols_in
+
+# Refuse access to the memory of a state that no trace follows, naming it and a
+# remedy.
+
+
+def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> None:
+    """Check that what methods reach of states is what the traces say.
+
+    Raises:
+        StateConflict: a method reads the memory of a state in a way that is not traced,
+            or might.
+        CaptureError: one assigns a buffer anew that is reached elsewhere too.
+    """
+    for one in captured:
+        for name, place in one.observed.missed.items():
+            if tensors.state(tensors.named[name]) is not None:
+                raise unseen(one.method.name, name, place)
+        for name, path in one.observed.arrays.items():
+            if tensors.state(tensors.named[name]) is not None:
+                raise _array(name, path)
+    kept = {n: path for one in captured for n, path in one.observed.aliases.items()}
+    for one in captured:
+        for name in one.observed.assigned:
+            if name in kept:
+                raise _apart(one.method.name, name, kept[name])
+
+
+def _array(name: str, path: str) -> StateConflict:
+    reason = (
+        f"{path!r} is a numpy array over its memory, and what a method reads there no "
+        "trace sees; keep a tensor, or make the array where it is needed"
+    )
+    return StateConflict(state=name, reason=reason)
+
+
+def _apart(method: str, name: str, path: str) -> CaptureError:
+    other = repr(path) if path else "a tensor that is kept outside of the model"
+    reason = (
+        f"it assigns the buffer {name!r} anew, so that {other}, which is the same "
+        "memory and is used as well, would keep the old value; write into the buffer "
+        "instead, with copy_(...)"
+    )
+    return CaptureError(method=method, place="", reason=reason)
+
+
+# Import all exported programs of a model as one IR program.
+
+
+# Refuse a table whose rows one method shortens, and another reads otherwise.
+
+
+def check_bounded(captured: Sequence[CapturedMethod]) -> None:
+    """Check that all methods that read a table bound its rows alike.
+
+    Raises:
+        CaptureError: one does not.
+    """
+    bounds: Mapping[Place, Bound] = {}
+    for each in captured:
+        bounds = {**each.bounds, **bounds}
+    for each in captured if bounds else ():
+        for read in places_read(each.exported).values():
+            wanted = {bound for table, bound in bounds.items() if table.meets(read)}
+            if wanted - {each.bounds.get(read)}:
+                raise other_reads(each.method.name)
+
+
+# Import all exported programs of a model as one IR program.
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,15 @@ graph, the state or the constant that it is, under one name.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+import sympy  # type: ignore[import-untyped]
 from torch import Tensor
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from kvc.compiler.checkpoints.filled import attached
-from kvc.compiler.ingest.symbols import TORCH_DTYPES
-from kvc.compiler.ir import Constant, State
+from kvc.compiler.ingest.symbols import TORCH_DTYPES, SizeReader
+from kvc.compiler.ir import Constant, Method, State
 from kvc.compiler.weights.constants import is_zero
 from kvc.compiler.weights.identity import Identity, overlapping, overlaps_itself
 from kvc.compiler.weights.sources import Source, TensorSource
@@ -146,3 +149,25 @@ def static_type(name: str, tensor: Tensor) -> TensorType:
         reason = f"{name} has dtype {tensor.dtype}, which kvc does not have"
         raise CompileError(message=reason)
     return TensorType(TORCH_DTYPES[tensor.dtype], tuple(tensor.shape))
+
+
+# What all graphs of one method share while they are imported.
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What all graphs of one method share.
+
+    Attributes:
+        method: its name.
+        tensors: the model's.
+        sizes: what torch's symbols are.
+        ranges: what torch knows of its symbols.
+        blocks: of the whole program so far; blocks that are imported are added.
+    """
+
+    method: str
+    tensors: TensorTable
+    sizes: SizeReader
+    ranges: Mapping[sympy.Symbol, ValueRanges[sympy.Expr]]
+    blocks: list[Method]

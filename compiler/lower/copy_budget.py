@@ -1,10 +1,16 @@
 """The copy budget: limits what writing the states of a method may copy."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
+from kvc.compiler.ir import Method, Node, Program
+from kvc.compiler.passes.axis_writes import axis_write
 from kvc.compiler.place import Verdict
+from kvc.compiler.request.feedback import warn_caller
 from kvc.schema.errors import CompileError, CopyBudgetExceeded, listing, meant
+from kvc.schema.model import StateKind
+from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
 
 def check_budgets(methods: Sequence[str], budget: Mapping[str, int]) -> None:
@@ -75,3 +81,76 @@ def _changes(verdicts: Sequence[Verdict]) -> list[str]:
             for (source, remedy), nbytes in changes
         ),
     ]
+
+
+# Say which caches of a model that generates are not known to be caches.
+
+
+_SCATTERS: Final = frozenset(
+    {"aten::index_copy", "aten::index_put", "aten::scatter.src", CACHE_UPDATE}
+)
+_WHOLE: Final = frozenset({"aten::copy", "aten::clone"})
+
+
+class PlainCache(UserWarning):
+    """A session does not know that a state is a cache; the message says why."""
+
+
+def warn_of_plain_caches(program: Program) -> None:
+    """Warn of states that look like caches and are none for a session."""
+    plain = {
+        state.name
+        for state in program.states
+        if len(state.type.dims) > 2
+        and (state.kind is StateKind.PLAIN or not program.cursors)
+    }
+    places = {
+        name: node.source
+        for method in program.methods
+        if method.role in ("prefill", "decode")
+        for name, node in _writes(method, plain)
+    }
+    if places:
+        warn_caller(PlainCache(_text(places)))
+
+
+def _text(places: Mapping[str, str]) -> str:
+    (first, place), *others = places.items()
+    which = f"state {first}" + (f" (and {len(others)} more)" if others else "")
+    where = f" at {place}" if place else ""
+    return (
+        f"{which} is written like a cache{where}, but kvc cannot tell that this is "
+        "where the tokens of the call come: a session has no limit by it and cannot be "
+        "rewound, and a generation that fills it ends in an error. Write it with "
+        "torch.ops.kvc.cache_update(cache, new, position), or with index_copy_ at "
+        "position + torch.arange(n), with a position that every method which writes it "
+        "advances by its tokens"
+    )
+
+
+def _writes(method: Method, names: set[str]) -> Iterator[tuple[str, Node]]:
+    """Yield what writes tokens into states that nothing else changes, by their names.
+
+    What a window slides over is moved as well, and never full.
+    """
+    held = {value.id: name for value, name in method.state_in if name in names}
+    makers = method.makers()
+    found = []
+    for node in method.nodes:
+        name = held.get(node.inputs[0].id) if node.inputs else None
+        if name is None:
+            continue
+        is_view = OPS[node.op].aliasing is Aliasing.VIEW
+        if is_view or node.op in _SCATTERS or node.op in _WHOLE:
+            held.update((value.id, name) for value in node.outputs)
+        if node.op in _SCATTERS and not _is_constant(node, makers):
+            found.append((name, node))
+    kept = {name for value, name in method.state_out if held.get(value.id) == name}
+    yield from ((name, node) for name, node in found if name in kept)
+
+
+def _is_constant(node: Node, makers: Mapping[int, Node]) -> bool:
+    """Tell whether a node writes at places that are the same in each call."""
+    write = axis_write(node, lean=True)
+    index = None if write is None else makers.get(write.index.id)
+    return index is not None and not index.inputs

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from kvc.compiler.lower.variants import Emitted
-from kvc.compiler.request.warned import warn_caller
+from kvc.compiler.request.feedback import warn_caller
 from kvc.recipes import DefaultRecipe, Recipe
 from kvc.schema.backends.known import others_taking
 from kvc.schema.errors import CopyBudgetExceeded

@@ -4,22 +4,167 @@ In: a program that all passes have seen. Out: the same, with each backend's part
 as blocks that delegates run, and the verdicts on its writes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvc.compiler.analysis.growable import find_growable
-from kvc.compiler.backends import Backend, Partition
+from kvc.compiler.backends.base import Backend
 from kvc.compiler.emit.program import DelegateCall
-from kvc.compiler.ir import Method, Node, Program
+from kvc.compiler.ir import Constant, Method, Node, Program, Value
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, control_of, entries
-from kvc.compiler.lower.answers import lowered_partitions, supported_nodes
+from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.compiler.lower.buckets import check_fixed, values_of
-from kvc.compiler.lower.moves import with_moves
 from kvc.compiler.lower.outline import outline
 from kvc.compiler.passes.base import check
 from kvc.compiler.place import Verdict, in_write_order, prove_all
+from kvc.compiler.place.persistent import with_old_contents
 from kvc.recipes import Recipe
 from kvc.schema.buckets import fixed_sizes
+from kvc.schema.errors import BadBackend, listing
+from kvc.schema.model import MemoryKind
+from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing
+from kvc.schema.types import Symbol
+
+# Check what a backend returns, which may be code of other packages.
+
+
+def supported_nodes(backend: Backend, method: Method) -> frozenset[int]:
+    """Return the nodes of a method that a backend takes.
+
+    Raises:
+        BadBackend: it does not say indices of nodes.
+    """
+    found: object = backend.supports(method)
+    where = f"supports, method {method.name}"
+    if not isinstance(found, Iterable):
+        raise _bad(backend, where, "a set of indices", repr(found))
+    indices = list(found)
+    for index in indices:
+        if type(index) is not int or not 0 <= index < len(method.nodes):
+            expected = f"integers from 0 to {len(method.nodes) - 1}"
+            raise _bad(backend, where, expected, repr(index))
+    return frozenset(indices)
+
+
+def lowered_partitions(
+    backend: Backend,
+    partitions: Mapping[str, Sequence[Partition]],
+    constants: Mapping[str, Constant],
+    symbols: tuple[Symbol, ...],
+) -> dict[str, tuple[Lowered, ...]]:
+    """Return what a backend says of its partitions, by what calls them.
+
+    Raises:
+        BadBackend: it does not say one whole `Lowered` for each partition.
+    """
+    found: object = backend.lower(partitions, constants, symbols)
+    if not isinstance(found, Mapping):
+        expected = "a mapping from methods to what their partitions need"
+        raise _bad(backend, "lower", expected, repr(found))
+    if set(found) != set(partitions):
+        expected = f"a key for each of the methods {listing(sorted(partitions))}"
+        shown = listing(sorted(map(str, found)))
+        raise _bad(backend, "lower", expected, shown)
+    return {
+        name: _checked(backend, f"lower, method {name}", found[name], some)
+        for name, some in partitions.items()
+    }
+
+
+def _checked(
+    backend: Backend,
+    where: str,
+    found: object,
+    partitions: Sequence[Partition],
+) -> tuple[Lowered, ...]:
+    if not isinstance(found, Iterable):
+        raise _bad(
+            backend, where, f"a Lowered for each of {len(partitions)}", repr(found)
+        )
+    items = tuple(found)
+    if len(items) != len(partitions):
+        raise _bad(
+            backend, where, f"a Lowered for each of {len(partitions)}", f"{len(items)}"
+        )
+    for item in items:
+        if not isinstance(item, Lowered):
+            raise _bad(backend, where, "each item a Lowered", repr(item))
+        for expected, value, good in _facts(item):
+            if not good:
+                raise _bad(backend, where, expected, repr(value))
+    return items
+
+
+def _facts(item: Lowered) -> Iterable[tuple[str, object, bool]]:
+    """Yield what must hold for a partition: (expected, found, whether it does)."""
+    payload: object = item.payload
+    yield "payload of bytes", payload, isinstance(payload, bytes)
+    yield "memory a MemoryKind", item.memory, isinstance(item.memory, MemoryKind)
+    for field in ("workspace_nbytes", "tail_nbytes"):
+        nbytes = getattr(item, field)
+        yield f"{field} a count", nbytes, type(nbytes) is int and nbytes >= 0
+
+
+def _bad(backend: Backend, where: str, expected: str, found: str) -> BadBackend:
+    return BadBackend(backend=backend.name, where=where, expected=expected, found=found)
+
+
+# Give parts of a program to backends, and prove which of its writes happen in place.
+
+
+# Make copies into states explicit, so that a backend can run them.
+
+
+def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
+    """Return a method with a copy for each content that no node makes.
+
+    Not for a state that `grows`, by name: a copy cannot change its length.
+    """
+    method = with_old_contents(method, grows)
+    makers = {value.id: node for node in method.nodes for value in node.outputs}
+    states = {name: value for value, name in method.state_in if name not in grows}
+    inputs = dict(zip(method.input_names, method.inputs, strict=True))
+    moves: list[Node] = []
+
+    def moved(
+        pairs: tuple[tuple[Value, str], ...], olds: Mapping[str, Value]
+    ) -> Iterator[tuple[Value, str]]:
+        for new, name in pairs:
+            old, whole = olds.get(name), _whole(makers, new)
+            made = whole.id in makers and not _is_view(makers[whole.id])
+            if old is None or made or _root(makers, whole).id == old.id:
+                yield new, name
+                continue
+            result = Value(method.next_id() + len(moves), old.type)
+            moves.append(Node("aten::copy", (old, new), (result,)))
+            yield result, name
+
+    state_out = tuple(moved(method.state_out, states))
+    input_out = tuple(moved(method.input_out, inputs))
+    nodes = (*method.nodes, *moves)
+    return replace(method, nodes=nodes, state_out=state_out, input_out=input_out)
+
+
+def _whole(makers: Mapping[int, Node], value: Value) -> Value:
+    """Return the value that this one is, in another shape at the most."""
+    while value.id in makers and makers[value.id].op in RESHAPING_VIEWS:
+        value = makers[value.id].inputs[0]
+    return value
+
+
+def _root(makers: Mapping[int, Node], value: Value) -> Value:
+    """Return the value that this one is a view of, itself when it is none."""
+    while value.id in makers and _is_view(makers[value.id]):
+        value = makers[value.id].inputs[0]
+    return value
+
+
+def _is_view(node: Node) -> bool:
+    return OPS[node.op].aliasing is Aliasing.VIEW
+
+
+# Give parts of a program to backends, and prove which of its writes happen in place.
+
 
 Parts = Mapping[Backend, Mapping[str, Sequence[Partition]]]
 

@@ -14,9 +14,12 @@ from kvc.compiler.analysis.growable import Growable
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.ir.partitions import Partition
 from kvc.compiler.ir.rewrite import rename_node
-from kvc.compiler.lower.groups import Waits, groups_of
-from kvc.compiler.lower.state_writers import without_writers
-from kvc.compiler.lower.whole_writes import whole_writes
+from kvc.compiler.lower.partitioning import (
+    Waits,
+    groups_of,
+    whole_writes,
+    without_writers,
+)
 from kvc.schema.ops import AFTER, DELEGATE, OPS, Aliasing
 
 

@@ -5,27 +5,31 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvc.compiler.backends import Backend
-from kvc.compiler.passes.append_to_caches import AppendToCaches
 from kvc.compiler.passes.base import Pass
-from kvc.compiler.passes.dedupe_constants import DedupeConstants
-from kvc.compiler.passes.divide_matrices import DivideMatrices
-from kvc.compiler.passes.drop_dead_code import DropDeadCode
-from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
-from kvc.compiler.passes.forward_copies import ForwardCopies
-from kvc.compiler.passes.fuse_glus import FuseGlus
-from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
-from kvc.compiler.passes.fuse_rotary_embeddings import FuseRotaryEmbeddings
-from kvc.compiler.passes.gather_products import GatherProducts
+from kvc.compiler.passes.cache_writes import AppendToCaches, RecognizeCacheWrites
+from kvc.compiler.passes.fusions import (
+    FuseGlus,
+    FuseRmsNorms,
+    FuseRotaryEmbeddings,
+)
 from kvc.compiler.passes.hoist_views import LendWholeMemory
-from kvc.compiler.passes.linear_products import LinearProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
-from kvc.compiler.passes.narrow_caches import NarrowCaches
-from kvc.compiler.passes.quantize_caches import QuantizeCaches
+from kvc.compiler.passes.matrix_products import (
+    DivideMatrices,
+    GatherProducts,
+    LinearProducts,
+)
+from kvc.compiler.passes.quantize_caches import NarrowCaches, QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
-from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
+from kvc.compiler.passes.redundancies import (
+    DedupeConstants,
+    DropDeadCode,
+    DropIdleWrites,
+    ForwardCopies,
+    ShareEqualNodes,
+)
 from kvc.compiler.passes.rotate_streams import RotateStreams
 from kvc.compiler.passes.select_early import SelectEarly
-from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.sink_indices import SinkIndices
 from kvc.compiler.passes.split_stacks import SplitStacks
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kvc.compiler.analysis.index_ranges import Add
+from kvc.compiler.analysis.index_sums import Add
 from kvc.compiler.ir import Argument, Node, Value
 from kvc.schema.types import Dim, TensorType
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 from kvc.compiler.ir import Method, Node, Program, State, Value
 from kvc.compiler.ir.rewrite import NodeList, rename_node, rename_results
 from kvc.compiler.passes.axis_writes import axis_write
-from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.redundancies import DropDeadCode
 from kvc.schema.ops import CACHE_UPDATE, RESHAPING_VIEWS
 from kvc.schema.stacks import part_name
 from kvc.schema.types import TensorType

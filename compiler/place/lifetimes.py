@@ -1,11 +1,14 @@
 """Derive memory requests from a method: which values need scratch bytes, and when."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from kvc.compiler.ir import Method, Value
+from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir.control import arguments_of, control_of
 from kvc.compiler.place.aliasing import Aliases
 from kvc.compiler.place.plan import Request
-from kvc.schema.types import Symbol
+from kvc.schema.dtypes import DType
+from kvc.schema.types import Symbol, TensorType
 
 
 def requests_of(
@@ -40,3 +43,31 @@ def _owned_values(method: Method, aliases: Aliases) -> list[Value]:
     defined = [value for node in method.nodes for value in node.outputs]
     inputs = [v for v in method.inputs if v.id not in aliases.callers]
     return [v for v in [*inputs, *defined] if aliases.root[v.id] == v.id]
+
+
+# Scratch memory for blocks: a result of the node that runs them.
+
+
+def with_workspaces(
+    method: Method, numbers: Mapping[int | None, int], needs: Mapping[int, int]
+) -> Method:
+    """Return the method with scratch memory for its blocks.
+
+    Args:
+        method: proven.
+        numbers: number of a block in the program -> in the file's method.
+        needs: number of a block in the program -> bytes of its scratch memory.
+    """
+    count, nodes = method.next_id(), list[Node]()
+    for node in method.nodes:
+        control = control_of(node)
+        if control is not None:
+            local = tuple(numbers[number] for number in control.blocks)
+            node = replace(node, arguments=arguments_of(replace(control, blocks=local)))
+        if control is not None and control.workspaces:
+            nbytes = max(needs[number] for number in control.blocks)
+            space = Value(count, TensorType(DType.UINT8, (nbytes,)))
+            count += 1
+            node = replace(node, outputs=(*node.outputs, space))
+        nodes.append(node)
+    return replace(method, nodes=tuple(nodes))

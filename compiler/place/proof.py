@@ -20,16 +20,14 @@ from kvc.compiler.ir.control import (
 )
 from kvc.compiler.place.index_checks import add_index_checks
 from kvc.compiler.place.persistent import (
-    Persistent,
-    Write,
-    find_persistent,
-    with_old_contents,
-)
-from kvc.compiler.place.reasons import (
     HANDED_OUT,
     VIEW_WRITTEN,
+    Persistent,
     Reason,
+    Write,
     both_read,
+    find_persistent,
+    with_old_contents,
 )
 from kvc.compiler.place.schedule import Schedule
 from kvc.compiler.place.through_blocks import Placer

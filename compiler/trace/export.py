@@ -24,27 +24,35 @@ from kvc.compiler.decompose.renormed import Bound, Place, bounds_of, noted_looku
 from kvc.compiler.request.spec import Method, StateSpec, tensors_of
 from kvc.compiler.trace import examples
 from kvc.compiler.trace.body_constants import pass_constants
-from kvc.compiler.trace.body_writes import body_write_of, refuse_body_writes
-from kvc.compiler.trace.failures import place_of_failure, words_of
-from kvc.compiler.trace.fixed_sizes import noted_constants, refuse_fixed
+from kvc.compiler.trace.body_writes import (
+    body_write_of,
+    refuse_body_writes,
+    refuse_lost_updates,
+    unused_kept,
+)
 from kvc.compiler.trace.guard import unseen
 from kvc.compiler.trace.handed_back import refuse_handed_back
 from kvc.compiler.trace.idle_dropouts import hand_on
-from kvc.compiler.trace.interruptible import below_torch, interruptible
 from kvc.compiler.trace.kept_layouts import keep_layouts
-from kvc.compiler.trace.lifted import Lifted, lifted_buffers
-from kvc.compiler.trace.lines import lines_kept
-from kvc.compiler.trace.lost_updates import refuse_lost_updates, unused_kept
-from kvc.compiler.trace.quiet import quiet
 from kvc.compiler.trace.real_parts import without_complex
 from kvc.compiler.trace.shadow import Observed, shadowed_forward
-from kvc.compiler.trace.shape_guards import asserted, check_questions, noted_questions
+from kvc.compiler.trace.shape_guards import (
+    asserted,
+    check_questions,
+    noted_constants,
+    noted_questions,
+    refuse_fixed,
+)
 from kvc.compiler.trace.sizes_kept import work_once
-from kvc.compiler.trace.traced import Traced, traced_method
+from kvc.compiler.trace.sources import lines_kept, place_of_failure, words_of
+from kvc.compiler.trace.terminal import below_torch, interruptible, quiet
+from kvc.compiler.trace.traced import Lifted, Traced, lifted_buffers, traced_method
 from kvc.compiler.trace.views_by_size import check_views
-from kvc.compiler.trace.written_expansions import write_unexpanded
-from kvc.compiler.trace.written_pieces import select_pieces
-from kvc.compiler.trace.written_windows import refuse_written_windows
+from kvc.compiler.trace.written_views import (
+    refuse_written_windows,
+    select_pieces,
+    write_unexpanded,
+)
 from kvc.compiler.weights.identity import overlapping
 from kvc.schema.errors import CaptureError, SizesRefused, StateConflict
 from kvc.schema.interrupts import check_interrupts, hold_interrupts

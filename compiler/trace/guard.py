@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kvc.compiler.trace.aliases import Memory, is_real
-from kvc.compiler.trace.lines import user_place
 from kvc.compiler.trace.python_state import PythonState
+from kvc.compiler.trace.sources import user_place
 from kvc.compiler.weights.identity import Extent, memory_of
 from kvc.schema.errors import CaptureError, StateConflict
 

@@ -10,7 +10,7 @@ import enum
 import functools
 from collections import deque
 from collections.abc import Iterator
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, TracebackType
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from kvc.compiler.trace.object_walker import (
     of_class,
     of_tensor,
 )
+from kvc.schema.interrupts import KeptInterrupts, hold_interrupts
 
 _PLAIN = (
     *(bool, int, float, complex, str, bytes, range, type(None), enum.Enum),
@@ -190,3 +191,35 @@ def _identical(a: Contents, b: Contents) -> bool:
         k is m and (v is w or (isinstance(v, bytes | int) and v == w))
         for (k, v), (m, w) in pairs
     )
+
+
+# Restore everything that a model reaches after compiling, also after errors.
+
+
+class Unchanged:
+    """A context that puts back, at its end, what some objects reach.
+
+    Attributes:
+        state: what they reached at its beginning.
+    """
+
+    def __init__(self, *roots: object) -> None:
+        self.state = PythonState(*roots)
+        self._interrupts = KeptInterrupts()
+
+    def __enter__(self) -> "Unchanged":
+        self._interrupts.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.state.restore()
+        self._interrupts.__exit__(kind, error, trace)
+
+
+for _method in (Unchanged.__enter__, Unchanged.__exit__):
+    hold_interrupts(_method.__code__)

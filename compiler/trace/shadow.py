@@ -23,17 +23,11 @@ from kvc.compiler.trace.aliases import Aliases, Memory, all_names, one_name_each
 from kvc.compiler.trace.bodies import outside_of_bodies
 from kvc.compiler.trace.examples import names_of_sizes
 from kvc.compiler.trace.guard import Guard
-from kvc.compiler.trace.lifted import PARAMETER, Lifted, Reassigned, swapped
-from kvc.compiler.trace.python_state import PythonState
-from kvc.compiler.trace.reassigned import (
-    Shared,
-    replaced_buffers,
-    unnoticed,
-    write_back,
-)
+from kvc.compiler.trace.python_state import PythonState, Unchanged
 from kvc.compiler.trace.records import typed_method
 from kvc.compiler.trace.registered import (
     Registered,
+    Shared,
     anew,
     changed_name,
     loss,
@@ -41,12 +35,15 @@ from kvc.compiler.trace.registered import (
     other_memory,
     other_shape,
     registered,
+    replaced_buffers,
     reshaped,
     shapes_of,
     traced_slots,
+    unnoticed,
+    write_back,
 )
 from kvc.compiler.trace.sources import definition_of
-from kvc.compiler.trace.unchanged import Unchanged
+from kvc.compiler.trace.traced import PARAMETER, Lifted, Reassigned, swapped
 from kvc.compiler.weights.identity import Extent
 from kvc.schema.errors import CaptureError, StateConflict
 

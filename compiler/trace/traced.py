@@ -4,16 +4,160 @@ In: the declared method, its arguments, the lifted buffers. Out: the same method
 the dims of everything that is dynamic, and the examples for all of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from kvc.compiler.request.spec import Dim, Method
+from kvc.compiler.request.spec import Dim, Method, StateSpec, tensors_of
 from kvc.compiler.trace import examples
-from kvc.compiler.trace.lifted import PARAMETER, Lifted, examples_of, paths_of
 from kvc.compiler.trace.records import plain_arguments
-from kvc.schema.errors import CaptureError
+from kvc.compiler.weights.identity import Identity
+from kvc.schema.errors import CaptureError, CompileError, listing
+
+# Trace buffers of open size as inputs, so that a session can choose their size.
+
+
+PARAMETER = "kvc_states"  # the traced method's parameter for them, a tuple
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """A buffer that is traced as an input.
+
+    Attributes:
+        names: each of its names in the model.
+        axes: what is chosen later: axis -> Dim.
+        pattern: the name of the `StateSpec` that matches it.
+    """
+
+    names: tuple[str, ...]
+    axes: Mapping[int, Dim]
+    pattern: str
+
+    @property
+    def name(self) -> str:
+        """Return the name that messages use."""
+        return self.names[0]
+
+
+def lifted_buffers(model: nn.Module, specs: Sequence[StateSpec]) -> tuple[Lifted, ...]:
+    """Return the buffers that specs match, in the model's order.
+
+    Raises:
+        CompileError: a spec matches no buffer, two match one, or an axis or a size of
+            a buffer does not fit.
+    """
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    names: dict[Identity, list[str]] = {}
+    for name, buffer in buffers.items():
+        names.setdefault(Identity.of(buffer), []).append(name)
+    for spec in specs:
+        _check_matches(model, spec, buffers)
+    lifted = []
+    for same in names.values():
+        matching = [spec for spec in specs if _matches(spec, same)]
+        if len(matching) > 1:
+            both = " and ".join(repr(spec.name) for spec in matching[:2])
+            raise CompileError(message=f"StateSpecs {both} match the buffer {same[0]}")
+        for spec in matching:
+            axes = _axes(spec, same[0], buffers[same[0]])
+            lifted.append(Lifted(tuple(same), axes, spec.name))
+    return tuple(lifted)
+
+
+def _matches(spec: StateSpec, names: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, spec.name) for name in names)
+
+
+def _check_matches(
+    model: nn.Module, spec: StateSpec, buffers: Mapping[str, Tensor]
+) -> None:
+    if _matches(spec, list(buffers)):
+        return
+    others = [name for name in tensors_of(model) if _matches(spec, [name])]
+    what = f"matches the parameter {others[0]}, and" if others else "matches no buffer;"
+    known = listing(list(buffers))
+    message = f"StateSpec {spec.name!r} {what} only buffers can be sized; they are: "
+    raise CompileError(message=message + known)
+
+
+def _axes(spec: StateSpec, name: str, buffer: Tensor) -> dict[int, Dim]:
+    """Return which axes of a buffer are chosen later."""
+    rank = buffer.dim()
+    axes: dict[int, Dim] = {}
+    if spec.batch is not None:
+        axes[0] = spec.batch
+    if spec.axis is not None and spec.capacity is not None:
+        axes[spec.axis + rank if spec.axis < 0 else spec.axis] = spec.capacity
+    for axis, dim in axes.items():
+        if not 0 <= axis < rank:
+            raise _unfit(spec, name, f"it has {rank} dims, the spec names axis {axis}")
+        size = buffer.shape[axis]
+        if size != 1 and not dim.lower <= size <= dim.upper:
+            raise _unfit(
+                spec,
+                name,
+                f"it has size {size} along axis {axis}, with which it is traced, but "
+                f"Dim {dim.name} is {dim.lower}..{dim.upper}",
+            )
+    if len(axes) < (spec.batch is not None) + (spec.axis is not None):
+        raise _unfit(spec, name, "axis 0 cannot be both capacity and batch")
+    return axes
+
+
+def _unfit(spec: StateSpec, name: str, reason: str) -> CompileError:
+    return CompileError(message=f"StateSpec {spec.name!r}, buffer {name}: {reason}")
+
+
+def examples_of(model: nn.Module, lifted: Sequence[Lifted]) -> tuple[Tensor, ...]:
+    """Return an example for each, on the meta device: shapes are all that counts."""
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    found = [buffers[one.name] for one in lifted]
+    return tuple(torch.empty(b.shape, dtype=b.dtype, device="meta") for b in found)
+
+
+def paths_of(lifted: Sequence[Lifted]) -> dict[str, Mapping[int, Dim]]:
+    """Return the dynamic axes of each by the path that it has among the inputs."""
+    return {f"{PARAMETER}[{i}]": one.axes for i, one in enumerate(lifted)}
+
+
+class Reassigned(Exception):
+    """A lifted buffer is another tensor after the call; the text is its name."""
+
+
+@contextmanager
+def swapped(
+    model: nn.Module, lifted: Sequence[Lifted], traced: Sequence[Tensor]
+) -> Iterator[None]:
+    """Let traced tensors stand in the module where the buffers are.
+
+    Raises:
+        Reassigned: a name was given another tensor meanwhile, which tracing drops.
+    """
+    places = [
+        (model.get_submodule(owner)._buffers, leaf, tensor)
+        for one, tensor in zip(lifted, traced, strict=True)
+        for owner, _, leaf in (name.rpartition(".") for name in one.names)
+    ]
+    before = [buffers[leaf] for buffers, leaf, _ in places]
+    names = [name for one in lifted for name in one.names]
+    for buffers, leaf, tensor in places:
+        buffers[leaf] = tensor
+    try:
+        yield
+        for name, (buffers, leaf, tensor) in zip(names, places, strict=True):
+            if buffers.get(leaf) is not tensor:
+                raise Reassigned(name)
+    finally:
+        for (buffers, leaf, _), buffer in zip(places, before, strict=True):
+            buffers[leaf] = buffer
+
+
+# The inputs of a traced method: its arguments, and what tracing adds.
 
 
 @dataclass(frozen=True, slots=True)

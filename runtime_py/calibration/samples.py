@@ -6,17 +6,23 @@ weights are multiplied with.
 """
 
 import hashlib
+import io
 import os
+import wave
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from kvc.runtime.calibration.array_calls import call_with
-from kvc.runtime.calibration.array_files import MOST_NBYTES, Arrays, read_arrays
+import numpy as np
+
+from kvc.runtime.calibration.array_calls import (
+    MOST_NBYTES,
+    Arrays,
+    call_with,
+    read_arrays,
+)
 from kvc.runtime.calibration.input_moments import summed
 from kvc.runtime.calibration.observing import observed
-from kvc.runtime.calibration.sound_calls import check_sound, run_sound
-from kvc.runtime.calibration.text_calls import run_pieces, takes_texts
 from kvc.runtime.calibration.token_calls import (
     MOST_SEQUENCES,
     Sequences,
@@ -25,12 +31,121 @@ from kvc.runtime.calibration.token_calls import (
     run_sequences,
     text_sequences,
 )
+from kvc.runtime.embedding.rows import run_texts
+from kvc.runtime.embedding.settings import TEXTS, task_of, text_settings
 from kvc.runtime.sessions.program import Program
+from kvc.runtime.speech import read_wave, spectrum_of, transcribe
+from kvc.runtime.tokenizers import tokenizer_of
 from kvc.schema.calibration import Observed, SeenInputs
 from kvc.schema.container import Progress, path_text
-from kvc.schema.errors import BadSamples, reason_of
+from kvc.schema.errors import BadSamples, KvcError, reason_of
 from kvc.schema.frozen import frozen
 from kvc.schema.provenance import Calibration
+
+# Run a model without a cache, as one that embeds, on pieces of a text.
+
+
+_MOST: Final = 128  # pieces
+_LETTERS: Final = 400  # of a piece, some 100 tokens
+
+
+def takes_texts(program: Program) -> bool:
+    """Tell whether a program says of itself that it takes whole texts."""
+    return TEXTS in program.metadata
+
+
+def run_pieces(
+    source: str, text: str, program: Program, progress: Progress
+) -> tuple[int, int]:
+    """Run pieces from all over a text; return how many, and their tokens.
+
+    Raises:
+        BadSamples: the model does not take one.
+        KvcError: as `Program.call`.
+    """
+    pieces = _pieces(text)
+    try:
+        settings = text_settings(program, task_of(program))
+        tokenizer = tokenizer_of(program)
+        count = 0
+        for number, piece in enumerate(pieces):
+            item = f"text {number + 1} of {len(pieces)}"
+            progress("calibrate", number, len(pieces), item)
+            count += len(tokenizer.encode(settings.prepared(piece, None)))
+            run_texts(program, settings, [piece], None)
+    except BadSamples:
+        raise
+    except KvcError as error:
+        raise BadSamples(source=source, reason=str(error)) from error
+    return len(pieces), count
+
+
+def _pieces(text: str) -> list[str]:
+    """Return lines of a text, short ones together and long ones cut."""
+    pieces, begun = list[str](), ""
+    for line in text.splitlines():
+        for begin in range(0, len(line), _LETTERS):
+            part = line[begin : begin + _LETTERS]
+            if len(begun) + len(part) > _LETTERS:
+                pieces.append(begun)
+                begun = ""
+            begun = f"{begun}\n{part}" if begun else part
+    pieces.append(begun)
+    whole = [piece for piece in pieces if piece.strip()]
+    places = np.linspace(0, len(whole) - 1, min(_MOST, len(whole))).astype(int)
+    return [whole[place] for place in places]
+
+
+# `Samples`: what a model is calibrated with, read once, checked before any work.
+
+
+# Run a model of speech on a sound, as `transcribe` does.
+
+
+_MOST_SECONDS: Final = 10 * 60
+
+
+def check_sound(path: str, raw: bytes) -> None:
+    """Check that bytes are a whole sound, of whatever rate.
+
+    Raises:
+        BadSamples: they are not.
+    """
+    try:
+        with wave.open(io.BytesIO(raw)) as file:
+            count = file.getnframes()
+            size = count * file.getnchannels() * file.getsampwidth()
+            whole = size and len(file.readframes(count)) == size
+    except (wave.Error, EOFError) as error:
+        reason = f"no wav file of plain samples ({str(error) or 'it ends too early'})"
+        raise BadSamples(source=path, reason=reason) from error
+    if not whole:
+        reason = "the sound is cut off" if size else "the sound is empty"
+        raise BadSamples(source=path, reason=reason)
+
+
+def run_sound(path: str, program: Program) -> tuple[int, int]:
+    """Write down the beginning of a sound; return how many segments and tokens it has.
+
+    Raises:
+        BadSamples: it is no sound that the model takes, or the model takes none.
+    """
+    try:
+        rate = spectrum_of(program.metadata).rate
+    except KvcError as error:
+        reason = f"the model writes down no sound ({error}); give a text, or arrays"
+        raise BadSamples(source=path, reason=reason) from error
+    try:
+        samples = read_wave(path, rate)[: rate * _MOST_SECONDS]
+        with program.session() as session:
+            segments = transcribe(session, samples).segments
+    except KvcError as error:
+        raise BadSamples(source=path, reason=str(error)) from error
+    return len(segments), sum(len(one.tokens) for one in segments)
+
+
+# `Samples`: what a model is calibrated with, read once, checked before any work.
+
 
 _ARRAYS: Final = (".npy", ".npz", ".safetensors")
 _SOUND: Final = ".wav"

@@ -12,14 +12,64 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from kvc.runtime.delegates.cache_writes import Writes
-from kvc.runtime.delegates.host_values import host_values
+from kvc.runtime.delegates.host_checks import Writes, checks_of
+from kvc.runtime.delegates.partition_memory import partition_memory
+from kvc.runtime.execution.array_views import bind_view
 from kvc.runtime.execution.executor import Unbegun, fail
+from kvc.runtime.execution.values import Values
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, copy_into, lies_over
 from kvc.schema.errors import KvcError
 from kvc.schema.frozen import frozen
+from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.model import Block
+from kvc.schema.ops import OPS, Aliasing
+
+# What of a partition lies on the host, where a library of another process runs it.
+
+
+Check = tuple[int, Callable[[], None]]
+
+
+def host_values(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    arena: Arena,
+    constant: Callable[[int], Array],
+) -> tuple[Values, Sequence[Check]]:
+    """Return the values of a partition, and its checks.
+
+    Args:
+        graph: of the partition.
+        sizes: of the program's symbols.
+        inputs: arrays of the graph's inputs.
+        outputs: likewise.
+        arena: scratch memory of the context, which the values are laid out over.
+        constant: returns named data.
+    """
+    memory = partition_memory(graph, sizes, inputs, outputs, arena, constant)
+    values = Values(graph, sizes, memory)
+    _place_views(graph, values)
+    return values, checks_of(graph, values, sizes)
+
+
+def _place_views(graph: Graph, values: Values) -> None:
+    """Place the views of what the host has."""
+    constants = (isinstance(each.storage, Constant) for each in graph.values)
+    known = {*graph.inputs, *(i for i, constant in enumerate(constants) if constant)}
+    for instruction in graph.instructions:
+        first = instruction.arguments[0] if instruction.arguments else None
+        view = OPS[instruction.op].aliasing is Aliasing.VIEW
+        if view and isinstance(first, Ref) and first.value in known:
+            bind_view(instruction, values)
+            known |= {*instruction.results}
+
+
+# Run a partition that has its operands and results on the host, by a vendor's
+# library.
+
 
 # Of each batch row: the first row of what was made, the first slot, how many.
 Runs = Sequence[Sequence[tuple[int, int, int]]]

@@ -6,18 +6,77 @@ been lost, the next call builds again what it needs. A backend says how to build
 """
 
 import contextlib
+import mmap
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from kvc.runtime.delegates.shared_arrays import Kind, SharedArrays
+import numpy as np
+
 from kvc.runtime.delegates.subprocesses import RUNNING_S, Process
 from kvc.runtime.memory.arenas import align_up
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.errors import NativeCallFailed, WorkerLost
 from kvc.schema.model import NamedData
+
+# `SharedArrays`: arrays in memory that another process maps by its descriptor.
+
+
+Kind = tuple[str, tuple[int, ...]]  # dtype, shape
+
+
+class SharedArrays:
+    """Arrays of one call.
+
+    Attributes:
+        arrays: by name.
+        places: where each lies, in bytes, by name.
+        nbytes: of all.
+        descriptor: of their memory; another one in a child of a fork.
+    """
+
+    def __init__(self, name: str, kinds: Mapping[str, Kind]) -> None:
+        """Lay arrays out, and make their memory, which has a name for debuggers."""
+        self._name, self._kinds = name, kinds
+        self.places: dict[str, int] = {}
+        end = 0
+        for key, (dtype, shape) in kinds.items():
+            self.places[key] = end
+            end = align_up(end + np.dtype(dtype).itemsize * int(np.prod(shape)))
+        self.nbytes = end
+        self._allocate()
+
+    def _allocate(self) -> None:
+        self._owner = os.getpid()
+        self.descriptor = os.memfd_create(self._name)
+        os.ftruncate(self.descriptor, self.nbytes)
+        memory = mmap.mmap(self.descriptor, self.nbytes)
+        self.arrays: Mapping[str, Array] = {
+            key: np.ndarray(shape, dtype, memory, self.places[key])
+            for key, (dtype, shape) in self._kinds.items()
+        }
+
+    def renew(self) -> bool:
+        """Make memory of its own in a child of a fork; tell whether this is one.
+
+        That of the parent is the same for both.
+        """
+        if self._owner == os.getpid():
+            return False
+        os.close(self.descriptor)
+        self._allocate()
+        return True
+
+    def close(self) -> None:
+        """Give the memory back; no array over it is used afterwards."""
+        os.close(self.descriptor)
+
+
+# Plans that the process of a library runs, and calls bound to memory that it sees.
+
 
 WEIGHTS: Final = "weights.bin"
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.sessions.metadata import impossible, parsed
+from kvc.runtime.sessions.methods import impossible, parsed
 from kvc.runtime.sessions.program import Program
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen

@@ -18,9 +18,7 @@ from kvc.runtime.execution.control import ControlStep, bind_operands, bind_parti
 from kvc.runtime.execution.dependents import Dependence
 from kvc.runtime.execution.executor import Frame, fail
 from kvc.runtime.execution.recording import Step
-from kvc.runtime.execution.row_checks import checks_rows
-from kvc.runtime.execution.tensors import torch_dtype
-from kvc.runtime.execution.values import Memory, Values
+from kvc.runtime.execution.values import Memory, Values, checks_rows, torch_dtype
 from kvc.runtime.kernels.kernel import Kernel
 from kvc.runtime.kernels.table import load_kernels, load_preparations, load_row_check
 from kvc.runtime.memory.arrays import Array, copy_into

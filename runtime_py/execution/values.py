@@ -17,7 +17,6 @@ import numpy as np
 
 from kvc.runtime.execution.delegate import Workspace
 from kvc.runtime.execution.dependents import Dependents, Dims
-from kvc.runtime.execution.tensors import array_as_tensor, tensor_as_array
 from kvc.runtime.memory.arenas import Arena, Within
 from kvc.runtime.memory.arrays import Array, prefix
 from kvc.runtime.states.owner import Buffer, StateBuffer
@@ -39,6 +38,42 @@ from kvc.schema.types import Affine, evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+from typing import TYPE_CHECKING
+
+from kvc.runtime.memory.arrays import tensor_as_array
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import CACHE_UPDATE
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+# Convert between torch tensors and numpy memory; the only module that does.
+
+
+__all__ = ["array_as_tensor", "tensor_as_array", "torch_dtype"]
+
+
+def array_as_tensor(array: Array) -> "Tensor":
+    """Return a tensor over a writable array's memory."""
+    import torch
+
+    if array.dtype.kind == "V":  # bfloat16, the only one that numpy does not know
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def torch_dtype(dtype: DType) -> "torch.dtype":
+    """Return torch's name of an element type."""
+    import torch
+
+    found: torch.dtype = getattr(torch, dtype.label)
+    return found
+
+
+# The values of a frame: an array or tensor for each, made once, at its fixed address.
 
 
 @frozen
@@ -257,3 +292,24 @@ class Values:
             assert isinstance(held, np.ndarray), "the host owns what it computes with"
             return held
         return self._memory.callers[root]
+
+
+# Tell which index checks are of the slots at which a cache is written.
+
+
+def checks_rows(graph: Graph, check: Instruction, sizes: Mapping[str, int]) -> bool:
+    """Tell whether a `kvc::check_index` checks the first slot of a cache write.
+
+    If so, its failure means a full cache; otherwise an index out of range.
+    """
+    writes = (i for i in graph.instructions if i.op == CACHE_UPDATE)
+    starts = {_root(graph, write.arguments[2]) for write in writes}
+    index, _, count, _ = check.arguments
+    if isinstance(count, Affine):
+        count = count.evaluate(sizes)
+    return _root(graph, index) in starts or count != 1
+
+
+def _root(graph: Graph, argument: Argument) -> int | None:
+    """Return the value in whose memory an operand lies."""
+    return graph.root_of(argument.value) if isinstance(argument, Ref) else None

@@ -1,7 +1,6 @@
 """Generation: from prompts to tokens or text, on a session."""
 
 from kvc.runtime.generation.answer import Reason
-from kvc.runtime.generation.beginnings import BegunTwice
 from kvc.runtime.generation.feeding import Pace, check_session
 from kvc.runtime.generation.generation import BatchGeneration, Generation
 from kvc.runtime.generation.prompts import right_padded
@@ -11,7 +10,7 @@ from kvc.runtime.generation.settings import (
     SettingIgnored,
     settings_of,
 )
-from kvc.runtime.generation.start import generate
+from kvc.runtime.generation.start import BegunTwice, generate
 
 __all__ = [
     "Arguments",

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Literal
 
-from kvc.runtime.generation.placing import Placing, Rules
 from kvc.runtime.generation.row import Row
-from kvc.runtime.generation.sampling import Chooser, Logits
+from kvc.runtime.generation.sampling import Chooser, Logits, Placing, Rules
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting

@@ -16,7 +16,7 @@ from kvc.runtime.generation.preparing import PICTURES, pixels_for
 from kvc.runtime.generation.prompts import prompts_of, tokens_of
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.memory.arrays import Array
-from kvc.runtime.sessions.metadata import parsed
+from kvc.runtime.sessions.methods import parsed
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes, plan_chunks
 from kvc.runtime.embedding.parts import InParts
-from kvc.runtime.embedding.patches import Ids, places_in, windows_in
-from kvc.runtime.generation.axes import NUMBERS, positions_of
+from kvc.runtime.embedding.patches import Ids, grid_of, places_in, windows_in
 from kvc.runtime.generation.picture_places import (
     EMBED_PICTURE,
     EMBED_TOKENS,
@@ -30,6 +29,44 @@ from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
+
+# Positions with axes, of prompts whose pictures have sizes of their own (Qwen2-VL).
+
+
+NUMBERS: Final = 4  # of a token: time, row, column, and what follows
+
+
+def positions_of(prompt: Sequence[int], token: int, grids: Sequence[str]) -> Ids:
+    """Return int64 [4, tokens], counted from the first one.
+
+    Args:
+        prompt: tokens, with one for each group of patches of each picture.
+        token: that stands in these places.
+        grids: rows and columns of groups of each picture.
+    """
+    made = np.zeros((NUMBERS, len(prompt)), np.int64)
+    at, begin, left = 0, 0, iter(grids)
+    while at < len(prompt):
+        if prompt[at] != token:
+            made[:, at] = begin
+            begin += 1
+            made[-1, at] = begin
+            at += 1
+            continue
+        rows, columns = grid_of(next(left))
+        count = rows * columns
+        shown = made[:, at : at + count]
+        shown[0] = begin
+        shown[1] = begin + np.repeat(np.arange(rows), columns)
+        shown[2] = begin + np.tile(np.arange(columns), rows)
+        begin += max(rows, columns)
+        shown[3] = begin
+        at += count
+    return made
+
+
+# Prompts with pictures: the embeddings that are fed in the places of these.
+
 
 Floats = npt.NDArray[np.float32]
 

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Final, cast
 
 from kvc.runtime.embedding.patches import grid_of
-from kvc.runtime.sessions.metadata import impossible, parsed
+from kvc.runtime.sessions.methods import impossible, parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen

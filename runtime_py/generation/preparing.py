@@ -18,7 +18,7 @@ from kvc.runtime.embedding.pictures import (
 )
 from kvc.runtime.embedding.rows import Floats
 from kvc.runtime.generation.picture_places import EMBED_PICTURE, Places, Sized
-from kvc.runtime.sessions.metadata import parsed
+from kvc.runtime.sessions.methods import parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.model import Method

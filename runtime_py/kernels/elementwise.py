@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch._C import _nn
 
-from kvc.runtime.kernels.adapters import copied, into
-from kvc.runtime.kernels.kernel import Kernel
+from kvc.runtime.kernels.kernel import Kernel, copied, into
 
 Number = int | float | bool
 

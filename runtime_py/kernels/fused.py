@@ -1,12 +1,14 @@
-"""Kernels of ops that stand for several; they round as these do."""
+"""Kernels of attention, norms and ops that stand for several; they round as these."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.functional import scaled_dot_product_attention
 
-from kvc.runtime.kernels.kernel import Kernel
+from kvc.runtime.kernels.kernel import Kernel, copied
+from kvc.schema.torch_ops import attend_into
 
 _GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
@@ -29,7 +31,52 @@ def _glu(out: Tensor, gate: Tensor, up: Tensor, activation: str) -> None:
     torch.mul(_GATES[activation](gate), up, out=out)
 
 
+def _sdpa(
+    out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> None:
+    out.copy_(
+        scaled_dot_product_attention(
+            q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    )
+
+
+def _softmax(out: Tensor, x: Tensor, dim: int) -> None:
+    torch.softmax(x, dim, dtype=out.dtype, out=out)
+
+
+def _log_softmax(out: Tensor, x: Tensor, dim: int) -> None:
+    torch.log_softmax(x, dim, dtype=out.dtype, out=out)
+
+
+def _batch_norm(
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+) -> None:
+    out.copy_(torch.batch_norm(x, weight, bias, mean, var, False, 0.0, eps, False))
+
+
 KERNELS: dict[str, Kernel] = {
     "kvc::glu": _glu,
     "kvc::rotary_embedding": _rotary_embedding,
+    "aten::scaled_dot_product_attention": _sdpa,
+    "kvc::attention": attend_into,
+    "aten::batch_norm": _batch_norm,
+    "aten::group_norm": copied(torch.group_norm),
+    "aten::layer_norm": copied(torch.layer_norm),
+    "aten::log_softmax.int": _log_softmax,
+    "aten::rms_norm": copied(torch.rms_norm),
+    "aten::softmax.int": _softmax,
 }

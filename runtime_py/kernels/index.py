@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels.adapters import into
-from kvc.runtime.kernels.kernel import Kernel
+from kvc.runtime.kernels.kernel import Kernel, into
 from kvc.schema.errors import IndexOutOfRange
 
 

@@ -7,8 +7,7 @@ signature has no dtype, since the declared result type states it.
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels.adapters import copied, into
-from kvc.runtime.kernels.kernel import Kernel
+from kvc.runtime.kernels.kernel import Kernel, copied, into
 
 
 def _sum(out: Tensor, x: Tensor, dim: tuple[int, ...] | None, keepdim: bool) -> None:

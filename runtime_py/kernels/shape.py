@@ -1,10 +1,10 @@
-"""Kernels that fill or move elements without computing: join, tile, rotate; fresh."""
+"""Kernels that fill, move, view or resize elements without computing."""
 
 import torch
 from torch import Tensor
+from torch._C import _nn
 
-from kvc.runtime.kernels.adapters import copied, into
-from kvc.runtime.kernels.kernel import Kernel
+from kvc.runtime.kernels.kernel import Kernel, copied, into
 
 Number = int | float | bool
 
@@ -24,6 +24,19 @@ def _reshape(out: Tensor, x: Tensor, _: tuple[int, ...]) -> None:
     out.view(x.shape).copy_(x)
 
 
+def _alias(x: Tensor) -> Tensor:
+    return x
+
+
+def _slice(
+    x: Tensor, dim: int, start: int | None, end: int | None, step: int
+) -> Tensor:
+    first, last, _ = slice(start, end, step).indices(x.shape[dim])
+    if step == 1:
+        return x.narrow(dim, first, max(0, last - first))
+    return x[(slice(None),) * (dim % x.dim()) + (slice(first, last, step),)]
+
+
 KERNELS: dict[str, Kernel] = {
     "aten::arange.start_step": _arange,
     "aten::cat": into(torch.cat),
@@ -38,4 +51,28 @@ KERNELS: dict[str, Kernel] = {
     "aten::tril": into(torch.tril),
     "aten::triu": into(torch.triu),
     "aten::unfold": copied(Tensor.unfold),
+    "aten::alias": _alias,
+    "aten::expand": Tensor.expand,
+    "aten::permute": torch.permute,
+    "aten::select.int": torch.select,
+    "aten::slice.Tensor": _slice,
+    "aten::split_with_sizes": torch.split_with_sizes,
+    "aten::squeeze.dims": torch.squeeze,
+    "aten::transpose.int": torch.transpose,
+    "aten::unsqueeze": torch.unsqueeze,
+    "aten::view": Tensor.view,
+    "aten::_adaptive_avg_pool2d": copied(_nn.adaptive_avg_pool2d),
+    "aten::_adaptive_avg_pool3d": copied(_nn.adaptive_avg_pool3d),
+    "aten::_upsample_bicubic2d_aa": into(_nn._upsample_bicubic2d_aa),
+    "aten::_upsample_bilinear2d_aa": into(_nn._upsample_bilinear2d_aa),
+    "aten::adaptive_max_pool2d": into(_nn.adaptive_max_pool2d),
+    "aten::adaptive_max_pool3d": into(_nn.adaptive_max_pool3d),
+    "aten::avg_pool2d": into(_nn.avg_pool2d),
+    "aten::avg_pool3d": into(_nn.avg_pool3d),
+    "aten::grid_sampler_2d": copied(torch.grid_sampler_2d),
+    "aten::grid_sampler_3d": copied(torch.grid_sampler_3d),
+    "aten::max_pool2d_with_indices": into(_nn.max_pool2d_with_indices),
+    "aten::max_pool3d_with_indices": into(_nn.max_pool3d_with_indices),
+    "aten::upsample_bilinear2d": into(_nn.upsample_bilinear2d),
+    "aten::upsample_nearest2d": into(_nn.upsample_nearest2d),
 }

@@ -16,42 +16,30 @@ from kvc.runtime.kernels.kernel import Kernel, Preparation
 def load_kernels() -> Mapping[str, Kernel]:
     """Return the kernel of each op by the op's name; the first call imports torch."""
     from kvc.runtime.kernels import (
-        attention,
-        checks,
         elementwise,
         experts,
         fused,
         index,
         linear_algebra,
-        matmul,
-        normalization,
         quantized,
         quantized_blocks,
         reductions,
         shape,
-        spatial,
         updates,
-        views,
     )
 
     return MappingProxyType(
         {
             **elementwise.KERNELS,
             **reductions.KERNELS,
-            **normalization.KERNELS,
-            **matmul.KERNELS,
             **linear_algebra.KERNELS,
-            **attention.KERNELS,
             **quantized.KERNELS,
             **quantized_blocks.KERNELS,
             **experts.KERNELS,
             **fused.KERNELS,
             **shape.KERNELS,
-            **spatial.KERNELS,
             **index.KERNELS,
-            **views.KERNELS,
             **updates.KERNELS,
-            **checks.KERNELS,
         }
     )
 
@@ -59,7 +47,7 @@ def load_kernels() -> Mapping[str, Kernel]:
 @cache
 def load_row_check() -> Kernel:
     """Return the kernel of `kvc::check_index` where the index is one of cache rows."""
-    from kvc.runtime.kernels.checks import check_rows
+    from kvc.runtime.kernels.updates import check_rows
 
     return check_rows
 

@@ -1,15 +1,18 @@
-"""Kernels that write into operand 0, whose elements `target` holds already.
+"""Kernels that write into operand 0, whose elements `target` holds already, and checks.
 
 Every index is checked before the first write, since torch's own writers raise in
 the middle: after an IndexOutOfRange or a CacheOverflow the target is as it was.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-from kvc.runtime.kernels.checks import check_index
 from kvc.runtime.kernels.kernel import Kernel
+from kvc.schema.errors import BranchMismatch, IndexOutOfRange
 from kvc.schema.torch_ops import write_rows
+from kvc.schema.torch_ops.rows import check_slots, read_row_lengths
 
 
 def _index_copy(target: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
@@ -74,6 +77,58 @@ def _replace(target: Tensor, source: Tensor, _: int) -> None:
     target.copy_(source)
 
 
+_FEW = 32  # up to here a list of Python ints is faster than two reductions
+
+
+def check_index(index: Tensor, least: int, count: int, slots: int) -> None:
+    """Raise IndexOutOfRange unless `count` slots fit from each index on."""
+    for value in _extremes(index):
+        if value < least or value + count > slots:
+            raise IndexOutOfRange(place="", index=value, size=slots)
+
+
+def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
+    """Check that `count` slots fit from each row's index on.
+
+    Raises:
+        IndexOutOfRange: a row would begin before the first slot.
+        CacheOverflow: a row would end past the last one.
+    """
+    starts: list[int] = index.reshape(-1).tolist()
+    check_slots(starts, [count] * len(starts), slots, least)
+
+
+def check_counted_rows(
+    index: Tensor, row_lengths: Tensor, most: int, slots: int
+) -> None:
+    """Check that the tokens of each row, its length of `most`, fit from its index on.
+
+    Raises:
+        RowLengthOutOfRange: a row length is negative, or more than `most`.
+        IndexOutOfRange, CacheOverflow: as `check_rows`.
+    """
+    starts: list[int] = index.tolist()
+    check_slots(starts, read_row_lengths(row_lengths, len(starts), most), slots)
+
+
+def check_size(size: int, expected: int) -> None:
+    """Raise BranchMismatch unless a size is what a branch takes it for."""
+    if size != expected:
+        raise BranchMismatch(size=size, expected=expected)
+
+
+def _extremes(index: Tensor) -> Iterable[int]:
+    """Return some elements of `index`, the least and the greatest among them."""
+    count = index.numel()
+    if count == 1:
+        return (int(index.item()),)
+    if count <= _FEW:
+        values: list[int] = index.reshape(-1).tolist()
+        return values
+    low, high = torch.aminmax(index)
+    return (int(low.item()), int(high.item()))
+
+
 KERNELS: dict[str, Kernel] = {
     "aten::copy": _copy,
     "aten::index_add": _index_add,
@@ -86,4 +141,8 @@ KERNELS: dict[str, Kernel] = {
     "kvc::append": _append,
     "kvc::cache_update": write_rows,
     "kvc::replace": _replace,
+    "aten::_assert_async.msg": torch._assert_async,
+    "kvc::check_index": check_index,
+    "kvc::check_rows": check_counted_rows,
+    "kvc::check_size": check_size,
 }

@@ -20,7 +20,6 @@ import numpy as np
 from kvc.runtime.memory import mapping
 from kvc.runtime.memory.arenas import PAGE_NBYTES, Arena
 from kvc.runtime.memory.arrays import Array, copy_into
-from kvc.runtime.memory.frozen import Frozen
 from kvc.runtime.memory.intervals import (
     NONE,
     Intervals,
@@ -31,6 +30,7 @@ from kvc.runtime.memory.intervals import (
     units_of,
     without,
 )
+from kvc.runtime.memory.mapping import Frozen
 from kvc.runtime.memory.pages import PageTable
 from kvc.runtime.memory.shared_pages import SharedPages, maps_of
 from kvc.schema.frozen import frozen

@@ -424,7 +424,7 @@ def _run(
 def _nest(tree: str, results: list[object], as_tensors: bool) -> object:
     """Return results nested as a method says, arrays as tensors where wanted."""
     if as_tensors:
-        from kvc.runtime.execution.tensors import array_as_tensor
+        from kvc.runtime.execution.values import array_as_tensor
 
         results = [
             array_as_tensor(result) if isinstance(result, np.ndarray) else result

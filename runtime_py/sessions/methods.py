@@ -5,16 +5,44 @@ if the class has no such name itself, so a method called `close` does not replac
 `Session.close`.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 
 from kvc.runtime.data import BundledFiles
 from kvc.runtime.sessions.engine import Engine
-from kvc.runtime.sessions.metadata import parsed
 from kvc.schema.closing import Closing
-from kvc.schema.errors import UnknownName, listing, meant
+from kvc.schema.errors import BadSetting, UnknownName, listing, meant
 from kvc.schema.model import Method
+
+# Settings that a bundle's metadata has as JSON, which may be anybody's.
+
+
+def parsed(metadata: Mapping[str, str], name: str) -> object:
+    """Return a setting of a bundle, None where it has none of this name.
+
+    Raises:
+        BadSetting: it is no JSON.
+    """
+    try:
+        found: object = json.loads(metadata.get(name, "null"))
+    except (ValueError, RecursionError) as error:
+        raise impossible(metadata, name) from error
+    return found
+
+
+def impossible(metadata: Mapping[str, str], name: str) -> BadSetting:
+    """Return the error for a setting that `kvc compile` does not write."""
+    found = metadata.get(name, "nothing")[:80]
+    expected = "what kvc compile writes"
+    return BadSetting(
+        name=f"the bundle's metadata {name}", expected=expected, found=found
+    )
+
+
+# `Callables`: what a program and its sessions share: methods by name, metadata,
+# files.
 
 
 class Callables(Closing):

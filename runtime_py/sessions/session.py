@@ -13,9 +13,8 @@ import numpy as np
 
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.engine import Engine
-from kvc.runtime.sessions.going_back import GoingBack
 from kvc.runtime.sessions.methods import Callables
-from kvc.runtime.sessions.rewinding import most_rewindable, rewind, trim
+from kvc.runtime.sessions.rewinding import GoingBack, most_rewindable, rewind, trim
 from kvc.runtime.sessions.rows import reset_row, take_row
 from kvc.runtime.sessions.session_residency import SessionResidency, describe_states
 from kvc.runtime.sessions.sizes import (

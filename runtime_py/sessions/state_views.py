@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvc.runtime.data.named import Named
+from kvc.runtime.data.buffers import Named
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.usage import Usage
 from kvc.schema.errors import Closed

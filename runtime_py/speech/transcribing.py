@@ -21,8 +21,7 @@ from kvc.runtime.generation.settings import Arguments, GenerationSettings, setti
 from kvc.runtime.sessions.methods import find_roles
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.speech.spectrum import Floats, Spectrum, spectrum_of
-from kvc.runtime.speech.speech_prompts import SpeechTokens, speech_tokens
-from kvc.runtime.speech.timestamps import Part
+from kvc.runtime.speech.speech_prompts import Part, SpeechTokens, speech_tokens
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen

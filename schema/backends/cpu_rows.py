@@ -1,9 +1,15 @@
-"""What the backend `cpu` takes of rows that are quantized, and of their weights.
+"""Which instructions of a block the backend `cpu` runs as one step.
 
-Its kernels read blocks and depths as the types say. That a size divides another has
-been checked at some sizes of a symbol, not of each call: it must be a number here.
+In: a block. Out: for the last instruction of each group, all that are in it. Rows that
+are quantized for products alone go with these products: they are quantized once, into
+the form that products read, and threads share the columns of all products. A norm or a
+gated unit that makes such rows goes with them: a thread that has made a row quantizes
+it while it is near.
 """
 
+from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from kvc.schema.backends.operands import (
@@ -15,6 +21,153 @@ from kvc.schema.backends.operands import (
     unknown_dtypes,
 )
 from kvc.schema.dtypes import DType
+from kvc.schema.graph import Constant, Graph, Instruction, Ref, Scratch
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Dim
+from kvc.schema.verify.effects import values_in
+
+BLOCKS: Final = "kvc::quantize_blocks"
+# Ops that quantize rows, and those of products whose first arguments are their results.
+LINEARS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "kvc::quantize_rows": ("kvc::linear_qd8", "kvc::linear_qb4"),
+        BLOCKS: ("kvc::linear_q8", "kvc::linear_q4"),
+    }
+)
+# Of these products, how many arguments rows are: q, scale, zero point, and factor.
+ROWS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "kvc::linear_qd8": 3,
+        "kvc::linear_qb4": 3,
+        "kvc::linear_q8": 4,
+        "kvc::linear_q4": 4,
+    }
+)
+GLU: Final = "kvc::glu"
+NORM: Final = "aten::rms_norm"
+
+
+def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
+    """Return groups of instructions, by the index of the last of each.
+
+    Each group is an instruction that quantizes rows and all products that read
+    them, with nothing but views in between. The products are of one op, and have as
+    many scales for each row of a weight. They can run as one where the last is, and
+    in any order: what a product reads beside the rows is constant, and what it writes
+    lies in scratch memory until after the last, so that no two of them share memory.
+    Before them there may be what makes the rows and is read for that alone: all rows
+    are made before the first product is written, so that products may lie over what
+    they were made of.
+    """
+    quantizing = [i for i, step in enumerate(graph.instructions) if step.op in LINEARS]
+    if not quantizing:
+        return {}
+    readers: dict[int, set[int]] = defaultdict(set)
+    until: dict[int, int] = {}
+    roots = graph.roots()
+    for index, instruction in enumerate(graph.instructions):
+        for value in values_in(instruction.arguments):
+            readers[value].add(index)
+            until[roots[value]] = index
+    until |= {roots[value]: len(graph.instructions) for value in graph.outputs}
+    groups = {}
+    for index in quantizing:
+        results = graph.instructions[index].results
+        products = sorted({i for made in results for i in readers[made]})
+        if set(results) & set(graph.outputs) or not products:
+            continue
+        if _go_together(graph, index, products, until):
+            source = _source(graph, index, readers)
+            groups[products[-1]] = (*source, index, *products)
+    return groups
+
+
+def unwritten(graph: Graph) -> frozenset[int]:
+    """Return the values that no step of the backend `cpu` writes.
+
+    They are rows that their products read alone.
+    """
+    return frozenset(
+        value
+        for group in products_of_rows(graph).values()
+        for index in group
+        if graph.instructions[index].op not in ROWS
+        for value in graph.instructions[index].results
+    )
+
+
+def _source(
+    graph: Graph, quantizing: int, readers: Mapping[int, set[int]]
+) -> tuple[int, ...]:
+    """Return the index of what makes the rows that are quantized, if it goes along."""
+    (rows,) = values_in(graph.instructions[quantizing].arguments)
+    for index in reversed(range(quantizing)):
+        instruction = graph.instructions[index]
+        if rows in instruction.results:
+            read = readers[rows] == {quantizing} and rows not in graph.outputs
+            alone = read and isinstance(graph.values[rows].storage, Scratch)
+            return (index,) if alone and _makes_rows(instruction) else ()
+        if OPS[instruction.op].aliasing is not Aliasing.VIEW:
+            break
+    return ()
+
+
+def _makes_rows(instruction: Instruction) -> bool:
+    """Tell whether each row of the last axis is made by itself."""
+    if instruction.op == NORM:
+        shape = instruction.arguments[1]
+        return isinstance(shape, tuple) and len(shape) == 1
+    return instruction.op == GLU
+
+
+def _go_together(
+    graph: Graph, first: int, products: list[int], until: Mapping[int, int]
+) -> bool:
+    """Tell whether products run as one with the instruction that quantizes.
+
+    Args:
+        graph: that all are in.
+        first: the index of the instruction that quantizes.
+        products: those of all that read what it makes.
+        until: for the root of each value that is read, the index of its last reader.
+    """
+    quantizing, last = graph.instructions[first], graph.instructions[products[-1]]
+    if last.op not in LINEARS[quantizing.op]:
+        return False
+    rows = tuple(Ref(value) for value in quantizing.results)
+    parts = _parts(graph, last, len(rows))
+    written = list(quantizing.results)
+    for index in range(first + 1, products[-1] + 1):
+        instruction = graph.instructions[index]
+        if index not in products:
+            if OPS[instruction.op].aliasing is not Aliasing.VIEW:
+                return False
+            continue
+        # Weights of two dtypes, or in other parts, read rows in two forms.
+        if (instruction.op, instruction.arguments[: len(rows)]) != (last.op, rows):
+            return False
+        if _parts(graph, instruction, len(rows)) != parts:
+            return False
+        others = values_in(instruction.arguments[len(rows) :])
+        lie = [graph.values[graph.root_of(value)].storage for value in others]
+        if not all(isinstance(storage, Constant) for storage in lie):
+            return False
+        if any(until.get(made, 0) <= products[-1] for made in instruction.results):
+            return False
+        written += instruction.results
+    return all(isinstance(graph.values[made].storage, Scratch) for made in written)
+
+
+def _parts(graph: Graph, product: Instruction, rows: int) -> Dim:
+    """Return how many scales a row of an int8 weight has that has several, else 1."""
+    if product.op != "kvc::linear_q8":
+        return 1
+    scale = product.arguments[rows + 1]
+    return graph.values[scale.value].type.dims[-1] if isinstance(scale, Ref) else 1
+
+
+# What the backend `cpu` takes of rows that are quantized, and of their weights.
+
 
 MAX_DEPTH: Final = 65_536  # int8 products whose int32 sum is exact
 

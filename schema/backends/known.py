@@ -21,13 +21,13 @@ from kvc.schema.backends import (
     vulkan,
     xnnpack,
 )
+from kvc.schema.backends.cpu_rows import unwritten
 from kvc.schema.backends.operands import Arguments, Results, WhyNot, arguments_of
 from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.graph import Graph
 from kvc.schema.left import left_within
 from kvc.schema.model import Method
 from kvc.schema.ops import AFTER, OPS, Aliasing
-from kvc.schema.row_products import unwritten
 
 _WHY_NOT: Final[dict[str, WhyNot]] = {
     "coreai": coreai.why_not,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from kvc.schema.container.header import (
+    FORMAT_VERSION,
     HEADER_NBYTES,
     TAIL_ALIGN,
     Header,
@@ -23,7 +24,6 @@ from kvc.schema.container.temporary import TemporaryFile
 from kvc.schema.digests import BlobHasher
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Blob
-from kvc.schema.version import FORMAT_VERSION
 
 
 @frozen

@@ -37,7 +37,15 @@ from kvc.schema.verify.limits import (
     MAX_INDEX_NBYTES,
     MAX_PROGRAM_NBYTES,
 )
-from kvc.schema.version import FORMAT_VERSION
+
+# The version of the file format, and its history.
+
+
+FORMAT_VERSION: Final = 0
+
+
+# Where the parts of a file lie, and its first 128 bytes.
+
 
 HEADER_NBYTES: Final = 128
 _SEALED: Final = struct.Struct("<8sIIQQQ32s24x")  # the bytes under the header's digest

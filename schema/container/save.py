@@ -5,8 +5,10 @@ and data files, complete or not at all: a data file gets its name first, and unt
 bundle has its own, a reader finds the old files.
 """
 
+import hashlib
+import os
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from hashlib import sha256
@@ -16,7 +18,6 @@ from typing import Final, Protocol
 
 from kvc.schema.codec import encode, encode_index
 from kvc.schema.container.blob_stream import BlobStream, Content
-from kvc.schema.container.free_space import check_space
 from kvc.schema.container.header import (
     BUNDLE,
     DATA,
@@ -30,11 +31,67 @@ from kvc.schema.container.new_data_file import NewDataFile
 from kvc.schema.container.opened import Folder
 from kvc.schema.container.reused import ReusedFile, open_reused
 from kvc.schema.container.temporary import AtomicFile, TemporaryFile
-from kvc.schema.errors import CannotWrite, Unsynced, reason_of
+from kvc.schema.errors import CannotWrite, NoSpace, Unsynced, reason_of
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Blob, DataFile, NamedData, Program
 from kvc.schema.uses import count_unpacked
 from kvc.schema.verify import verify_program
+
+# Whether a disk has room for what is to be written, found out before the work.
+
+
+def check_space(
+    path: str, folder: Path, contents: Iterable[Content], elsewhere: Collection[int]
+) -> None:
+    """Check that the file system of a folder has room for contents.
+
+    Args:
+        path: of the output, for the message.
+        folder: where files are made; an old output stays until the new one is whole.
+        contents: of all names, in any order.
+        elsewhere: sizes of blobs that reused files have; contents of these sizes may
+            be there, and are not counted.
+
+    Raises:
+        NoSpace: it has not.
+        Exception: whatever a content raises when it is read.
+    """
+    free = free_nbytes(folder)
+    if free is None:
+        return
+    by_key = {content.key: content for content in contents}
+    counted = [each for each in by_key.values() if each.nbytes not in elsewhere]
+    if sum(each.nbytes for each in counted) <= free:
+        return
+    needed = _least(counted)
+    if needed > free:
+        raise NoSpace(path=path, folder=str(folder), needed=needed, free=free)
+
+
+def free_nbytes(folder: Path) -> int | None:
+    """Return how many bytes this process may write there; None if nobody knows."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    if found.f_blocks <= 0 or not 0 <= found.f_bavail <= found.f_blocks:
+        return None
+    blocks = found.f_bfree if os.geteuid() == 0 else found.f_bavail
+    return blocks * found.f_frsize
+
+
+def _least(contents: Iterable[Content]) -> int:
+    """Return how many bytes contents have at the least, those that begin alike once."""
+    found: dict[Hashable, int] = {}
+    for content in contents:
+        first = next(iter(content.chunks()), memoryview(b""))
+        digest = hashlib.sha256(first).digest()
+        found[content.nbytes, len(first), digest] = content.nbytes
+    return sum(found.values())
+
+
+# `save_bundle`: the only code that writes bundles, for compile, split and join.
+
 
 Contents = Callable[[int], Content]  # of a name, by its id
 

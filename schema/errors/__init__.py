@@ -5,13 +5,7 @@ attributes, and the message is built from them: what failed, where, what was exp
 and found, and what to try. `KvcError.code` is stable, for scripts.
 """
 
-from kvc.schema.errors.base import (
-    KvcError,
-    listing,
-    meant,
-    reason_of,
-    shortened,
-)
+from kvc.schema.errors.base import KvcError, listing, meant, reason_of, shortened
 from kvc.schema.errors.compiling import (
     BadBackend,
     BadCheckpoint,
@@ -43,6 +37,7 @@ from kvc.schema.errors.compiling import (
     SamplesNotFinite,
     SizesRefused,
     StateConflict,
+    TokenizerTooLarge,
     UnknownTask,
     UnsupportedModel,
     UnsupportedOps,
@@ -50,6 +45,7 @@ from kvc.schema.errors.compiling import (
     WrongTransformers,
 )
 from kvc.schema.errors.executing import (
+    BadChatTemplate,
     BadSetting,
     BranchMismatch,
     BufferFreed,
@@ -79,6 +75,7 @@ from kvc.schema.errors.executing import (
     ScaleOutOfRange,
     StateMismatch,
     StateNeeded,
+    TemplateLimit,
     TextTooLong,
     ThreadsFixed,
     TooManyTurns,
@@ -86,33 +83,33 @@ from kvc.schema.errors.executing import (
     UnusableLogits,
     WorkerLost,
 )
-from kvc.schema.errors.formats import (
-    BadMagic,
-    BadProgram,
-    BadStructure,
-    DigestMismatch,
-    FormatError,
-    LimitExceeded,
-    Truncated,
-    UnsupportedVersion,
-    WrongKind,
-)
 from kvc.schema.errors.loading import (
     BackendTaken,
+    BadMagic,
     BadPicture,
+    BadProgram,
     BadSnapshot,
     BadSound,
+    BadStructure,
+    BadTokenizer,
     CannotCollect,
     CannotWrite,
     DataFileMismatch,
     DataFileMissing,
+    DigestMismatch,
     FileChanged,
     FileProblem,
+    FormatError,
+    LimitExceeded,
     LoadError,
     MissingDelegate,
     MissingLibrary,
+    MissingPackage,
     NoSpace,
+    Truncated,
+    UnsupportedVersion,
     Unsynced,
+    WrongKind,
 )
 from kvc.schema.errors.recipes import (
     BadBuckets,
@@ -128,13 +125,6 @@ from kvc.schema.errors.recipes import (
     UnknownBackend,
     UnknownRecipe,
     UnmatchedPattern,
-)
-from kvc.schema.errors.texts import (
-    BadChatTemplate,
-    BadTokenizer,
-    MissingPackage,
-    TemplateLimit,
-    TokenizerTooLarge,
 )
 
 __all__ = [

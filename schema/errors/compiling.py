@@ -325,3 +325,13 @@ class RangeUnbounded(CompileError):
     low: float
     high: float
     template = "a value that is to be stored as an integer becomes too large (from {low} to {high}); a mask of infinities, or of the least float, can be one of large finite numbers, such as -1e4"
+
+
+class TokenizerTooLarge(CompileError):
+    """A tokenizer makes tokens that the model does not know."""
+
+    file: str
+    highest: int
+    token: str
+    vocabulary: int
+    template = "the tokenizer {file} does not fit the model: it has tokens up to {highest} ({token!r}), the model knows those below {vocabulary}; take the tokenizer that belongs to the model, or resize its embedding"

@@ -326,3 +326,23 @@ class ExportFailed(ExecutionError):
     what: str
     reason: str
     template = "{target}: {what} cannot be compiled: {reason}"
+
+
+class BadChatTemplate(ExecutionError):
+    """The chat template of a bundle is wrong, or refuses a conversation."""
+
+    file: str
+    reason: str
+    template = "the chat template {file}: {reason}"
+
+
+class TemplateLimit(ExecutionError):
+    """The chat template of a bundle takes more than the caller allows.
+
+    Attributes: file, limit (what it may take, with its unit), setting (what changes it).
+    """
+
+    file: str
+    limit: str
+    setting: str
+    template = "the chat template {file} takes more than {limit}, the most that chat_template_of({setting}=) allows"

@@ -21,8 +21,13 @@ from torch import Tensor
 
 from kvc.schema.rings import can_keep, oldest
 from kvc.schema.torch_ops.int8_rows import as_cache
-from kvc.schema.torch_ops.row_lengths import check_row_lengths, read_row_lengths
-from kvc.schema.torch_ops.rows import attend_last, attend_one, attend_row
+from kvc.schema.torch_ops.rows import (
+    attend_last,
+    attend_one,
+    attend_row,
+    check_row_lengths,
+    read_row_lengths,
+)
 from kvc.schema.torch_ops.visibility import Scoring, Sight
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

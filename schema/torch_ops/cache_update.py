@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvc.schema.errors import CacheOverflow, IndexOutOfRange
 from kvc.schema.rings import can_keep, slot_runs
-from kvc.schema.torch_ops.row_lengths import (
+from kvc.schema.torch_ops.rows import (
     check_row_lengths,
     check_slots,
     read_row_lengths,

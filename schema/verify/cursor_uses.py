@@ -23,8 +23,13 @@ from kvc.schema.ops import (
     Aliasing,
 )
 from kvc.schema.types import Dim
-from kvc.schema.verify.cursor_accesses import MODES, CursorAccesses, Held
-from kvc.schema.verify.filled import Filled, filled_after
+from kvc.schema.verify.cursor_accesses import (
+    MODES,
+    CursorAccesses,
+    Filled,
+    Held,
+    filled_after,
+)
 from kvc.schema.verify.graphs import Operands
 from kvc.schema.verify.limits import Reporter, place
 from kvc.schema.verify.loop_ends import LoopEnds, Way

@@ -226,20 +226,20 @@ def test_without_mlx_the_reference_runs(bundle: Path, monkeypatch: pytest.Monkey
 
 
 def test_another_version_of_mlx_is_none(monkeypatch: pytest.MonkeyPatch):
-    from kvc.runtime.delegates.mlx import library
+    from kvc.runtime.delegates.mlx import backend
 
-    monkeypatch.setattr(library, "version", lambda name: "0.1")
+    monkeypatch.setattr(backend, "version", lambda name: "0.1")
     with pytest.raises(MissingLibrary, match=r"0\.1 is installed"):
-        library.check_installed()
-    monkeypatch.setattr(library, "version", lambda name: library.VERSION)
-    monkeypatch.setattr(library, "find_spec", lambda name: None)
+        backend.check_installed()
+    monkeypatch.setattr(backend, "version", lambda name: backend.VERSION)
+    monkeypatch.setattr(backend, "find_spec", lambda name: None)
     with pytest.raises(MissingLibrary, match="without a backend"):
-        library.check_installed()
+        backend.check_installed()
 
 
 def without_its_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let `mlx.core` be a module that needs what is not there, as Python's own part."""
-    from kvc.runtime.delegates.mlx import library
+    from kvc.runtime.delegates.mlx import backend
 
     core = folder / "mlx" / "core.py"
     core.parent.mkdir()
@@ -247,23 +247,23 @@ def without_its_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [n for n in sys.modules if n.partition(".")[0] == "mlx"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    monkeypatch.setattr(library, "version", lambda name: library.VERSION)
+    monkeypatch.setattr(backend, "version", lambda name: backend.VERSION)
     spec = spec_from_file_location("mlx.core", core)
-    monkeypatch.setattr(library, "find_spec", lambda name: spec)
+    monkeypatch.setattr(backend, "find_spec", lambda name: spec)
     return core.parent
 
 
 def test_mlx_without_the_package_that_computes_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from kvc.runtime.delegates.mlx import library
+    from kvc.runtime.delegates.mlx import backend
 
     folder = without_its_library(tmp_path, monkeypatch)
     with pytest.raises(MissingLibrary, match="without a backend"):
-        library.check_installed()
+        backend.check_installed()
     (folder / "lib").mkdir()
     (folder / "lib" / "libmlx.so").touch()
-    library.check_installed()
+    backend.check_installed()
 
 
 def test_mlx_that_cannot_be_loaded_is_none(

@@ -13,9 +13,8 @@ from kvc.recipes import (
     load_recipe,
     load_recipes,
 )
-from kvc.recipes.loader import FOLDER
+from kvc.recipes.loader import FOLDER, target_of
 from kvc.recipes.recipe import SETTINGS
-from kvc.recipes.targets import target_of
 from kvc.schema.errors import RecipesApart, TargetMissing
 
 

@@ -22,12 +22,12 @@ from kvc.schema.container import (
     pack_header,
     save_bundle,
 )
+from kvc.schema.container.header import FORMAT_VERSION
 from kvc.schema.digests import blob_digest
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Constant, Graph, Instruction, Ref, Scratch, Value
 from kvc.schema.model import Blob, NamedData, ResetRule, State, StateKind
 from kvc.schema.types import TensorType
-from kvc.schema.version import FORMAT_VERSION
 
 COLUMNS = 1024
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kvc.runtime.memory import map_budget, mapping, pages
-from kvc.runtime.memory.map_budget import MAPS
+from kvc.runtime.memory import mapping, pages, shared_pages
+from kvc.runtime.memory.shared_pages import MAPS
 
 
 def apart(_: pytest.MonkeyPatch) -> None:
@@ -15,7 +15,7 @@ def apart(_: pytest.MonkeyPatch) -> None:
 
 def whole(patch: pytest.MonkeyPatch) -> None:
     """There are maps for whole arenas alone."""
-    patch.setattr(map_budget, "_FINE_SHARE", 0.0)
+    patch.setattr(shared_pages, "_FINE_SHARE", 0.0)
 
 
 def scarce(patch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from kvc.runtime.delegates.coreai.library import check_installed as check_coreai
+from kvc.runtime.delegates.coreai.context import check_installed as check_coreai
 from kvc.runtime.delegates.coreml.package import check_coremltools
-from kvc.runtime.delegates.mlx.library import check_installed as check_mlx
+from kvc.runtime.delegates.mlx.backend import check_installed as check_mlx
 from kvc.runtime.delegates.qnn.library import check_installed as check_qnn
 from kvc.schema.errors import MissingLibrary
 

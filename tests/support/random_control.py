@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.ir.control import blocks_by_number, control_of
-from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.redundancies import DropDeadCode
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import COND, SCAN, WHILE
 

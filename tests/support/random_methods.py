@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.ir.rewrite import rename_node, rename_results
-from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.redundancies import DropDeadCode
 
 SQUARE, ROW = (3, 3), (1, 3)
 STATES = ("a", "b", "c")

@@ -6,8 +6,13 @@ Without this a mutated file would only test SHA-256.
 import hashlib
 from pathlib import Path
 
-from kvc.schema.container.header import DATA, HEADER_NBYTES, Header, pack_header
-from kvc.schema.version import FORMAT_VERSION
+from kvc.schema.container.header import (
+    DATA,
+    FORMAT_VERSION,
+    HEADER_NBYTES,
+    Header,
+    pack_header,
+)
 
 
 def seal(blobs: bytes, program: bytes) -> bytes:

@@ -15,8 +15,8 @@ from xnnpack_programs import partition_program
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.xnnpack import layouts
 from kvc.runtime.delegates.xnnpack.functions import ExternalValue
+from kvc.runtime.delegates.xnnpack.layouts import size_array
 from kvc.runtime.delegates.xnnpack.library import find_library
-from kvc.runtime.delegates.xnnpack.shapes import size_array
 from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, build_subgraph
 from kvc.runtime.execution.delegate import Workspace
 from kvc.runtime.memory.arenas import Arena

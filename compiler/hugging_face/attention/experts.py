@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from kvc.compiler.hugging_face.attention.replaced import NAME
-from kvc.compiler.hugging_face.reading.architectures import name_of
+from kvc.compiler.hugging_face.reading.model_lines import name_of
 from kvc.schema.errors import UnsupportedModel
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from kvc.compiler.hugging_face.attention.own_encoder_attention import (
     mpnet_bias,
 )
 from kvc.compiler.hugging_face.attention.replaced import attend_causally
-from kvc.compiler.hugging_face.reading.architectures import name_of
+from kvc.compiler.hugging_face.reading.model_lines import name_of
 from kvc.schema.errors import UnsupportedModel
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from kvc.compiler.hugging_face.reading.architectures import name_of
+from kvc.compiler.hugging_face.reading.model_lines import name_of
 from kvc.compiler.hugging_face.reading.settings import most_positions
-from kvc.compiler.request.warned import warn_caller
+from kvc.compiler.request.feedback import warn_caller
 from kvc.schema.errors import UnsupportedModel
 
 _HELD: Final = "held"  # any name that transformers does not look for

@@ -18,9 +18,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.caches.cache import NotingCache
-from kvc.compiler.hugging_face.caches.running import run_model
+from kvc.compiler.hugging_face.caches.probe import run_model
 from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput
-from kvc.compiler.hugging_face.reading.architectures import name_of
 from kvc.compiler.hugging_face.reading.calls import Call
 from kvc.compiler.hugging_face.reading.inputs import (
     is_masked,
@@ -28,6 +27,7 @@ from kvc.compiler.hugging_face.reading.inputs import (
     takes_positions,
 )
 from kvc.compiler.hugging_face.reading.model_code import model_code
+from kvc.compiler.hugging_face.reading.model_lines import name_of
 from kvc.compiler.hugging_face.reading.observing import Meeting, observed
 from kvc.schema.errors import UnsupportedModel
 

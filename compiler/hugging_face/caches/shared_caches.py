@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from kvc.compiler.hugging_face.reading.architectures import name_of
+from kvc.compiler.hugging_face.reading.model_lines import name_of
 
 _METHOD: Final = "_maybe_slice_kv_shared_inputs"
 _FIRST: Final = "first_kv_shared_layer_idx"

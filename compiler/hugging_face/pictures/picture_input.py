@@ -8,36 +8,254 @@ in a call of their own. A model that reads pictures in another way is refused.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
+from kvc.compiler.hugging_face.caches.cache import NotingCache
 from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
+from kvc.compiler.hugging_face.caches.positions import plain_token, same_meeting, seen
 from kvc.compiler.hugging_face.encoder.encoding_methods import (
+    PICTURE_FEATURES,
     call_of,
     features_of,
     picture_features,
 )
-from kvc.compiler.hugging_face.pictures.picture_reading import (
-    check_axes,
-    read_joined,
-    refused,
-    widest,
+from kvc.compiler.hugging_face.pictures.sized_pictures import (
+    PictureInput,
+    Tower,
+    tower_of,
 )
-from kvc.compiler.hugging_face.pictures.sized_pictures import PictureInput, tower_of
-from kvc.compiler.hugging_face.reading.inputs import has_encoder
+from kvc.compiler.hugging_face.reading.calls import Call, attending
+from kvc.compiler.hugging_face.reading.inputs import cache_name, has_encoder, inputs_of
 from kvc.compiler.hugging_face.reading.model_code import asked_for, model_code
-from kvc.compiler.hugging_face.reading.observing import observed
+from kvc.compiler.hugging_face.reading.observing import Meeting, observed
 from kvc.compiler.hugging_face.reading.picture_settings import (
     OTHERWISE,
     configured_size,
     takes_pictures,
 )
 from kvc.schema.errors import UnsupportedModel
+
+# Whether a text with pictures is to a model what its embeddings are.
+
+
+_TYPES: Final = ("token_type_ids", "mm_token_type_ids")  # 1 where a picture is
+_AROUND: Final = 3  # tokens before and after the picture of a text
+_NOTED: Final = "rope_deltas"  # by how much less a position is than tokens before it
+_GRID: Final = (2, 3)  # rows and columns of one that has a size of its own
+
+
+def widest(layers: Mapping[int, CachedLayer]) -> int:
+    """Return how many keys a window has at most, 0 where there is none."""
+    found = [layer.attention for layer in layers.values() if layer.attention]
+    return max((shape.window or 0 for shape in found), default=0)
+
+
+def read_joined(
+    model: PreTrainedModel, given: PictureInput, first: int, window: int
+) -> bool:
+    """Check that a text with a picture is one of embeddings.
+
+    Where the model is told which tokens are of a picture, its masks are asked about a
+    text that is longer than any window.
+
+    Returns:
+        Whether the places of the picture see each other.
+
+    Raises:
+        UnsupportedModel: it is more.
+    """
+    length = _AROUND * 2 + given.positions + (window if _types(model) else 0)
+    tokens = _text(model, given.token, given.positions, length)
+    joined = _compare(
+        model,
+        lambda: _read(model, given.token, tokens, {"pixel_values": given.pixels()}),
+        lambda: _fed(model, tokens, first),
+    )
+    if len(set(joined)) > 1:
+        reason = "the places of a picture see each other in some of its layers alone"
+        raise refused(model, reason)
+    return any(joined)
+
+
+def check_axes(model: PreTrainedModel, tower: Tower, token: int) -> None:
+    """Check that positions of pictures have the axes that kvc gives them.
+
+    Raises:
+        UnsupportedModel: they have others, or the model cannot be run.
+    """
+    rows, columns = _GRID
+    count = rows * columns
+    tokens = _text(model, token, count, _AROUND * 2 + count)
+    sides = torch.tensor([[1, rows * tower.merge, columns * tower.merge]])
+    patches = torch.zeros(count * tower.merge**2, tower.width)
+    beside = {"pixel_values": patches, "image_grid_thw": sides}
+    with _forgetting(model):
+        _compare(
+            model,
+            lambda: _read(model, token, tokens, beside),
+            lambda: _fed(model, tokens, 0, _with_axes(rows, columns)),
+        )
+
+
+def _with_axes(rows: int, columns: int) -> Tensor:
+    """Return int64 [3, 1, seq]: time, row and column of a text with a picture."""
+    before, after = torch.arange(_AROUND), torch.arange(_AROUND)
+    end = _AROUND + max(rows, columns)
+    places = torch.cartesian_prod(
+        torch.zeros(1, dtype=torch.int64), torch.arange(rows), torch.arange(columns)
+    )
+    texts = (one.expand(3, -1) for one in (before, after + end))
+    start, rest = texts
+    return torch.cat([start, places.T + _AROUND, rest], dim=1)[:, None]
+
+
+@contextmanager
+def _forgetting(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model forget what it notes of the pictures of a text."""
+    noting = [part for part in model.modules() if hasattr(part, _NOTED)]
+    before = [getattr(part, _NOTED) for part in noting]
+    try:
+        yield
+    finally:
+        for part, found in zip(noting, before, strict=True):
+            setattr(part, _NOTED, found)
+
+
+def _text(model: PreTrainedModel, token: int, places: int, length: int) -> Tensor:
+    """Return tokens int64 [1, length], with so many places of a picture."""
+    tokens = torch.full((1, length), plain_token(model.config.get_text_config()))
+    tokens[:, _AROUND : _AROUND + places] = token
+    return tokens
+
+
+_Run = tuple[Sequence[Meeting], Sequence[bool]]
+
+
+def _compare(
+    model: PreTrainedModel, read: Callable[[], _Run], feed: Callable[[], _Run]
+) -> Sequence[bool]:
+    """Check that both runs meet the same values.
+
+    Returns:
+        For each attention of the first whether the places of a picture see each other.
+
+    Raises:
+        UnsupportedModel: they do not.
+    """
+    try:
+        with model_code(model, "it is run on a text with a picture", OTHERWISE):
+            (whole, joined), (fed, _) = read(), feed()
+    except UnsupportedModel as error:
+        told = error.reason.removesuffix(OTHERWISE)
+        raise refused(model, f"in a text with a picture, {told}") from error
+    rest = whole[len(whole) - len(fed) :]
+    alike = len(rest) == len(fed) and all(map(same_meeting, rest, fed))
+    if not alike:
+        parts = (
+            f"{one.op} has other values"
+            for one, other in zip(rest, fed, strict=False)
+            if not same_meeting(one, other)
+        )
+        what = next(parts, "it runs other operations")
+        reason = (
+            "it computes of a text with a picture something else than of the same "
+            f"embeddings without one: {what}"
+        )
+        raise refused(model, reason)
+    return joined
+
+
+def _read(
+    model: PreTrainedModel, token: int, tokens: Tensor, given: Mapping[str, Tensor]
+) -> _Run:
+    """Return what a model computes of tokens and a picture by itself.
+
+    Beside it, for each attention whether the places of the picture see each other.
+    """
+    shown = tokens == token
+    beside = dict.fromkeys(_types(model), shown.to(torch.int64))
+    with stand_ins(model), observed(model) as meetings:
+        call = _call(tokens, 0)
+        if beside:
+            call.picture = range(_AROUND, _AROUND + int(shown.sum()))
+        cached = {cache_name(model): NotingCache(call)}
+        with attending(call), _pictures_apart(model):
+            model(input_ids=tokens, **given, **beside, **cached)
+    return [*meetings, *map(seen, call.windows)], call.joined
+
+
+def _types(model: PreTrainedModel) -> list[str]:
+    """Return by what names a model is told which tokens are of a picture."""
+    known = inspect.signature(model.forward).parameters
+    return [name for name in _TYPES if name in known]
+
+
+@contextmanager
+def _pictures_apart(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model attend within pictures apart from its cache, wherever it does."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            features: object = getattr(module, PICTURE_FEATURES, None)
+            if callable(features):
+                stack.enter_context(_replaced(module, partial(_apart, features)))
+        yield
+
+
+@contextmanager
+def _replaced(module: nn.Module, features: Callable[..., object]) -> Iterator[None]:
+    """Let a module make features in another way, which it may do already."""
+    own = vars(module)
+    before = own.get(PICTURE_FEATURES)
+    own[PICTURE_FEATURES] = features
+    try:
+        yield
+    finally:
+        del own[PICTURE_FEATURES]
+        if before is not None:
+            own[PICTURE_FEATURES] = before
+
+
+def _apart(features: Callable[..., object], *args: object, **others: object) -> object:
+    with attending(call_of(None)):
+        return features(*args, **others)
+
+
+def _fed(
+    model: PreTrainedModel, tokens: Tensor, first: int, places: Tensor | None = None
+) -> _Run:
+    """Return what a model computes of embeddings, with what kvc gives beside them."""
+    with stand_ins(model), observed(model) as meetings:
+        call = _call(tokens, first)
+        call.places = places
+        embeddings = model.get_input_embeddings()(tokens)
+        before, cache = len(meetings), NotingCache(call)
+        beside = inputs_of(model, call, tokens.shape[1], cache, keep=0)
+        with attending(call):
+            model(inputs_embeds=embeddings, **beside)
+    return [*meetings[before:], *map(seen, call.windows)], call.joined
+
+
+def _call(tokens: Tensor, first: int) -> Call:
+    start = torch.zeros(1, dtype=torch.int64)
+    return Call(start, start + tokens.shape[1], first=first)
+
+
+def refused(model: PreTrainedModel, reason: str) -> UnsupportedModel:
+    """Return the error for a model that reads pictures in another way."""
+    return UnsupportedModel(model=type(model).__name__, reason=reason + OTHERWISE)
+
+
+# What a language model takes of pictures, and whether kvc may read them as it does.
+
 
 _TOKENS: Final = ("image_token_id", "image_token_index")
 

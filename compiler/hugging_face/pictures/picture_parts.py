@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from kvc.compiler.hugging_face.encoder.encoding_methods import PICTURE_FEATURES
-from kvc.compiler.hugging_face.reading.architectures import name_of
+from kvc.compiler.hugging_face.reading.model_lines import name_of
 
 if TYPE_CHECKING:
     from transformers.models.idefics3.modeling_idefics3 import (

@@ -11,7 +11,7 @@ from typing import Final
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from kvc.compiler.request.warned import warn_caller
+from kvc.compiler.request.feedback import warn_caller
 
 PICTURES: Final = "pictures"
 PIXELS: Final = "pixel_values"

@@ -19,8 +19,12 @@ from torch._subclasses.fake_tensor import (
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from kvc.compiler.hugging_face.reading.model_lines import NOWHERE, line_of
-from kvc.compiler.hugging_face.reading.model_words import shortened, words_of
+from kvc.compiler.hugging_face.reading.model_lines import (
+    NOWHERE,
+    line_of,
+    shortened,
+    words_of,
+)
 from kvc.compiler.hugging_face.reading.unread import ONLY
 from kvc.schema.errors import CaptureError, KvcError, SizesRefused, UnsupportedModel
 

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from kvc.compiler.hugging_face.reading.model_words import words_of
+from kvc.compiler.hugging_face.reading.model_lines import words_of
 from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
 from kvc.schema.pictures import MOST_LONGEST, MOST_PATCH, MOST_PIXELS
 

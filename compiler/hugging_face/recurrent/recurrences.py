@@ -18,8 +18,8 @@ from torch.nn.functional import silu, softplus
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from kvc.compiler.hugging_face.reading.architectures import code_of
 from kvc.compiler.hugging_face.reading.calls import current_call
+from kvc.compiler.hugging_face.reading.model_lines import code_of
 from kvc.compiler.hugging_face.recurrent.chunk_products import (
     block_pairs,
     channel_delta_token,

@@ -18,7 +18,7 @@ from torch.nn.functional import softplus
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from kvc.compiler.hugging_face.reading.architectures import code_of, name_of
+from kvc.compiler.hugging_face.reading.model_lines import code_of, name_of
 from kvc.compiler.hugging_face.recurrent.chunk_products import (
     chunked,
     joined,

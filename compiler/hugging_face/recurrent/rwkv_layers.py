@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from kvc.compiler.hugging_face.reading.architectures import name_of
 from kvc.compiler.hugging_face.reading.calls import current_call
+from kvc.compiler.hugging_face.reading.model_lines import name_of
 from kvc.compiler.hugging_face.recurrent.row_states import (
     is_single,
     of_tokens,

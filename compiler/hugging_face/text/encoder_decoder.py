@@ -22,7 +22,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from kvc.compiler.hugging_face.caches.cache import AXIS, LayerBuffers, NotingCache
 from kvc.compiler.hugging_face.caches.crossing import Caches, CrossCache
 from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
-from kvc.compiler.hugging_face.caches.running import run_model
+from kvc.compiler.hugging_face.caches.probe import run_model
 from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.reading.calls import Call, attending
 from kvc.compiler.hugging_face.reading.inputs import inputs_of, of_decoder

@@ -20,7 +20,7 @@ from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.attention.replaced import NAME
 from kvc.compiler.hugging_face.caches.cache import NotingCache
 from kvc.compiler.hugging_face.caches.positions import HoldingCache, plain_token
-from kvc.compiler.hugging_face.caches.running import run_model
+from kvc.compiler.hugging_face.caches.probe import run_model
 from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.reading.calls import Call, current_call
 from kvc.compiler.hugging_face.reading.model_code import model_code

@@ -5,6 +5,8 @@ a function of Core AI for each set of sizes; where the library is missing, one t
 it with the reference, in float32. States stay with the host between calls.
 """
 
+import io
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -13,9 +15,8 @@ import numpy as np
 
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.coreai.calls import Bound, convert_into
-from kvc.runtime.delegates.coreai.context import Context
+from kvc.runtime.delegates.coreai.context import TARGET, Context, check_installed
 from kvc.runtime.delegates.coreai.function import Weight
-from kvc.runtime.delegates.coreai.library import TARGET, check_installed
 from kvc.runtime.delegates.coreai.naming import name_functions, name_partition
 from kvc.runtime.delegates.coreai.plan import Plan
 from kvc.runtime.delegates.coreai.translation import (
@@ -24,7 +25,6 @@ from kvc.runtime.delegates.coreai.translation import (
     sizes_of,
     translate,
 )
-from kvc.runtime.delegates.folders import pack_folder
 from kvc.runtime.delegates.operands import taken_block, where_of
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.execution.delegate import (
@@ -43,6 +43,24 @@ from kvc.schema.errors import BadProgram, MissingLibrary, listing
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Program
 from kvc.schema.ops import DELEGATE
+
+# A folder of files as bytes: a target's own "file" that is a folder there.
+
+
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest that a ZIP archive has
+
+
+def pack_folder(files: Mapping[str, bytes]) -> bytes:
+    """Return an archive of files, by their paths in the folder."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in sorted(files.items()):
+            archive.writestr(zipfile.ZipInfo(name, _DATE), content)
+    return made.getvalue()
+
+
+# The backend `coreai`, at run time: Apple's Core AI, or the runtime's own kernels.
+
 
 _PRECISIONS: Final = {b"float32": False, b"float16": True}
 

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from kvc.runtime.delegates.cache_writes import Read, count_of
 from kvc.runtime.delegates.coreai.plan import OUTSIDE, Changed, Looked, Plan
+from kvc.runtime.delegates.host_checks import Read, count_of
 from kvc.runtime.delegates.host_runs import HostRun, Runs
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.errors import IndexOutOfRange

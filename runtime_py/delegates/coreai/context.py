@@ -6,13 +6,15 @@ call first needs it. What holds for any such process is in `apart_calls.py`.
 """
 
 import json
+import platform
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 from kvc.runtime.delegates.coreai import worker
 from kvc.runtime.delegates.coreai.function import Function, Weight
-from kvc.runtime.delegates.coreai.library import LIBRARY
 from kvc.runtime.delegates.coreai.plan import Plan
 from kvc.runtime.delegates.subprocess_calls import (
     ApartCall,
@@ -22,6 +24,42 @@ from kvc.runtime.delegates.subprocess_calls import (
 )
 from kvc.runtime.delegates.subprocesses import BUILDING_S, Process
 from kvc.runtime.memory.arrays import Array
+from kvc.schema.errors import MissingLibrary
+
+# Find Core AI: a package of exactly one version, which nothing imports.
+
+
+PACKAGE: Final = "coreai-core"
+VERSION: Final = "1.0.0b3"
+INSTALL: Final = "pip install 'kvc[coreai]'"
+LIBRARY: Final = "Core AI of Apple"
+# The least version of the systems that an asset is written for.
+TARGET: Final = "v27"
+
+
+def check_installed() -> None:
+    """Check that the library is here, without loading it.
+
+    Raises:
+        MissingLibrary: it is not, it has another version, or it is for a machine of
+            another kind.
+    """
+    machine = platform.machine()
+    if sys.platform != "linux" or machine != "x86_64":
+        what = f"kvc runs it on Linux and x86-64, and this is {sys.platform}, {machine}"
+        raise MissingLibrary(library=LIBRARY, reason=what, install=INSTALL)
+    try:
+        found = version(PACKAGE)
+    except PackageNotFoundError as error:
+        what = f"{PACKAGE} is not installed"
+        raise MissingLibrary(library=LIBRARY, reason=what, install=INSTALL) from error
+    if found != VERSION:
+        what = f"{PACKAGE} is of version {found}, where {VERSION} is needed"
+        raise MissingLibrary(library=LIBRARY, reason=what, install=INSTALL)
+
+
+# Functions that Core AI has, and calls that are bound to memory: one `Context`.
+
 
 MOST_TOGETHER: Final = 8  # functions that are built when the first of them is needed
 _WORK: Final = Path(worker.__file__)

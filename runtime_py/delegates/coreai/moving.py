@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.delegates.coreai.line import Line, Made
+from kvc.runtime.delegates.coreai.emitting import Line, Made
 
 
 def _cat(line: Line, tensors: object, axis: object) -> Made:

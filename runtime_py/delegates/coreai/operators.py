@@ -11,8 +11,15 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.delegates.coreai.emitting import BOOL, FLOAT, HALF, INT, Emitter
-from kvc.runtime.delegates.coreai.line import Line, Made
+from kvc.runtime.delegates.coreai.emitting import (
+    BOOL,
+    FLOAT,
+    HALF,
+    INT,
+    Emitter,
+    Line,
+    Made,
+)
 from kvc.runtime.delegates.coreai.moving import MOVING
 
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm

@@ -3,8 +3,8 @@
 A `Plan` is made for each set of sizes. Values are those of the partition's graph.
 """
 
-from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.coreai.function import Function
+from kvc.runtime.delegates.host_checks import Writes
 from kvc.runtime.delegates.host_runs import Handed
 from kvc.schema.frozen import frozen
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kvc.runtime.delegates.cache_writes import Writes
 from kvc.runtime.delegates.coreai.attention import (
     Ring,
     Seen,
@@ -17,9 +16,8 @@ from kvc.runtime.delegates.coreai.attention import (
     attend_to_tokens,
     write,
 )
-from kvc.runtime.delegates.coreai.emitting import BOOL, FLOAT, HALF, INT, Emitter
+from kvc.runtime.delegates.coreai.emitting import BOOL, FLOAT, HALF, INT, Emitter, Line
 from kvc.runtime.delegates.coreai.function import Shape
-from kvc.runtime.delegates.coreai.line import Line
 from kvc.runtime.delegates.coreai.operators import EMITTERS
 from kvc.runtime.delegates.coreai.plan import (
     OUTSIDE,
@@ -30,6 +28,7 @@ from kvc.runtime.delegates.coreai.plan import (
     Plan,
     Take,
 )
+from kvc.runtime.delegates.host_checks import Writes
 from kvc.runtime.delegates.host_runs import Handed
 from kvc.runtime.delegates.operands import settled
 from kvc.schema.backends.coreai import ATTENTION

@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.delegates.coreml.mil import Emitter, Number, Tensor
-from kvc.runtime.delegates.coreml.step import NotTaken, Step
+from kvc.runtime.delegates.coreml.mil import Emitter, NotTaken, Number, Step, Tensor
 
 _HIDDEN: Final = 30000.0  # taken off a score of float16: its exponential is 0
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.coreml.functions import CannotExport, functions_of
-from kvc.runtime.delegates.coreml.halves import computed_halves, stored_halves
 from kvc.runtime.delegates.coreml.package import VERSION, package_of
+from kvc.runtime.delegates.coreml.translation import computed_halves, stored_halves
 from kvc.runtime.delegates.fixed_point import FixedPointHandle
 from kvc.runtime.delegates.operands import refuse_payload, taken_block
 from kvc.runtime.execution.delegate import Delegate, Handle, Options, Packing

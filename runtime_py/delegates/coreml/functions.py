@@ -6,8 +6,7 @@ write float16 to it, and it begins as zeros.
 
 from collections.abc import Mapping, Sequence
 
-from kvc.runtime.delegates.coreml.mil import Function
-from kvc.runtime.delegates.coreml.step import NotTaken
+from kvc.runtime.delegates.coreml.mil import Function, NotTaken
 from kvc.runtime.delegates.coreml.translation import translate
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.dtypes import DType

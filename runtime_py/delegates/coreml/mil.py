@@ -5,7 +5,7 @@ names and parameters of MIL's operators (iOS 18). A tensor has at least one axis
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -227,3 +227,36 @@ class Emitter:
 def _renamed(x: Data, dtype: str) -> str:
     stem, _, _ = x.name.rpartition("_")
     return f"{stem}_{dtype}"
+
+
+# An instruction that is being translated to MIL.
+
+
+class NotTaken(Exception):
+    """Something cannot be said in MIL; the message says what."""
+
+
+@frozen
+class Step:
+    """An instruction, and where its operands come from.
+
+    Attributes:
+        emitter: takes its calls.
+        read: returns an operand in a dtype of MIL.
+        constant: returns named data as it is stored in a dtype.
+        common: returns the dtype that tensors are compared in.
+        dtype: of its results.
+        shapes: of its results.
+    """
+
+    emitter: Emitter
+    read: Callable[[object, str], Tensor]
+    constant: Callable[[object, str], Data]
+    common: Callable[[Sequence[object]], str]
+    dtype: str
+    shapes: Sequence[Shape]
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of its only result."""
+        return self.shapes[0]

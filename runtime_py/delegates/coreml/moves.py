@@ -6,8 +6,7 @@ are copies here, which Core ML makes cheap or not as it likes.
 
 import numpy as np
 
-from kvc.runtime.delegates.coreml.mil import Tensor
-from kvc.runtime.delegates.coreml.step import NotTaken, Step
+from kvc.runtime.delegates.coreml.mil import NotTaken, Step, Tensor
 from kvc.runtime.memory.arrays import Array
 
 

@@ -18,8 +18,7 @@ from kvc.runtime.delegates.coreml.attention import (
     attend_product,
     update_cache,
 )
-from kvc.runtime.delegates.coreml.mil import Data, Number, Operand, Tensor
-from kvc.runtime.delegates.coreml.step import Step
+from kvc.runtime.delegates.coreml.mil import Data, Number, Operand, Step, Tensor
 from kvc.schema.graph import Ref
 
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm

@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from kvc.runtime.delegates.coreml.mil import Emitter, Number, Tensor, Var
-from kvc.runtime.delegates.coreml.step import NotTaken
+from kvc.runtime.delegates.coreml.mil import Emitter, NotTaken, Number, Tensor, Var
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import CursorField, CursorSlot, Graph, StateSlot, Value
 from kvc.schema.model import Cursor, CursorKind, Program

@@ -15,8 +15,7 @@ from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.execution.array_views import bind_view
 from kvc.runtime.execution.delegate import first_write
 from kvc.runtime.execution.executor import Unbegun, fail
-from kvc.runtime.execution.row_checks import checks_rows
-from kvc.runtime.execution.values import Memory, Values
+from kvc.runtime.execution.values import Memory, Values, checks_rows
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, lies_over
 from kvc.runtime.native import (
@@ -34,6 +33,13 @@ from kvc.runtime.native import (
     Steps,
 )
 from kvc.schema.backends.cpu import COMPUTED
+from kvc.schema.backends.cpu_rows import (
+    BLOCKS,
+    GLU,
+    LINEARS,
+    NORM,
+    products_of_rows,
+)
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     BranchMismatch,
@@ -47,13 +53,6 @@ from kvc.schema.graph import Argument, Graph, Instruction
 from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
-from kvc.schema.row_products import (
-    BLOCKS,
-    GLU,
-    LINEARS,
-    NORM,
-    products_of_rows,
-)
 from kvc.schema.verify.signatures import check_at, sized_together
 
 _COPY = "aten::copy"

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.delegates.ethosu import powers
+from kvc.runtime.delegates.ethosu import functions
 from kvc.runtime.delegates.ethosu.functions import Doubles
 from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues, ref
 from kvc.runtime.delegates.ethosu.numbers import table_of_lines
@@ -145,10 +145,10 @@ def _average(
     held = builder.reshape(values.as_int16(v), (groups, slots, depth))
     sums = builder.matmul(builder.reshape(weights, (groups, rows, slots)), held)
     made = values.rescaled(sums, [2.0**-bits], Element.INT32)
-    share, moved = powers.inverse(builder, totals)
+    share, moved = functions.inverse(builder, totals)
     more = builder.with_number("SUB", moved, 16 - bits)
     lifted = builder.arithmetic("LOGICAL_LEFT_SHIFT", made, more)
-    average = builder.multiply(lifted, share, powers.INVERSE_BITS)
+    average = builder.multiply(lifted, share, functions.INVERSE_BITS)
     shape: Shape = values.shape(result)
     scale = values.grid(v).scale / (1 << 14)
     return builder.reshape(values.stored(average, result, [scale]), shape)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.delegates.ethosu import powers
+from kvc.runtime.delegates.ethosu import functions
 from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues, ref
 from kvc.runtime.delegates.ethosu.tosa import Element, GraphBuilder
 from kvc.runtime.memory.arrays import Array
@@ -44,9 +44,9 @@ def rms_norm(values: LoweredValues, step: Instruction) -> str:
     squares = _sum_of_squares(values, numbers, bits + 2 * halvings)
     total = builder.arithmetic("ADD", squares, added)
     total = builder.with_number("MAXIMUM", total, 1)
-    root, half = powers.inverse_root(builder, total)
+    root, half = functions.inverse_root(builder, total)
     lifted = builder.arithmetic("LOGICAL_LEFT_SHIFT", numbers, half)
-    made = builder.multiply(lifted, root, powers.ROOT_BITS)
+    made = builder.multiply(lifted, root, functions.ROOT_BITS)
     scale = math.ldexp(math.sqrt(width / (1 << bits)), -15 - halvings)
     if weight is not None:
         factors, factor_scale = _int16_of(values.constant(ref(weight)))

@@ -7,18 +7,23 @@ the old content and the new rows side by side, so columns are first the slots, t
 new rows. Which position lies in a slot is the same question for both.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.delegates.cache_writes import Read, Writes, count_of
+from kvc.runtime.delegates.host_checks import Read, Writes, count_of
+from kvc.runtime.delegates.qnn.emitting import NotTaken
+from kvc.runtime.delegates.qnn.fixed_emitting import grid_of
+from kvc.runtime.delegates.qnn.ranges import HIDING, LARGEST_BIAS, reach_of
 from kvc.runtime.memory.arrays import Array
+from kvc.schema.backends.grids import Grid
+from kvc.schema.backends.qnn_fixed import Grids
 from kvc.schema.frozen import frozen
 from kvc.schema.rings import oldest, slot_runs
 
 HIDDEN: Final = -60000.0  # added to a score of float16: its exponential is 0
-LARGEST_BIAS: Final = 30000.0
 
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
@@ -152,3 +157,52 @@ def _apply(mask: Array, row: int, at: Integers, bias: Floats, seen: Bools) -> No
         added = picked.astype(np.float32)
         seen &= added != -np.inf
         bias += np.where(np.isfinite(added), added, 0) * there
+
+
+# What an attention has of a cache: where it was written, and what hides its scores.
+
+
+@frozen
+class Update:
+    """A `kvc::cache_update` that has been met.
+
+    Attributes:
+        cache: value of the old content.
+        rows: the device's name of the new rows.
+        place: operands that say where the rows go.
+        writes: where they go.
+    """
+
+    cache: int
+    rows: str
+    place: tuple[object, ...]
+    writes: Writes
+
+
+def same_place(
+    written: Sequence[Update | None], layout: object, keep: object
+) -> Writes | None:
+    """Return where keys and values are written, None where they are not.
+
+    Args:
+        written: the update of the keys, and that of the values.
+        layout: in which attention reads them.
+        keep: likewise, how many stay at the start of a ring.
+
+    Raises:
+        NotTaken: they are written at two places, or in another layout.
+    """
+    one, other = written
+    if one is None and other is None:
+        return None
+    if one is None or other is None or one.place != other.place:
+        raise NotTaken("keys and values are not written at the same place")
+    if one.place[2:] != (layout, keep):
+        raise NotTaken("a cache is read in another layout than it is written")
+    return one.writes
+
+
+def hiding(grids: Grids) -> Grid:
+    """Return the grid of what hides scores, of any attention."""
+    ends = [reach_of(grid) for grid in grids.scores.values()]
+    return grid_of((-max(high - low for low, high in ends) - HIDING, 0.0))

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.delegates.qnn import curves
-from kvc.runtime.delegates.qnn.attention_masks import LARGEST_BIAS
+from kvc.runtime.delegates.qnn.ranges import LARGEST_BIAS
 from kvc.runtime.delegates.qnn.steps import Made, Step
 
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm

@@ -9,7 +9,7 @@ partition's graph that the host has: inputs, constants and views of them.
 from collections.abc import Mapping
 from dataclasses import field
 
-from kvc.runtime.delegates.cache_writes import Writes
+from kvc.runtime.delegates.host_checks import Writes
 from kvc.runtime.delegates.host_runs import Handed
 from kvc.runtime.delegates.qnn.attention_masks import Sight
 from kvc.runtime.delegates.qnn.model_file import Model

@@ -13,6 +13,7 @@ from kvc.schema.backends.grids import Grid
 Reach = tuple[float, float]
 
 # Scores of float16 cannot be hidden by adding: a hidden one is so far below the least.
+LARGEST_BIAS: Final = 30000.0  # of a score of float16, beside what hides
 HIDING: Final = 17.0  # its exponential is less than a step of 65536
 _GATES: Final = {"silu": -0.2785, "gelu": -0.17, "gelu_tanh": -0.1701}
 

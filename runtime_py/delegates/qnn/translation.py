@@ -11,14 +11,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvc.runtime.delegates.cache_writes import Writes
+from kvc.runtime.delegates.host_checks import Writes
 from kvc.runtime.delegates.host_runs import Handed
 from kvc.runtime.delegates.operands import settled
-from kvc.runtime.delegates.qnn.attended import Update, hiding, same_place
-from kvc.runtime.delegates.qnn.attention_masks import Sight
+from kvc.runtime.delegates.qnn.attention_masks import Sight, Update, hiding, same_place
 from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken
-from kvc.runtime.delegates.qnn.fixed_emitting import FixedEmitter, grid_of
-from kvc.runtime.delegates.qnn.fixed_operators import FIXED
+from kvc.runtime.delegates.qnn.fixed_emitting import FIXED, FixedEmitter, grid_of
 from kvc.runtime.delegates.qnn.model_file import Model
 from kvc.runtime.delegates.qnn.operators import EMITTERS
 from kvc.runtime.delegates.qnn.plan import (

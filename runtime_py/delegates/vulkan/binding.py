@@ -20,8 +20,7 @@ from kvc.runtime.delegates.vulkan.steps import Steps
 from kvc.runtime.execution.array_views import bind_view
 from kvc.runtime.execution.delegate import first_write
 from kvc.runtime.execution.executor import Unbegun, fail
-from kvc.runtime.execution.row_checks import checks_rows
-from kvc.runtime.execution.values import Memory, Values
+from kvc.runtime.execution.values import Memory, Values, checks_rows
 from kvc.runtime.memory.arrays import Array, lies_over
 from kvc.schema.errors import (
     BranchMismatch,

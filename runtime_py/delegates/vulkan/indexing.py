@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvc.runtime.delegates.vulkan.kernels import KERNELS, Kernel, full
-from kvc.runtime.delegates.vulkan.products import PRODUCTS
-from kvc.runtime.delegates.vulkan.quantized import QUANTIZED
+from kvc.runtime.delegates.vulkan.products import PRODUCTS, QUANTIZED
 from kvc.runtime.delegates.vulkan.steps import (
     Steps,
     check_count,

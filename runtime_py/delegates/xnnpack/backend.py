@@ -6,10 +6,14 @@ compute the same: int8 and int4 linears over activations quantized per row, floa
 between them.
 """
 
+import hashlib
+import platform
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Final
 
 from kvc.runtime.data import FreeableBuffer
@@ -17,11 +21,6 @@ from kvc.runtime.delegates.operands import where_of
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.table import delegate_of
 from kvc.runtime.delegates.xnnpack.checks import check_ops, check_scales
-from kvc.runtime.delegates.xnnpack.formats import (
-    packed_format,
-    processor_features,
-    stored_names,
-)
 from kvc.runtime.delegates.xnnpack.handles import XnnpackHandle
 from kvc.runtime.delegates.xnnpack.identities import digest_in
 from kvc.runtime.delegates.xnnpack.library import Library, find_library
@@ -37,6 +36,62 @@ from kvc.runtime.execution.delegate import (
 from kvc.runtime.native import native_library
 from kvc.schema.errors import BadProgram, MissingLibrary
 from kvc.schema.model import Delegate as Partition
+from kvc.schema.model import Program
+from kvc.schema.uses import PACKED
+
+# The name of the form that the library packs to on this machine.
+
+
+_BUILD_DIGITS: Final = 12
+_CPU: Final = Path("/proc/cpuinfo")
+# What the library chooses kernels by on x86, as Linux calls it.
+_FLAGS: Final = (
+    *("ssse3", "sse4_1", "avx", "f16c", "fma", "avx2", "gfni"),
+    *("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi"),
+    *("avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("avx_vnni", "avx_vnni_int8", "amx_int8"),
+)
+# What Linux says of other processors: their extensions, and who made which.
+_OTHERS: Final = re.compile(r"(?:Features|CPU (?:implementer|part|variant))\s*:.*")
+
+
+def packed_format(library: Library) -> str:
+    """Return the format, xnnpack:BUILD:FEATURES, of what a library packs here."""
+    return f"xnnpack:{library.build[:_BUILD_DIGITS]}:{processor_features()}"
+
+
+@cache
+def processor_features() -> str:
+    """Return what the processor has that kernels are chosen by, in plain characters."""
+    try:
+        text = _CPU.read_text()
+    except OSError:
+        text = ""
+    return describe_processor(platform.machine(), text)
+
+
+def describe_processor(machine: str, text: str) -> str:
+    """Return what `/proc/cpuinfo` says of a kind of machine, as one word."""
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    if found is not None:
+        flags = set(found[1].split())
+        return "+".join(flag for flag in _FLAGS if flag in flags) or machine
+    lines = sorted(set(_OTHERS.findall(text)))
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return f"{machine}-{digest[:12]}"
+
+
+def stored_names(program: Program, packed_format: str) -> Mapping[str, str]:
+    """Return the names of data that is packed in a format, by the keys of packings."""
+    return {
+        named.name.removeprefix(PACKED): named.name
+        for named in program.names
+        if named.format == packed_format
+    }
+
+
+# The XNNPACK backend, at run time: the library, or the reference of its arithmetic.
+
 
 _NATIVE: Final = "cpu"  # the backend of kvc's own kernels
 

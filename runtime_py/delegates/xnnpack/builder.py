@@ -20,6 +20,13 @@ from kvc.runtime.delegates.xnnpack.functions import (
     Unary,
     UnaryParameters,
 )
+from kvc.runtime.delegates.xnnpack.layouts import (
+    broadcast,
+    order_of,
+    signed_array,
+    size_array,
+    unshaped,
+)
 from kvc.runtime.delegates.xnnpack.nodes import Constant, Dims, Literal, Node, Tensor
 from kvc.runtime.delegates.xnnpack.reshaping import (
     Fuse,
@@ -29,13 +36,6 @@ from kvc.runtime.delegates.xnnpack.reshaping import (
     Whole,
     apply_step,
     reshape_steps,
-)
-from kvc.runtime.delegates.xnnpack.shapes import (
-    broadcast,
-    order_of,
-    signed_array,
-    size_array,
-    unshaped,
 )
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.types import Dim, add_dims

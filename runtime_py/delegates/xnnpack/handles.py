@@ -1,8 +1,8 @@
 """The handle of a partition that the library runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
-from kvc.runtime.delegates.xnnpack.empties import dims_that_must_be
 from kvc.runtime.delegates.xnnpack.identities import Identity
 from kvc.runtime.delegates.xnnpack.runtimes import Kit, Runtime
 from kvc.runtime.delegates.xnnpack.statics import Statics
@@ -13,8 +13,44 @@ from kvc.runtime.execution.delegate import Handle, Workspace, on_host
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.native import native_library
 from kvc.runtime.states.owner import Buffer
-from kvc.schema.graph import Graph
-from kvc.schema.types import Symbol
+from kvc.schema.backends.xnnpack import CONVOLUTIONS
+from kvc.schema.graph import Constant, Graph, Instruction, Ref
+from kvc.schema.types import Affine, Dim, Symbol
+
+# Which sizes must not be 0 for the library.
+
+
+# The index of the first matrix among the arguments; the second comes next.
+_PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::matmul": 0, "aten::addmm": 1}
+
+
+def dims_that_must_be(graph: Graph) -> tuple[Affine, ...]:
+    """Return the symbolic dims of which the library takes none for 0, each once."""
+    dims = (dim for step in graph.instructions for dim in _dims_of(graph, step))
+    return tuple(dict.fromkeys(dim for dim in dims if isinstance(dim, Affine)))
+
+
+def _dims_of(graph: Graph, step: Instruction) -> Iterator[Dim]:
+    """Yield the dims of an instruction that may not be 0."""
+    if step.op == "aten::softmax.int":
+        yield from graph.values[step.results[0]].type.dims[-1:]
+    elif step.op in CONVOLUTIONS:
+        given = step.arguments[0]
+        assert isinstance(given, Ref)
+        for value in (given.value, step.results[0]):
+            yield from graph.values[value].type.dims
+    elif step.op in _PRODUCTS:
+        first = _PRODUCTS[step.op]
+        left, right = step.arguments[first : first + 2]
+        assert isinstance(left, Ref)
+        assert isinstance(right, Ref)
+        x, y = graph.values[left.value], graph.values[right.value]
+        # A constant matrix is the weight of a linear, which may have no rows.
+        if not (isinstance(y.storage, Constant) and len(y.type.dims) == 2):
+            yield from (*x.type.dims, *y.type.dims)
+
+
+# The handle of a partition that the library runs.
 
 
 class XnnpackHandle(Handle):

@@ -10,8 +10,8 @@ import numpy as np
 
 from kvc.runtime.delegates.xnnpack.builder import MAX_PARTS, Builder
 from kvc.runtime.delegates.xnnpack.functions import Binary
+from kvc.runtime.delegates.xnnpack.layouts import shape_of
 from kvc.runtime.delegates.xnnpack.nodes import Define, Dims, Tensor
-from kvc.runtime.delegates.xnnpack.shapes import shape_of
 from kvc.schema.types import Dim, add_dims, count_from_front
 
 

@@ -11,8 +11,8 @@ from functools import partial
 from kvc.runtime.delegates.xnnpack import layouts
 from kvc.runtime.delegates.xnnpack.builder import Builder
 from kvc.runtime.delegates.xnnpack.functions import Binary
+from kvc.runtime.delegates.xnnpack.layouts import order_of
 from kvc.runtime.delegates.xnnpack.nodes import Constant, Define, Dims, Tensor, Weight
-from kvc.runtime.delegates.xnnpack.shapes import order_of
 from kvc.schema.ops.products import QB4_ROWS
 
 Trio = tuple[Tensor, Tensor, Tensor]

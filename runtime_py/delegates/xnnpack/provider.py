@@ -7,9 +7,11 @@ finished. The place of a packed weight is given as an offset from that cache's m
 """
 
 import ctypes
+import threading
 import weakref
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final, TypeVar
 
 from kvc.runtime.delegates.xnnpack import functions as native
 from kvc.runtime.delegates.xnnpack.library import Library
@@ -68,3 +70,43 @@ class Provider:
     def close(self) -> None:
         """Give the empty cache back; doing so twice is safe."""
         self._closer()
+
+
+# Do work ahead of who needs it, in a second thread.
+
+
+T = TypeVar("T")
+
+_MOST: Final = 2  # items, of which each may take as much memory as the largest weight
+
+
+@contextmanager
+def ahead_of(
+    items: Sequence[T], work: Callable[[T], None]
+) -> Iterator[Callable[[], None]]:
+    """Work on a few items ahead; what it raises is left to who needs the item.
+
+    Gives what is to be called whenever somebody gets to the next item.
+    """
+    room, stopped = threading.Semaphore(_MOST), threading.Event()
+
+    def run() -> None:
+        with suppress(Exception):
+            for item in items:
+                room.acquire()
+                if stopped.is_set():
+                    return
+                work(item)
+
+    thread = threading.Thread(target=run, name="kvc-ahead", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the system gives no thread
+        yield room.release
+        return
+    try:
+        yield room.release
+    finally:
+        stopped.set()
+        room.release()
+        thread.join()

@@ -24,7 +24,7 @@ from kvc.runtime.delegates.xnnpack.functions import (
     INVALID_ID,
     Datatype,
 )
-from kvc.runtime.delegates.xnnpack.layouts import PLAIN
+from kvc.runtime.delegates.xnnpack.layouts import PLAIN, shape_of, size_array
 from kvc.runtime.delegates.xnnpack.library import Library
 from kvc.runtime.delegates.xnnpack.nodes import (
     Constant,
@@ -33,7 +33,6 @@ from kvc.runtime.delegates.xnnpack.nodes import (
     Tensor,
     Weight,
 )
-from kvc.runtime.delegates.xnnpack.shapes import shape_of, size_array
 from kvc.runtime.delegates.xnnpack.translation import Translated, translate
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.graph import Graph

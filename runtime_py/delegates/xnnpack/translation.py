@@ -15,6 +15,7 @@ from kvc.runtime.delegates.xnnpack import (
     spatial,
 )
 from kvc.runtime.delegates.xnnpack.builder import Builder
+from kvc.runtime.delegates.xnnpack.layouts import unshaped
 from kvc.runtime.delegates.xnnpack.nodes import (
     Constant,
     Define,
@@ -22,7 +23,6 @@ from kvc.runtime.delegates.xnnpack.nodes import (
     Tensor,
     live_nodes,
 )
-from kvc.runtime.delegates.xnnpack.shapes import unshaped
 from kvc.schema import graph as code
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import Graph, Instruction, Ref

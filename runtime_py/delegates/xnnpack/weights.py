@@ -22,7 +22,6 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.xnnpack.ahead import ahead_of
 from kvc.runtime.delegates.xnnpack.functions import CacheKey
 from kvc.runtime.delegates.xnnpack.identities import Identity, entry_key
 from kvc.runtime.delegates.xnnpack.layouts import AS_THEY_ARE, arrange
@@ -34,7 +33,7 @@ from kvc.runtime.delegates.xnnpack.memory import (
     Region,
     bits,
 )
-from kvc.runtime.delegates.xnnpack.provider import NOT_FOUND, Provider
+from kvc.runtime.delegates.xnnpack.provider import NOT_FOUND, Provider, ahead_of
 from kvc.schema.errors import DataFileMissing, NativeCallFailed, OutOfMemory
 from kvc.schema.frozen import frozen
 

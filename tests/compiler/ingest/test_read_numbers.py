@@ -10,7 +10,7 @@ from torch import nn
 from kvc.compiler import Method
 from kvc.compiler.ingest import import_program
 from kvc.compiler.ir.text import argument_text
-from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.redundancies import DropDeadCode
 from kvc.compiler.trace import capture
 from kvc.schema.errors import CaptureError, UnsupportedOps
 

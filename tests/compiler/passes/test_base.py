@@ -5,7 +5,7 @@ import pytest
 from ir_samples import method, node, program, value
 
 from kvc.compiler.passes import run_passes
-from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.redundancies import DropDeadCode
 from kvc.schema.errors import PassFailed
 
 X, Y, Z = value(0, 2), value(1, 2), value(2, 2)

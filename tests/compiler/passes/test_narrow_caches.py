@@ -8,7 +8,7 @@ from ir_samples import I64, method, node, program, value
 from kvc.compiler.ir import Program
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.ir.verify import verify
-from kvc.compiler.passes.narrow_caches import NarrowCaches
+from kvc.compiler.passes.quantize_caches import NarrowCaches
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CacheDtypeRefused
 from kvc.schema.types import TensorType

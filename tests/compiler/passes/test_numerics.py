@@ -11,17 +11,20 @@ from torch.nn import functional
 from kvc.compiler import Method
 from kvc.compiler.ingest import import_program
 from kvc.compiler.ir.text import program_text
-from kvc.compiler.passes.dedupe_constants import DedupeConstants
-from kvc.compiler.passes.divide_matrices import DivideMatrices
-from kvc.compiler.passes.drop_dead_code import DropDeadCode
-from kvc.compiler.passes.forward_copies import ForwardCopies
-from kvc.compiler.passes.fuse_glus import FuseGlus
-from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
-from kvc.compiler.passes.fuse_rotary_embeddings import FuseRotaryEmbeddings
-from kvc.compiler.passes.linear_products import LinearProducts
+from kvc.compiler.passes.fusions import (
+    FuseGlus,
+    FuseRmsNorms,
+    FuseRotaryEmbeddings,
+)
 from kvc.compiler.passes.materialize_views import MaterializeViews
+from kvc.compiler.passes.matrix_products import DivideMatrices, LinearProducts
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
-from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
+from kvc.compiler.passes.redundancies import (
+    DedupeConstants,
+    DropDeadCode,
+    ForwardCopies,
+    ShareEqualNodes,
+)
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.trace import capture
 

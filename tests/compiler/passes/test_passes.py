@@ -9,20 +9,26 @@ from kvc.compiler.ir import State
 from kvc.compiler.ir.reading import read_program
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.ir.verify import verify
-from kvc.compiler.passes.dedupe_constants import DedupeConstants
-from kvc.compiler.passes.divide_matrices import DivideMatrices
-from kvc.compiler.passes.drop_dead_code import DropDeadCode
-from kvc.compiler.passes.forward_copies import ForwardCopies
-from kvc.compiler.passes.fuse_glus import FuseGlus
-from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
-from kvc.compiler.passes.fuse_rotary_embeddings import FuseRotaryEmbeddings
-from kvc.compiler.passes.gather_products import GatherProducts
-from kvc.compiler.passes.linear_products import LinearProducts
+from kvc.compiler.passes.fusions import (
+    FuseGlus,
+    FuseRmsNorms,
+    FuseRotaryEmbeddings,
+)
 from kvc.compiler.passes.materialize_views import MaterializeViews
+from kvc.compiler.passes.matrix_products import (
+    DivideMatrices,
+    GatherProducts,
+    LinearProducts,
+)
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
+from kvc.compiler.passes.redundancies import (
+    DedupeConstants,
+    DropDeadCode,
+    ForwardCopies,
+    ShareEqualNodes,
+)
 from kvc.compiler.passes.rotate_streams import RotateStreams
 from kvc.compiler.passes.select_early import SelectEarly
-from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.weights.sources import TensorSource
 from kvc.schema.types import TensorType

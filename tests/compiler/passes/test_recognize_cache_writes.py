@@ -8,7 +8,7 @@ from ir_samples import I64, method, node, program, value
 from kvc.compiler.ir import State
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.ir.verify import verify
-from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
+from kvc.compiler.passes.cache_writes import RecognizeCacheWrites
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine, Symbol, TensorType
 

@@ -14,9 +14,9 @@ from kvc.compiler.backends.cpu import Cpu
 from kvc.compiler.ingest import import_program
 from kvc.compiler.ir import Node
 from kvc.compiler.lower.pass_lists import passes_for
-from kvc.compiler.passes.forward_copies import ForwardCopies
-from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
-from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
+from kvc.compiler.passes.cache_writes import RecognizeCacheWrites
+from kvc.compiler.passes.fusions import FuseRmsNorms
+from kvc.compiler.passes.redundancies import ForwardCopies
 from kvc.compiler.passes.select_early import SelectEarly
 from kvc.compiler.trace import capture
 from kvc.recipes import load_recipe

@@ -6,7 +6,7 @@ from ir_samples import I64, method, node, program, value
 
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.ir.verify import verify
-from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.redundancies import DropDeadCode
 from kvc.compiler.passes.write_through_views import WriteThroughViews
 
 SHAPE = (2, 8, 3)

@@ -9,7 +9,7 @@ from torch.fx.proxy import TracerBase
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.trace import capture
-from kvc.compiler.trace.lines import lines_kept
+from kvc.compiler.trace.sources import lines_kept
 from kvc.schema.errors import CaptureError, StateConflict
 
 ROWS, SLOTS = torch.ones(1, 2, 4), torch.tensor([1, 2])

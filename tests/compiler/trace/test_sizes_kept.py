@@ -12,8 +12,8 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from kvc.compiler import Dim, Method, compile_program
-from kvc.compiler.trace.quiet import quiet
 from kvc.compiler.trace.sizes_kept import work_once
+from kvc.compiler.trace.terminal import quiet
 
 
 class Layers(nn.Module):

@@ -10,7 +10,7 @@ from stacked_caches import CAPACITY, LAYERS, WAYS, Stacked, stacked_methods
 from state_runs import opened
 
 from kvc.compiler import Dim, Method, StateSpec, compile_program
-from kvc.compiler.lower.plain_caches import PlainCache
+from kvc.compiler.lower.copy_budget import PlainCache
 from kvc.runtime import generate
 from kvc.schema.errors import UnknownName
 from kvc.schema.model import StateKind
@@ -63,7 +63,7 @@ def test_a_stack_of_caches_is_linear_rewinds_and_fills(how, tmp_path):
             assert made.reason == "length"
 
 
-@pytest.mark.filterwarnings("ignore::kvc.compiler.lower.plain_caches.PlainCache")
+@pytest.mark.filterwarnings("ignore::kvc.compiler.lower.copy_budget.PlainCache")
 @only(how=["index_copy", "one buffer"])
 @pytest.mark.parametrize("how", WAYS)
 def test_methods_may_clear_a_stack_and_read_all_of_it(how, tmp_path):

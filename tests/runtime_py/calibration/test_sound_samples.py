@@ -10,7 +10,7 @@ from stateful_programs import linear_program
 
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples
-from kvc.runtime.calibration.sound_calls import run_sound
+from kvc.runtime.calibration.samples import run_sound
 from kvc.schema.errors import BadSamples
 
 

@@ -27,7 +27,7 @@ class Fails:
 handles = [Plain(), Packs(), Fails(), Packs()]
 import_beside_packing(range(4), handles.__getitem__)
 assert packed == [True], packed
-assert "kvc.runtime.kernels.attention" in sys.modules
+assert "kvc.runtime.kernels.fused" in sys.modules
 assert threading.active_count() == 1
 """
 

@@ -15,7 +15,7 @@ from tiny_decoder import factory
 from kvc.compiler import Method, compile_program
 from kvc.runtime import load, record
 from kvc.runtime.delegates.xnnpack import runtimes
-from kvc.runtime.delegates.xnnpack.timings import Timings
+from kvc.runtime.delegates.xnnpack.runtimes import Timings
 from kvc.runtime.native import Question
 from kvc.schema.errors import IndexOutOfRange, KernelFailed, NativeCallFailed
 

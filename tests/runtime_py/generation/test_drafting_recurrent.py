@@ -9,7 +9,7 @@ from drafting_models import CountingChecks, Summing, Table, write_table
 from interrupted_calls import interrupted
 
 from kvc.runtime import BadSetting, NotRewindable, generate, load
-from kvc.runtime.sessions.going_back import GoingBack
+from kvc.runtime.sessions.rewinding import GoingBack
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]  # more than a chunk
 ROWS = {"target": 0.0, "similar": 0.6, "other": 9.0}  # noise

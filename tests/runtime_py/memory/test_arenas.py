@@ -36,7 +36,7 @@ def test_an_array_beyond_the_end_is_refused():
 
 
 def test_a_tensor_over_a_part_has_a_storage_of_exactly_its_size():
-    from kvc.runtime.execution.tensors import array_as_tensor
+    from kvc.runtime.execution.values import array_as_tensor
 
     part = Arena(4096).array(64, DType.BFLOAT16, (2, 3))
     assert array_as_tensor(part).untyped_storage().nbytes() == 12

@@ -17,7 +17,7 @@ from stateful_programs import linear_program
 
 from kvc.runtime.memory.arenas import PAGE_NBYTES
 from kvc.runtime.memory.forking import share_arena
-from kvc.runtime.memory.map_budget import MAPS
+from kvc.runtime.memory.shared_pages import MAPS
 from kvc.runtime.states import host
 
 rows = partial(random_rows, width=64)

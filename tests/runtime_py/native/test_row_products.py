@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
 from kvc.runtime.delegates.cpu import binding
-from kvc.schema import row_products
+from kvc.schema.backends import cpu_rows
+from kvc.schema.backends.cpu_rows import products_of_rows, unwritten
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import (
     Alias,
@@ -26,7 +27,6 @@ from kvc.schema.graph import (
     Storage,
     Value,
 )
-from kvc.schema.row_products import products_of_rows, unwritten
 from kvc.schema.types import TensorType
 
 WIDTH, ROWS = 40, 50
@@ -71,7 +71,7 @@ def test_products_that_run_together_have_the_bits_of_the_reference(path: Path):
 def test_rows_made_with_products_have_the_bits_of_those_made_before(path, monkeypatch):
     x = np.random.default_rng(0).normal(size=(WIDTH, ROWS)).astype(np.float32)
     found = _answers(path, [x[:, :n] for n in (1, 3, 9, ROWS)])
-    monkeypatch.setattr(row_products, "_source", lambda *_: ())
+    monkeypatch.setattr(cpu_rows, "_source", lambda *_: ())
     expected = _answers(path, [x[:, :n] for n in (1, 3, 9, ROWS)])
     assert all(map(np.array_equal, found, expected))
 
@@ -98,7 +98,7 @@ def test_few_wide_rows_have_the_bits_of_those_made_before(tmp_path, monkeypatch)
     compile_program(Wide().eval(), (method,), recipe="cpu_q8").save(path)
     x = np.random.default_rng(0).normal(size=(ROWS, 2048)).astype(np.float32)
     found = _answers(path, [x[:n] for n in (1, 7, 9, 32, ROWS)])
-    monkeypatch.setattr(row_products, "_source", lambda *_: ())
+    monkeypatch.setattr(cpu_rows, "_source", lambda *_: ())
     expected = _answers(path, [x[:n] for n in (1, 7, 9, 32, ROWS)])
     assert all(map(np.array_equal, found, expected))
 

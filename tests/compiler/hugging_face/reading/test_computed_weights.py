@@ -6,7 +6,7 @@ from seq2seq_models import build
 
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.hugging_face.folder import open_folder
-from kvc.compiler.hugging_face.reading.computed_weights import computed
+from kvc.compiler.hugging_face.reading.weights import computed
 from kvc.schema.errors import CheckpointMismatch
 
 TABLES = [f"model.{part}.embed_positions.weight" for part in ("encoder", "decoder")]

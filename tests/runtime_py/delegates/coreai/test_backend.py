@@ -18,6 +18,7 @@ from kvc.compiler import compile_program
 from kvc.recipes import load_recipe
 from kvc.runtime import load
 from kvc.runtime.delegates.coreai import CoreAI, context
+from kvc.runtime.delegates.coreai.backend import pack_folder
 from kvc.runtime.delegates.coreai.calls import convert_into
 from kvc.runtime.delegates.coreai.emitting import Emitter
 from kvc.runtime.delegates.coreai.naming import name_partition
@@ -26,12 +27,14 @@ from kvc.runtime.delegates.subprocess_calls import WEIGHTS
 from kvc.runtime.execution.delegate import Options
 from kvc.schema.errors import (
     BadProgram,
+    CannotWrite,
     KernelFailed,
     NativeCallFailed,
     WorkerLost,
 )
 from kvc.schema.graph import Graph, Ref
 from kvc.schema.model import Program
+from kvc.tools.folders import write_folder
 
 TOKENS = np.arange(3, 20)[None]
 
@@ -310,3 +313,34 @@ def test_names_are_those_of_the_program_each_once(program: Program):
     methods = tuple(replace(m, name="a/b") for m in program.methods)
     both = [name_partition(replace(program, methods=methods), n) for n in (0, 1)]
     assert [each.function for each in both] == ["a_b_part0", "a_b_part1"]
+
+
+FILES = {"b/c.txt": b"there", "a.txt": b"here"}
+
+
+def test_equal_files_give_equal_bytes_and_come_back(tmp_path: Path):
+    packed = pack_folder(FILES)
+    assert packed == pack_folder(dict(sorted(FILES.items())))
+    write_folder(tmp_path / "made", packed)
+    for name, content in FILES.items():
+        assert (tmp_path / "made" / name).read_bytes() == content
+
+
+def test_a_folder_is_written_whole_or_not(tmp_path: Path):
+    path = tmp_path / "made"
+    write_folder(path, pack_folder(FILES))
+    assert (path / "a.txt").read_bytes() == b"here"
+    with pytest.raises(CannotWrite, match="it exists"):
+        write_folder(path, pack_folder({"a.txt": b"other"}))
+    assert (path / "a.txt").read_bytes() == b"here"
+    with pytest.raises(CannotWrite, match="No such file"):
+        write_folder(tmp_path / "missing" / "made", pack_folder(FILES))
+    assert [each.name for each in tmp_path.iterdir()] == ["made"]
+
+
+def test_a_file_of_its_name_is_not_replaced(tmp_path: Path):
+    path = tmp_path / "made"
+    path.write_text("mine")
+    with pytest.raises(CannotWrite, match="it exists"):
+        write_folder(path, pack_folder(FILES))
+    assert path.read_text() == "mine"

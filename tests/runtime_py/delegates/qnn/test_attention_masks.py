@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvc.runtime.delegates.cache_writes import Writes
+from kvc.runtime.delegates.host_checks import Writes
 from kvc.runtime.delegates.qnn.attention_masks import HIDDEN, Sight
 from kvc.runtime.delegates.qnn.calls import _fill_past, round_into
 from kvc.schema.errors import CacheOverflow, IndexOutOfRange, RowLengthOutOfRange

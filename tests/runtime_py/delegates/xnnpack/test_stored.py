@@ -11,7 +11,7 @@ from xnnpack_programs import float_sketch, linear_sketch, numbers, partition_pro
 
 from kvc.runtime import load
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.xnnpack.formats import describe_processor
+from kvc.runtime.delegates.xnnpack.backend import describe_processor
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.schema.container import (
     BundleFile,

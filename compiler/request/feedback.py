@@ -1,0 +1,36 @@
+"""Tell how far a compilation is; where something is told, an interrupt ends it."""
+
+import sys
+import warnings
+from typing import Final
+
+from kvc.schema.container import Progress
+from kvc.schema.interrupts import check_interrupts
+
+
+def reporting(progress: Progress | None) -> Progress:
+    """Return what tells progress, if anybody wants to know.
+
+    It raises an interrupt that came and whose exception was swallowed.
+    """
+
+    def report(stage: str, done: int, total: int, item: str = "") -> None:
+        check_interrupts()
+        if progress is not None:
+            progress(stage, done, total, item)
+
+    return report
+
+
+# Warn whoever called kvc, and not a line of kvc's own.
+
+
+_OURS: Final = ("kvc", "functools", "contextlib")
+
+
+def warn_caller(warning: Warning) -> None:
+    """Give a warning, with the line that called kvc."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _OURS:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(warning, stacklevel=level + 1)

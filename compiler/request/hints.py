@@ -1,0 +1,71 @@
+"""Limit the position as the caller asks, where no cache of the model limits it.
+
+In: an emitted program, the most positions. Out: the program with that capacity. A ring
+has no limit, but the positions that a model was trained for have.
+"""
+
+from dataclasses import replace
+
+from torch import nn
+
+from kvc.schema.errors import CaptureError, CompileError
+from kvc.schema.model import Program
+from kvc.schema.verify.limits import MAX_DIM
+
+
+def check_max_length(max_length: object) -> None:
+    """Check a limit before anything is traced.
+
+    Raises:
+        CompileError: it is no number of positions.
+    """
+    whole = isinstance(max_length, int) and not isinstance(max_length, bool)
+    if max_length is None or (whole and 1 <= max_length <= MAX_DIM):  # type: ignore[operator]
+        return
+    message = f"max_length: expected an int of 1..{MAX_DIM}, found {max_length!r}"
+    raise CompileError(message=message)
+
+
+def limited(program: Program, max_length: int | None) -> Program:
+    """Return the program whose position goes no further than `max_length`.
+
+    Raises:
+        CompileError: nothing counts tokens, or a session chooses the limit.
+    """
+    if max_length is None:
+        return program
+    position = program.position
+    if position is None:
+        message = f"max_length {max_length}: nothing in this program counts tokens"
+        raise CompileError(message=message)
+    least = max_length if position.capacity is None else position.capacity
+    if not isinstance(least, int):
+        message = (
+            f"max_length {max_length}: a session chooses how many positions there are, "
+            f"up to {least}; give its caches that limit, StateSpec(capacity=Dim(...))"
+        )
+        raise CompileError(message=message)
+    capacity = min(least, max_length)
+    limit = replace(position, capacity=capacity)
+    return replace(program, cursors=(limit, *program.cursors[1:]))
+
+
+# Point to `export_hf` in the error when the capture of a transformers model fails.
+
+
+def with_front_end(model: nn.Module, error: CaptureError) -> CaptureError | None:
+    """Return an error with the front end for this model, None if there is none.
+
+    Told from the names of classes, so that transformers is not imported.
+    """
+    kinds = {
+        (kind.__module__.split(".")[0], kind.__name__) for kind in type(model).__mro__
+    }
+    if ("transformers", "PreTrainedModel") not in kinds:
+        return None
+    advice = (
+        "models of transformers are compiled with their caches by "
+        "kvc.compiler.export_hf(folder), which declares the methods itself"
+    )
+    facts = vars(error) | {"reason": f"{error.reason}. Instead: {advice}"}
+    return type(error)(**facts)

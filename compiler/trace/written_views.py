@@ -1,0 +1,184 @@
+"""Let writes go through `expand` where it repeats nothing, and refuse them elsewhere.
+
+torch's functional form of such a write adds what changed to what was there, which is
+rounded, and NaN of infinities. In: a trace that still writes. Out: the same, in which
+an `expand` to the same sizes is a view of another kind, or a `CaptureError`.
+"""
+
+import operator
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from kvc.compiler.trace.body_writes import views_of
+from kvc.compiler.trace.kept_layouts import made_of, memory_of, written_by, written_into
+from kvc.compiler.trace.sources import at_source_of
+from kvc.schema.errors import CaptureError
+
+_aten = torch.ops.aten
+_EXPANDING = {
+    _aten.broadcast_to.default,
+    _aten.expand.default,
+    _aten.expand_as.default,
+}
+_LISTS = {
+    _aten.broadcast_tensors.default,
+    _aten.meshgrid.default,
+    _aten.meshgrid.indexing,
+}
+_REASON = (
+    "it writes through what {operator} gives, where elements are there several "
+    "times; write into the tensor itself, before it is expanded"
+)
+
+
+def write_unexpanded(method: str, exported: ExportedProgram) -> None:
+    """Replace what expands nothing where it is written, in bodies too.
+
+    Raises:
+        CaptureError: a write goes through what repeats elements; with its line.
+    """
+    for module in exported.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            found = [*_written(module.graph)]
+            for node, source in found:
+                if not _expands_nothing(node, source):
+                    raise _refused(method, node)
+                _replace(node, source)
+            if found:
+                module.recompile()
+
+
+def _written(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Yield what is expanded and written through, and what it is made of."""
+    into = {each for node in graph.nodes for each in written_into(node)}
+    for node in graph.nodes:
+        source = _source(node)
+        if source is not None and into & made_of(node):
+            yield node, source
+
+
+def _source(node: fx.Node) -> fx.Node | None:
+    """Return what a node expands, None where it expands nothing."""
+    source: object = None
+    if node.target in _EXPANDING:
+        source = node.args[0]
+    elif node.target is operator.getitem:
+        pieces, index = node.args
+        if isinstance(pieces, fx.Node) and pieces.target in _LISTS:
+            source = pieces.args[0][index]  # type: ignore[index]
+    return source if isinstance(source, fx.Node) else None
+
+
+def _expands_nothing(node: fx.Node, source: fx.Node) -> bool:
+    """Tell whether a result has each element once."""
+    given, whole = ([_size(n) for n in x.meta["val"].shape] for x in (node, source))
+    return [n for n in given if n != 1] == [n for n in whole if n != 1]
+
+
+def _size(size: int | torch.SymInt) -> object:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def _replace(node: fx.Node, source: fx.Node) -> None:
+    """Let a node be the same view by other operators."""
+    shape, own = node.meta["val"].shape, source.meta["val"].shape
+    taken = [axis for axis, size in enumerate(own) if _size(size) == 1]
+    added = [axis for axis, size in enumerate(shape) if _size(size) == 1]
+    made = _viewed(node, source, _aten.squeeze.dims, taken) if taken else source
+    for axis in added:
+        made = _viewed(node, made, _aten.unsqueeze.default, axis)
+    node.target, node.args, node.kwargs = _aten.alias.default, (made,), {}
+
+
+def _viewed(
+    node: fx.Node, source: fx.Node, view: torch._ops.OpOverload, axes: int | list[int]
+) -> fx.Node:
+    """Return a new node before another one, a view of a third."""
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(view, (source, axes))
+    made.meta.update({**node.meta, "val": view(source.meta["val"], axes)})
+    return made
+
+
+def _refused(method: str, node: fx.Node) -> CaptureError:
+    made = node.all_input_nodes[0] if node.target is operator.getitem else node
+    reason = _REASON.format(operator=getattr(made.target, "_opname", made.name))
+    return CaptureError(method=method, place=at_source_of(node.meta), reason=reason)
+
+
+# Take what `unbind` gives as selections where a part of it is written.
+
+
+def select_pieces(exported: ExportedProgram) -> None:
+    """Select the parts of what is written, in bodies too."""
+    for module in exported.graph_module.modules():
+        if isinstance(module, fx.GraphModule) and _select_pieces(module.graph):
+            module.recompile()
+
+
+def _select_pieces(graph: fx.Graph) -> bool:
+    written = {memory for node in graph.nodes for memory in written_by(node)} - {None}
+    taken = [
+        node
+        for node in graph.nodes
+        if node.target is operator.getitem
+        and node.args[0].target is _aten.unbind.int
+        and memory_of(node) in written
+    ]
+    for node in taken:
+        pieces, index = node.args
+        whole, *dim = pieces.args
+        node.target, node.args = _aten.select.int, (whole, *(dim or [0]), index)
+    return bool(taken)
+
+
+# Refuse writes through windows of `unfold` that do not hold each element once.
+
+
+_UNFOLD = torch.ops.aten.unfold.default
+_WINDOW_REASON = (
+    "it writes into windows of unfold({dimension}, {size}, {step}), which torch cannot "
+    "trace where some elements are in no window, or in two; write each window through "
+    ".narrow({dimension}, start, {size})"
+)
+
+
+def refuse_written_windows(method: str, exported: ExportedProgram) -> None:
+    """Raise where a method or a body of it writes through such windows.
+
+    Raises:
+        CaptureError: with the line and the remedy.
+    """
+    for module in exported.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            for node, windows in _written_windows(module.graph):
+                dimension, size, step = windows.args[1:]
+                reason = _WINDOW_REASON.format(
+                    dimension=dimension, size=size, step=step
+                )
+                place = at_source_of(node.meta)
+                raise CaptureError(method=method, place=place, reason=reason)
+
+
+def _written_windows(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Yield calls that write, and the windows that they write through."""
+    for node in graph.nodes:
+        for into in written_into(node):
+            for view in views_of(into):
+                if view.target is _UNFOLD and not _covers(view):
+                    yield node, view
+
+
+def _covers(windows: fx.Node) -> bool:
+    """Tell whether windows hold each element of their axis once, at all sizes."""
+    whole, dimension, size, step = windows.args
+    assert isinstance(whole, fx.Node)
+    assert isinstance(dimension, int)
+    sizes = whole.meta["val"].shape
+    if size != step or not sizes:
+        return False
+    rest: object = sizes[dimension] % step
+    return isinstance(rest, int) and rest == 0
