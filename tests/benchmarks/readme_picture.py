@@ -13,7 +13,7 @@ from pathlib import Path
 from data_bench import number
 
 HERE = Path(__file__).parent
-MACHINES = {"AVX512-VNNI": "model_a_vnni", "AVX2": "model_a_avx2"}
+MACHINES = {"AVX2": "model_a_avx2", "AVX512-VNNI": "model_a_vnni"}
 STACKS = {
     "kvc cpu_q8": "kvc",
     "llama.cpp Q8_0": "llama.cpp",
