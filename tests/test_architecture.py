@@ -1,4 +1,4 @@
-"""The rules that hold the house up; the reasons are in ARCHITECTURE.md."""
+"""The rules of ARCHITECTURE.md; the reasons are in decisions/."""
 
 import ast
 import subprocess

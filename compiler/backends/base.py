@@ -28,6 +28,9 @@ class Backend(ABC):
             of the partitions of other backends.
         fixed_shapes: whether it needs to know all sizes that a partition is called
             with. Recipes must then give each size of its partitions buckets.
+        fuses: whether it is quicker with operators that stand for several: linear
+            layers of all products, gated units, rotary embeddings; and with products
+            of the same rows one after the other.
         calibrated: whether it stores values as integers, and needs to know how large
             they become: whoever compiles must then give samples.
     """
@@ -35,6 +38,7 @@ class Backend(ABC):
     name: ClassVar[str]
     in_place: ClassVar[bool] = False
     fixed_shapes: ClassVar[bool] = False
+    fuses: ClassVar[bool] = False
     calibrated: bool = False
 
     def __init__(self, options: Mapping[str, Option]) -> None:

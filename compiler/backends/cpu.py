@@ -11,6 +11,7 @@ class Cpu(BlockBackend):
     """Runs float32 and int8 graphs with kvc's own kernels."""
 
     name: ClassVar[str] = "cpu"
+    fuses: ClassVar[bool] = True
 
     @property
     def supported(self) -> WhyNot:

@@ -3,7 +3,7 @@
 `functional.embedding(..., max_norm=)` shortens rows in the table itself before it looks
 them up. In: such a call. Out: the rows, shortened after they are looked up, which are
 the same numbers up to rounding. What else reads the table would see other rows in
-torch; that is found in the trace and refused. `ingest/bounded.py` compares methods.
+torch; that is found in the trace and refused. `ingest/program.py` compares methods.
 A table that the method computes is written, as in torch.
 """
 

@@ -86,14 +86,15 @@ def passes_for(
     elif recipe.cache == "float16":
         passes += [DropDeadCode(), NarrowCaches()]
     stored = recipe.linear != "float32" or recipe.weights != "float32"
-    if stored or recipe.backend == "cpu":
+    own = backends[:1]  # what the recipe is named for comes first
+    if stored or _fuses(own):
         passes.append(LinearProducts())
     if stored:
         passes.append(DivideMatrices())
     passes += [*_weight_passes(recipe, narrowing), ShareEqualNodes()]
-    if "cpu" in (recipe.backend, recipe.rest):
+    if _fuses(backends):
         passes += [FuseRotaryEmbeddings(), DropDeadCode()]
-    if recipe.backend == "cpu":
+    if _fuses(own):
         passes += [FuseGlus(), GatherProducts()]
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
@@ -123,6 +124,11 @@ def _weight_passes(recipe: Recipe, narrowing: Narrowing) -> Iterator[Pass]:
 
 def _rotating(recipe: Recipe) -> tuple[Pass, ...]:
     return (DropDeadCode(), RotateStreams()) if recipe.basis == "rotated" else ()
+
+
+def _fuses(backends: Sequence[Backend]) -> bool:
+    """Tell whether one runs operators that stand for several."""
+    return any(backend.fuses for backend in backends)
 
 
 def _selects_early(backends: Sequence[Backend]) -> bool:

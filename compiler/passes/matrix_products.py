@@ -14,8 +14,8 @@ from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.rewrite import each_method
 from kvc.compiler.passes.weights import MethodBuilder, WeightBook
 from kvc.compiler.weights.sources import Transform
-from kvc.schema.backends.cpu_rows import ROWS
 from kvc.schema.dtypes import DType
+from kvc.schema.ops.row_blocks import ROW_ARGUMENTS
 from kvc.schema.types import TensorType
 
 # Where the matrix stands among the arguments.
@@ -149,7 +149,7 @@ def _gather(method: Method) -> Method:
     groups: dict[int, list[Node]] = {}  # of nodes that stay, those that follow them
     heads: dict[tuple[Argument, ...], int] = {}
     for index, node in enumerate(method.nodes):
-        rows = node.arguments[: ROWS.get(node.op, 0)]
+        rows = node.arguments[: ROW_ARGUMENTS.get(node.op, 0)]
         if not _may_move(node, made):
             groups[index] = [node]
         elif rows in heads and index - ends[rows] <= _NEAR:
@@ -163,7 +163,7 @@ def _gather(method: Method) -> Method:
 
 def _may_move(node: Node, made: set[int]) -> bool:
     """Tell whether a node is a product whose weights are there from the beginning."""
-    rows = ROWS.get(node.op)
+    rows = ROW_ARGUMENTS.get(node.op)
     return rows is not None and not made & {v.id for v in node.inputs[rows:]}
 
 

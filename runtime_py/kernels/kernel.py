@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from torch import Tensor
 
-from torch import Tensor
 
 Kernel: TypeAlias = "Callable[..., Tensor | tuple[Tensor, ...] | None]"
 
@@ -40,16 +39,16 @@ Preparation: TypeAlias = "tuple[int, Callable[[Tensor], Kernel]]"
 def into(function: Callable[..., object]) -> Kernel:
     """Return a kernel that passes its first argument to `function` as `out=`."""
 
-    def kernel(out: Tensor | tuple[Tensor, ...], *arguments: object) -> None:
+    def kernel(out: "Tensor | tuple[Tensor, ...]", *arguments: object) -> None:
         function(*arguments, out=out)
 
     return kernel
 
 
-def copied(function: Callable[..., Tensor]) -> Kernel:
+def copied(function: "Callable[..., Tensor]") -> Kernel:
     """Return a kernel for a `function` without `out=`: compute, then copy."""
 
-    def kernel(out: Tensor, *arguments: object) -> None:
+    def kernel(out: "Tensor", *arguments: object) -> None:
         out.copy_(function(*arguments))
 
     return kernel

@@ -19,8 +19,8 @@ _WHY_LOST: Final = {
     StateKind.PLAIN: "it is plain, and what a call wrote over it is gone",
     StateKind.LINEAR: "it is not written at the position by every method",
     StateKind.RING: (
-        "it is a ring without a window (compiler/README.md has which reads and writes "
-        "of a ring give it one), and what a call wrote over it is gone"
+        "it is a ring without a window (compiler/WRITING_MODELS.md has which reads and "
+        "writes of a ring give it one), and what a call wrote over it is gone"
     ),
 }
 _ASK: Final = "; a session with `snapshots` keeps copies"

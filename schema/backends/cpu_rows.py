@@ -23,6 +23,7 @@ from kvc.schema.backends.operands import (
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Constant, Graph, Instruction, Ref, Scratch
 from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops.row_blocks import ROW_ARGUMENTS
 from kvc.schema.types import Dim
 from kvc.schema.verify.effects import values_in
 
@@ -32,15 +33,6 @@ LINEARS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "kvc::quantize_rows": ("kvc::linear_qd8", "kvc::linear_qb4"),
         BLOCKS: ("kvc::linear_q8", "kvc::linear_q4"),
-    }
-)
-# Of these products, how many arguments rows are: q, scale, zero point, and factor.
-ROWS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "kvc::linear_qd8": 3,
-        "kvc::linear_qb4": 3,
-        "kvc::linear_q8": 4,
-        "kvc::linear_q4": 4,
     }
 )
 GLU: Final = "kvc::glu"
@@ -91,7 +83,7 @@ def unwritten(graph: Graph) -> frozenset[int]:
         value
         for group in products_of_rows(graph).values()
         for index in group
-        if graph.instructions[index].op not in ROWS
+        if graph.instructions[index].op not in ROW_ARGUMENTS
         for value in graph.instructions[index].results
     )
 

@@ -4,6 +4,8 @@ The steps of a row's blocks are multiples of one step of the row, so that a prod
 integers alone: `kvc::quantize_blocks` says how many, a block at a time.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from kvc.schema.dtypes import DType
@@ -20,6 +22,15 @@ BLOCK: Final = 32  # values of a row that share a zero point and a factor
 # Of a weight, how many values at most have a scale of their own. Smaller blocks are
 # more exact, and take more of the file, and of what a step reads: four bytes each.
 WEIGHT_BLOCK: Final = 256
+# Of products of quantized rows, how many arguments a row is: q, scale, zero, factor.
+ROW_ARGUMENTS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "kvc::linear_qd8": 3,
+        "kvc::linear_qb4": 3,
+        "kvc::linear_q8": 4,
+        "kvc::linear_q4": 4,
+    }
+)
 
 
 def quantize_blocks(x: TensorType) -> Rule:

@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import sys
 import tempfile
+import textwrap
 import time
 import warnings
 from collections.abc import Iterable
@@ -210,8 +211,10 @@ stopped, and goes on where it was. Those listed here are {tried}. Scales and sta
   {error:g}.
 - *too slow*: no answer within {seconds} s on the machine that wrote this; *skipped*: eager
   itself refuses the model or its input.
-- *scratch*: planned bytes, and how far that is above the most bytes alive at one time,
-  which no plan can do without.
+- *scratch*: planned bytes; the least is the most bytes alive at one time, which no plan can do
+  without.
+
+Each model's figures are in the rows that `--results FILE` keeps.
 
 """
 
@@ -235,24 +238,37 @@ def page(rows: list[Row]) -> str:
         text += f"| {group} | {' | '.join(map(str, numbers))} |\n"
     for group in [*GROUPS, "timm"]:
         some = [row for row in rows if row.group == group]
-        right = [row for row in some if row.outcome in ("right", "wrong")]
-        other = [row for row in some if row not in right]
         text += f"\n## {group.capitalize()}\n\n" if some else ""
-        if right:
-            text += "| model | input | parameters | instructions | error | scratch | over |\n"
-            text += "| --- | --- | --- | --- | --- | --- | --- |\n"
-            text += "".join(map(_cells, right))
+        right = [row for row in some if row.outcome == "right"]
+        other = [row for row in some if row.outcome != "right"]
+        text += _summary(right) if right else ""
         text += "\n" if right and other else ""
-        for row in other:
-            text += f"- `{row.name}`, {row.outcome}: {row.reason}\n"
+        text += _others(other)
     return text
 
 
-def _cells(row: Row) -> str:
-    scratch = f"{row.planned / 1e6:,.2f} MB"
-    size = f"{row.parameters / 1e6:,.1f} M"
-    cells = [row.name, row.shape, size, str(row.instructions), f"{row.error:.0e}"]
-    return f"| {' | '.join([*cells, scratch, f'{row.over:.1%}'])} |\n"
+def _others(rows: list[Row]) -> str:
+    """Return a line for each outcome and reason, with the models that have it."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        why = row.reason.partition("; ")[0] or f"error {row.error:.0e}"
+        names.setdefault((row.outcome, why), []).append(f"`{row.name}`")
+    return "".join(
+        f"- {', '.join(models)}, {outcome}: {why}\n"
+        for (outcome, why), models in names.items()
+    )
+
+
+def _summary(right: list[Row]) -> str:
+    """Return the names of models that are right, and the worst of their figures."""
+    names = ", ".join(row.name for row in right)
+    worst = max(row.error for row in right)
+    scratch = max(row.over for row in right)
+    wrapped = textwrap.fill(names, 98, break_long_words=False, break_on_hyphens=False)
+    return (
+        f"{len(right)} are right; the largest *error* is {worst:.0e}, *scratch* is at "
+        f"most {scratch:.1%} above the least:\n\n{wrapped}\n"
+    )
 
 
 def main() -> None:

@@ -11,10 +11,10 @@ that share their weights, against a bundle for each. Files are in the page cache
 tables in Markdown: medians of the rounds, the least and the greatest in brackets. With
 `--limits`, the machine's bandwidth and its products a second are measured in each
 round, and a table and a chart (`--plot`) say which share of them each stack reaches.
+`--json` writes all of it, of which `readme_picture.py` draws the picture of README.md.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -29,9 +29,10 @@ from xnnpack_limits import (
     probe_command,
     show_limits,
 )
+from xnnpack_results import about, results_of, versions_of, write_results
 from xnnpack_rounds import describe_machine, measure
 from xnnpack_sharing import measure_sharing, sharing_cases
-from xnnpack_stacks import Case, add_stack_options, cases
+from xnnpack_stacks import Case, add_stack_options, cases, packages_of
 
 
 def build(wanted: Sequence[Case]) -> None:
@@ -69,15 +70,19 @@ def compare(wanted: Sequence[Case], options: argparse.Namespace) -> None:
         commands[PROBE] = probe_command(options.folder, options.threads)
     paths = {case.name: [case.path] for case in there}
     found = measure(commands, paths, options.rounds, options.threads)
-    if options.json:
-        rounds = {name: samples.rounds for name, samples in found.items()}
-        options.json.write_text(json.dumps(rounds, indent=1))
     say(describe_machine())
     show_speed(found)
     nbytes = {case.name: case.nbytes() for case in there}
     show_memory(found, nbytes)
+    points = find_points(found, nbytes, options.model) if options.limits else []
+    if options.json:
+        write_results(
+            about(options.model, describe_machine(), options.threads)
+            | {"versions": versions_of(options.llama, packages_of(options))}
+            | results_of(found, nbytes, points),
+            options.json,
+        )
     if options.limits:
-        points = find_points(found, nbytes, options.model)
         show_limits(points)
         if options.plot:
             draw_limits(points, options.plot)
@@ -131,7 +136,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=5, help="of a prompt, a round")
     parser.add_argument("--steps", type=int, default=32, help="of decoding, a round")
-    parser.add_argument("--json", type=Path, help="where to write all figures")
+    parser.add_argument(
+        "--json", type=Path, help="where to write all figures, as results/"
+    )
     parser.add_argument(
         "--limits", action="store_true", help="measure what the machine can do, too"
     )

@@ -147,6 +147,15 @@ def executorch(options: argparse.Namespace, scheme: str) -> Case:
     )
 
 
+def packages_of(options: argparse.Namespace) -> dict[str, str]:
+    """Return the packages of peers, and the Python that is given for them."""
+    return {
+        "gguf": options.gguf_python,
+        "onnx onnxruntime": options.ort_python,
+        "executorch torchao": options.executorch_python,
+    }
+
+
 def python_step(python: str, script: str, *arguments: str | Path) -> Sequence[str]:
     """Return the command that runs a script of this folder, empty without a Python."""
     return step(python, script, *arguments) if python else ()

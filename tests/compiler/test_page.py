@@ -1,4 +1,4 @@
-"""What compiler/README.md tells a user to write does what the page says."""
+"""What compiler/WRITING_MODELS.md tells a user to write does what the page says."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, StateSpec
 
-PAGE = (Path(__file__).parents[2] / "compiler/README.md").read_text()
+PAGE = (Path(__file__).parents[2] / "compiler/WRITING_MODELS.md").read_text()
 HEADS, WIDTH, VOCAB, SLOTS = 2, 4, 16, 32
 BATCH = Dim("batch", 1, 3)
 

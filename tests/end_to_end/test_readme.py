@@ -25,22 +25,31 @@ from kvc.runtime import load
 from kvc.tools.cli import main
 
 ROOT = Path(__file__).parents[2]
+
+
+def examples(page, language):
+    """Return the blocks of a page in a language."""
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-PAGE = (ROOT / "runtime_py/README.md").read_text()
-GENERATING, ROWS, DRAFTING, *_ = re.findall(  # test_transcribing.py runs the last
-    r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+RECIPES = (ROOT / "recipes/README.md").read_text()
+FIRST, GROWING = examples("README.md", "python")
+DEMO, CHECKS, COMMANDS, INSTALL, CHATTING = examples("README.md", "sh")
+OWN, *_ = examples("compiler/WRITING_MODELS.md", "python")
+COMPILE_OWN, KEEP_OWN = examples("compiler/WRITING_MODELS.md", "sh")
+(TINY,) = examples("compiler/hugging_face/README.md", "python")
+REWOUND, CACHED = examples("runtime_py/sessions/README.md", "python")
+RELEASED, STREAMED = examples("schema/container/README.md", "python")
+(MOVED,) = examples("schema/container/README.md", "sh")
+GENERATING, ROWS, DRAFTING, *_ = examples(  # test_transcribing.py runs the last
+    "runtime_py/GENERATING.md", "python"
 )
-COMPILE_ROWS, COMPILE_LARGE = re.findall(
-    r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
-)
+COMPILE_ROWS, COMPILE_LARGE = examples("runtime_py/GENERATING.md", "sh")
+TALKING, RECORDING = examples("tools/COMMANDS.md", "python")
+(FORKING,) = examples("runtime_py/memory/README.md", "python")
 CALM = "draft_tokens=4, max_tokens=40, temperature=0"
-PYTHON = [text for language, text in BLOCKS if language == "python"]
-SHELL = [text for language, text in BLOCKS if language == "sh"]
-(CACHED,) = (text for text in PYTHON if "cache_update" in text)
-(REWOUND,) = (text for text in PYTHON if "main.session" in text)
-(RELEASED,) = (text for text in PYTHON if "release()" in text)
-(STREAMED,) = (text for text in PYTHON if "Checkpoint" in text)
 
 
 def run(folder, example):
@@ -81,13 +90,6 @@ def names_of(word):
     return sorted(map(str, Path().glob(word))) if "*" in word else [word]
 
 
-def page(folder, name, number=0, run=run):
-    """Return what an example of a page prints, the first one or another."""
-    text = (ROOT / name / "README.md").read_text()
-    examples = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return run(folder, examples[number])
-
-
 @pytest.fixture(scope="module", autouse=True)
 def demo():
     """Let all commands and examples take one demo."""
@@ -108,7 +110,7 @@ class First:
     """What the first example leaves in its folder, and what it prints."""
 
     def __init__(self, folder):
-        self.folder, self.example = folder, PYTHON[0]
+        self.folder, self.example = folder, FIRST
         self.text = run_here(folder, self.example)
 
 
@@ -124,9 +126,15 @@ def test_the_first_example_runs_in_fifteen_lines(first):
 
 
 def test_its_commands_do_what_it_does(first):
-    assert "prefill + decode + prefill_all, shared" in shell(first.folder, SHELL[2])
+    assert "prefill + decode + prefill_all, shared" in shell(first.folder, COMMANDS)
     likeliest = ("demo.kvc", "def ", "--max-tokens", "40", "--temperature", "0")
     assert command(first.folder, "kvc", "generate", *likeliest) == first.text
+
+
+def test_a_cache_grows_without_a_maximum_and_without_copies(tmp_path):
+    assert run_here(tmp_path, GROWING) == "[990]\n"
+    told = command(tmp_path, "kvc", "dump", "growing.kvc", "--copies")
+    assert "2 updates of states, all in place" in told
 
 
 def test_an_attention_layer_of_ones_own_is_rewound(tmp_path):
@@ -149,16 +157,16 @@ def test_the_runtime_s_page_generates(first):
 
 
 def test_the_page_of_forks_shares_a_prefix(first):
-    told = page(first.folder, "runtime_py/memory")
+    told = run(first.folder, FORKING)
     assert ": position 24 of 1024> SessionResidency(" in told
 
 
 def test_the_page_of_the_tools_talks(first):
-    assert page(first.folder, "tools").endswith(" of 1024\n")
+    assert run(first.folder, TALKING).endswith(" of 1024\n")
 
 
 def test_the_page_of_the_tools_records(first):
-    told = page(first.folder, "tools", 1)
+    told = run(first.folder, RECORDING)
     assert re.search(
         r"^ +\d+\.\d us  kvc::attention  kvc\.compiler", told, re.MULTILINE
     )
@@ -170,20 +178,38 @@ def test_a_small_model_drafts_for_a_large_one(first):
     assert re.search(r"^(\d+) of (\d+) guesses, \d+%$", told, re.MULTILINE)
 
 
-def test_the_compilers_page_streams_a_checkpoint(tmp_path):
-    page(tmp_path, "compiler", run=run_here)
-    with load(tmp_path / "linear.kvc") as program:
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory):
+    """The folder in which a checkpoint was made, and compiled without its model."""
+    folder = tmp_path_factory.mktemp("linear")
+    run_here(folder, STREAMED)
+    return folder
+
+
+def test_the_page_of_weights_streams_a_checkpoint(linear):
+    with load(linear / "linear.kvc") as program:
         assert list(program.methods) == ["forward"]
+
+
+def test_its_weights_come_from_the_checkpoint(linear):
+    with (
+        load(linear / "linear.kvc") as program,
+        safe_open(linear / "linear.safetensors", "numpy") as weights,
+    ):
+        assert set(program.data) == set(weights.keys()) == {"weight", "bias"}
+        for name in weights.keys():  # noqa: SIM118
+            stored = program.data[name].array()
+            assert np.array_equal(stored, weights.get_tensor(name))
 
 
 @pytest.fixture(scope="module")
 def total(tmp_path_factory):
     """The folder with a model of one's own, compiled; and what calling it printed."""
     folder = tmp_path_factory.mktemp("total")
-    (folder / "total.py").write_text(PYTHON[1])
+    (folder / "total.py").write_text(OWN)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        yield folder, shell(folder, SHELL[3])
+        yield folder, shell(folder, COMPILE_OWN)
     sys.modules.pop("total")
 
 
@@ -194,22 +220,11 @@ def test_a_model_of_ones_own_compiles_and_runs(total):
 
 def test_its_session_is_kept_in_a_file(total):
     folder, _ = total
-    kept = shell(folder, SHELL[4]).splitlines()
+    kept = shell(folder, KEEP_OWN).splitlines()
     assert kept[0] == kept[2] == "result 0: float32[4]"
     once, twice = (np.fromstring(kept[i].strip("[]"), sep=" ") for i in (1, 3))
     np.testing.assert_allclose(twice, 2 * once, rtol=1e-4)
     assert kept[4].startswith("total.session: a saved session")
-
-
-def test_its_weights_come_from_a_checkpoint(total):
-    folder, _ = total
-    run_here(folder, STREAMED)
-    with (
-        load(folder / "total.kvc") as program,
-        safe_open(folder / "total.safetensors", "numpy") as weights,
-    ):
-        stored = program.data["project.weight"].array()
-        assert np.array_equal(stored, weights.get_tensor("project.weight"))
 
 
 @pytest.fixture(scope="module")
@@ -218,14 +233,14 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "tiny").mkdir()
     (folder / "tiny" / "tokenizer.json").write_text(word_tokenizer(256))
-    run_here(folder, PYTHON[2])
+    run_here(folder, TINY)
     return folder
 
 
 def test_a_hugging_face_folder_becomes_a_bundle_that_answers(tiny):
     """The trained model itself answers in tests/real/test_readme_chat.py."""
-    assert SHELL[5] == "pip install --no-warn-conflicts -e '.[hf]'\n"
-    downloading, compiling, asking = SHELL[6].splitlines()
+    assert INSTALL == "pip install --no-warn-conflicts -e '.[hf]'\n"
+    downloading, compiling, asking = CHATTING.splitlines()
     assert downloading.startswith("hf download HuggingFaceTB/SmolLM2-135M-Instruct ")
     assert downloading.endswith(" --local-dir SmolLM2")
     assert compiling == "kvc compile SmolLM2 -o smollm2.kvc"
@@ -266,20 +281,25 @@ def test_it_answers_several_prompts_at_a_time(rows):
 
 
 def test_weights_move_into_a_file_of_their_own_and_back(tmp_path):
-    told = shell(tmp_path, SHELL[7])
+    told = shell(tmp_path, MOVED)
     assert "whole.kvc" in told
     assert "removed 0 files" in told
 
 
 def test_the_commands_that_set_up_everything_exist():
-    for text in (SHELL[0], "tools/dev/test.sh"):
+    for text in (DEMO, CHECKS):
         script = ROOT / text.strip()
         assert os.access(script, os.X_OK)
         subprocess.run(["bash", "-n", script], check=True)
-    assert SHELL[1] == ". .venv/bin/activate\n"
-    assert len(SHELL) == 8
+    assert (DEMO, CHECKS) == ("tools/dev/demo.sh\n", "tools/dev/test.sh\n")
+    assert "`. .venv/bin/activate`" in README
+    assert "tools/dev/test.sh" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 200
 
 
 def test_the_recipes_are_those_that_ship():
-    named = re.findall(r"^\| `(\w+)` \| (?!does)", README, re.MULTILINE)
+    named = re.findall(r"^\| `(\w+)` \| ", RECIPES, re.MULTILINE)
     assert set(named) >= {path.stem for path in (ROOT / "recipes").glob("*.toml")}

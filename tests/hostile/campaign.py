@@ -5,8 +5,9 @@ digests, and loaded. Those that are accepted run twice, and must compute the sam
 (`tests/support/hostile_cases.py`). So are data files and saved sessions
 (`hostile_beside.py`), and tokenizers, chat templates and recipes (`hostile_texts.py`).
 FOLDER gets the seeds, what has been done so far, from which the next run goes on, and a
-file for each finding. `--page FILE` writes what has been found as a page, and runs
-nothing; records of other seeds, `FOLDER/*/record.json`, are counted in. `--case SEED
+file for each finding. `--page FILE` writes a summary of what has been found, and runs
+nothing; records of other seeds, `FOLDER/*/record.json`, are counted in. `--checks`
+prints how often each check has refused a file, those that never did too. `--case SEED
 NUMBER` tries one again, in this process.
 """
 
@@ -35,6 +36,7 @@ from kvc.runtime.kernels.table import load_kernels, load_preparations
 
 BATCH = 25  # cases that one process tries
 LIMITS = Limits(seconds=8, nbytes=6 << 30)  # for loading and both runs
+OFTEN = 10  # checks that a page shows
 CRASH, LONG = "ends the process", "runs for long"
 
 
@@ -140,32 +142,47 @@ def page(record: Record) -> str:
     nothing = ("refused", "cannot be made", "equal to the seed")
     accepted = files - sum(record.kinds[kind] for kind in nothing)
     checks = all_checks()
-    silent = sorted(checks - record.checks.keys())
+    silent = len(checks - record.checks.keys())
     findings = [f"- {' | '.join(map(str, one))}" for one in record.findings]
+    often = Counter(dict(record.checks.most_common(OFTEN)))
     lines = [
         "# Hostile files",
         "",
         f"{files:,} variants of {len(record.next)} files were tried in {hours:.2f}",
         f"hours of a process, beside others; {accepted:,} were accepted.",
-        "This page is written by `tests/hostile/campaign.py FOLDER --page FILE`.",
+        "Written by `tests/hostile/campaign.py FOLDER --page FILE`; do not edit.",
         "",
         *_table("verdict", record.kinds),
-        *_table("variants of", record.next),
+        *_table("variants of", _by_kind(record.next)),
         "## Findings",
         "",
         *(findings or ["None."]),
         "",
-        "## Checks that refused",
+        "## Checks",
         "",
-        *_table("check", record.checks),
-        "## Checks that never did",
+        f"Of {len(checks)} checks {silent} have refused none of these files;",
+        "tests guard them ([CHECKS.md](CHECKS.md)). `--checks` lists all checks.",
+        "These have refused most files:",
         "",
-        f"{len(silent)} of {len(checks)}.",
-        "",
-        *(f"- `{name}`" for name in silent),
-        "",
+        *_table("check", often),
     ]
     return "\n".join(lines)
+
+
+def checks_of(record: Record) -> list[str]:
+    """Return a line for each check: how many files it refused."""
+    every = Counter(dict.fromkeys(all_checks(), 0))
+    every.update(record.checks)
+    return [f"{count:8,} {name}" for name, count in every.most_common()]
+
+
+def _by_kind(variants: Counter[str]) -> Counter[str]:
+    """Return how many variants there are of bundles, tokenizers and so on."""
+    kinds: Counter[str] = Counter()
+    for name, count in variants.items():
+        kind, of, _ = name.partition(" of ")
+        kinds[kind if of or kind == "recipes" else "bundles"] += count
+    return kinds
 
 
 def _table(what: str, counts: Counter[str]) -> list[str]:
@@ -182,6 +199,7 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="*", default=list(NAMES))
     parser.add_argument("--nice", type=int, default=19)
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--checks", action="store_true")
     parser.add_argument("--case", nargs=2, metavar=("SEED", "NUMBER"))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -191,11 +209,14 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:  # another run may write there
             print(seed.try_case(int(number), Path(folder)))
         return 0
-    if options.page:
+    if options.page or options.checks:
         record = Record(options.folder)
         for path in sorted(options.folder.glob("*/record.json")):
             record.include(Record(path.parent))
-        options.page.write_text(page(record))
+        if options.page:
+            options.page.write_text(page(record))
+        if options.checks:
+            print("\n".join(checks_of(record)))
         return 0
     os.nice(options.nice)
     warnings.filterwarnings("ignore", category=SoftwareDevice)

@@ -65,3 +65,23 @@ def test_no_hostile_text_session_or_data_file_does_what_it_should_not(
         )
     assert record["kinds"]["same"] > 12
     assert record["kinds"]["refused"] > 36
+
+
+def test_a_page_is_a_summary_and_all_checks_are_told_beside_it(campaign, tmp_path):
+    found = {"refused": 3, "same": 2}
+    counts = {"growing": 3, "tokenizer of words": 1, "tokenizer of bytes": 1}
+    checks = {f"a.py, f: check {number}": number for number in range(1, 13)}
+    record = {"next": counts, "kinds": found, "checks": checks, "findings": []}
+    (tmp_path / "record.json").write_text(json.dumps({**record, "seconds": 36}))
+    done, _ = campaign("--page", str(tmp_path / "page.md"), "--checks")
+    page = (tmp_path / "page.md").read_text()
+    assert page.startswith(
+        "# Hostile files\n\n5 variants of 3 files were tried in 0.01"
+    )
+    assert "| `tokenizer` | 2 |" in page
+    assert "| `a.py, f: check 3` | 3 |" in page
+    assert "check 2`" not in page
+    told = done.stdout.splitlines()
+    assert told[0].split(maxsplit=1) == ["12", "a.py, f: check 12"]
+    assert sum(line.strip().startswith("0 ") for line in told) > 300
+    assert len(page.splitlines()) < 60

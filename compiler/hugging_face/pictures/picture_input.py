@@ -2,9 +2,9 @@
 
 In: a model of transformers that makes text, how it counts positions. Out: a
 `PictureInput`, None for a model without pictures. kvc makes embeddings of a picture
-first and feeds them in the places of its tokens, which is all there is to a picture as
-`picture_reading.py` finds. Its places may see each other (Gemma 3); they are then fed
-in a call of their own. A model that reads pictures in another way is refused.
+first and feeds them in the places of its tokens, and checks that there is no more to a
+picture. Its places may see each other (Gemma 3); they are then fed in a call of their
+own. A model that reads pictures in another way is refused.
 """
 
 import inspect

@@ -2,7 +2,7 @@
 
 In: plans. Out: calls. The functions of a program are built together into one asset, in
 which each weight is stored once; where there are more than a few, each is built when a
-call first needs it. What holds for any such process is in `apart_calls.py`.
+call first needs it. What holds for any such process is in `subprocess_calls.py`.
 """
 
 import json

@@ -9,7 +9,7 @@ below, in `products.py`, `elementwise.py`, `normalization.py` and `attention.py`
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kvc.runtime.delegates.ethosu import attention, elementwise, lowering, products
+from kvc.runtime.delegates.ethosu import attention, elementwise, products
 from kvc.runtime.delegates.ethosu.functions import FUNCTIONS
 from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues, ref, whole
 from kvc.runtime.delegates.ethosu.normalization import rms_norm
@@ -25,20 +25,6 @@ from kvc.schema.backends.ethosu import (
 from kvc.schema.backends.grids import Grid
 from kvc.schema.graph import Graph, Instruction
 from kvc.schema.ops import OPS, Aliasing
-
-_OPERATORS: Final[Mapping[str, Callable[[LoweredValues, Instruction], str]]] = {
-    **dict.fromkeys(FUNCTIONS, elementwise.function),
-    **dict.fromkeys(ADDITIONS, elementwise.addition),
-    "aten::mul.Tensor": elementwise.product,
-    ROTARY: elementwise.rotary_embedding,
-    "aten::linear": products.linear,
-    "aten::convolution": products.convolution,
-    "aten::rms_norm": rms_norm,
-    CACHE_UPDATE: attention.cache_update,
-    ATTENTION: attention.attention,
-    "aten::cat": lowering.join,
-    "aten::copy": lowering.copy,
-}
 
 
 def lower(
@@ -71,8 +57,8 @@ def _made(values: LoweredValues, step: Instruction) -> Sequence[str]:
     if step.op == CHECK_INDEX:
         return []
     if step.op == "aten::split_with_sizes":
-        return lowering.split(values, step)
-    return [_OPERATORS.get(step.op, lowering.view)(values, step)]
+        return split(values, step)
+    return [_OPERATORS.get(step.op, view)(values, step)]
 
 
 def results_of(graph: Graph) -> Sequence[int]:
@@ -173,3 +159,18 @@ def _part(
     start, size = [0] * len(old), list(old)
     start[axis], size[axis] = begin, end - begin
     return values.builder.slice(name, tuple(start), tuple(size))
+
+
+_OPERATORS: Final[Mapping[str, Callable[[LoweredValues, Instruction], str]]] = {
+    **dict.fromkeys(FUNCTIONS, elementwise.function),
+    **dict.fromkeys(ADDITIONS, elementwise.addition),
+    "aten::mul.Tensor": elementwise.product,
+    ROTARY: elementwise.rotary_embedding,
+    "aten::linear": products.linear,
+    "aten::convolution": products.convolution,
+    "aten::rms_norm": rms_norm,
+    CACHE_UPDATE: attention.cache_update,
+    ATTENTION: attention.attention,
+    "aten::cat": join,
+    "aten::copy": copy,
+}

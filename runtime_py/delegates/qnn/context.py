@@ -2,7 +2,7 @@
 
 In: plans. Out: calls. All graphs of a program share one context of the device. A graph
 is built when a call first needs it, or comes from the bundle. What holds for any such
-process is in `apart_calls.py`.
+process is in `subprocess_calls.py`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

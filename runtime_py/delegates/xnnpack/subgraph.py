@@ -3,7 +3,7 @@
 In: a verified block whose nodes XNNPACK can run (`kvc.schema.backends.xnnpack`), and
 its named data. Out: a `Subgraph`, of which runtimes are made. Its external ids count
 the partition's inputs, then its outputs. Shapes inside follow from those of the inputs,
-so a runtime of it can be reshaped for any sizes but those in `empties.py`.
+so a runtime of it can be reshaped for any sizes but those in `handles.py`.
 
 Numbers: the library treats subnormal numbers as zeros, in inputs and results, and does
 not keep the sign of a zero. Other differences from torch are in `elementwise.py`,

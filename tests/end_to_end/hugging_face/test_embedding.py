@@ -122,7 +122,7 @@ def test_texts_of_any_length_give_the_mean_of_their_tokens(program, model):
 
 
 def test_the_page_finds_the_nearest_text(bundle):
-    page = (ROOT / "runtime_py/README.md").read_text()
+    page = (ROOT / "runtime_py/GENERATING.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (example,) = (block for block in blocks if "similarity" in block)
     defined = {}

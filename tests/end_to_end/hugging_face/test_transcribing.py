@@ -160,7 +160,7 @@ def test_the_command_line_transcribes_files(program, folder, tmp_path):
 
 
 def test_the_runtimes_page_writes_down_a_file(program, tmp_path):
-    page = (Path(kvc.runtime.__file__).parent / "README.md").read_text()
+    page = (Path(kvc.runtime.__file__).parent / "GENERATING.md").read_text()
     *_, example = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     names: dict[str, object] = {}
     exec(example, names)
