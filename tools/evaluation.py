@@ -15,7 +15,7 @@ from kvc.schema.uses import PACKED
 
 if TYPE_CHECKING:
     from kvc.runtime import Program
-    from kvc.runtime.scoring.score import Progress
+    from kvc.runtime.scoring.score import ScoreProgress
     from kvc.runtime.tokenizers import Tokenizer
 
 
@@ -62,7 +62,7 @@ def evaluate(
     raw: bytes,
     window: int | None = None,
     stride: int | None = None,
-    progress: "Progress | None" = None,
+    progress: "ScoreProgress | None" = None,
     against: "Program | None" = None,
 ) -> Evaluation:
     """Measure a bundle on a text, beside another if there is one.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kvc.compiler.analysis.flat import Branches, FlatMethod
-from kvc.compiler.analysis.index_sums import Along, Carried, IndexSum, Joined, Open
+from kvc.compiler.analysis.index_sums import Along, CarriedSum, IndexSum, Joined, Open
 from kvc.compiler.analysis.updates import CacheWrite, cache_writes
 from kvc.compiler.ir import Program, Value
 from kvc.schema.dtypes import DType
@@ -25,7 +25,7 @@ _FIRST = TensorType(DType.INT64, (1,))
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CursorAdvance:
     """What a call adds to a cursor.
 
     Attributes:
@@ -76,7 +76,7 @@ class CursorView:
 
     method: FlatMethod
     start: Value | None
-    step: Step = Step(None)
+    step: CursorAdvance = CursorAdvance(None)
     rows: Dim | None = None
 
     @property
@@ -128,7 +128,7 @@ class CursorView:
         """Tell whether branches go over positions that the call adds."""
         return self._adds(one.end, 0, symbols, self.method.within[one.end.id])
 
-    def carries(self, one: Carried, symbols: Mapping[str, Symbol]) -> bool:
+    def carries(self, one: CarriedSum, symbols: Mapping[str, Symbol]) -> bool:
         """Tell whether all turns of a loop go over positions that the call adds."""
         alike = (self._same_type(value, one.own) for value in (one.first, one.given))
         if not all(alike) or not self.joins(one.given, symbols):
@@ -211,7 +211,7 @@ class CursorView:
             return None
         for one in self.method.open():
             marks = [one.end] if one.total in found.addends else []
-            for mark in [*marks, one.own] if isinstance(one, Carried) else marks:
+            for mark in [*marks, one.own] if isinstance(one, CarriedSum) else marks:
                 known = self.further(mark)
                 if known is not None and known.addends == found.addends:
                     offset = add_dims(found.constant, known.constant, -1)

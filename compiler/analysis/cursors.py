@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 from kvc.compiler.analysis.cursor_fields import (
     ONE_FOR_ALL,
+    CursorAdvance,
     CursorView,
-    Step,
     input_of,
     row_lengths_of,
     start_of,
 )
 from kvc.compiler.analysis.flat import FlatMethod
-from kvc.compiler.analysis.index_sums import Along, Carried
+from kvc.compiler.analysis.index_sums import Along, CarriedSum
 from kvc.compiler.analysis.updates import cache_writes, growth, one_length
 from kvc.compiler.ir import Program, State, Value
 from kvc.schema.dtypes import DType
@@ -42,13 +42,13 @@ class Counting:
     """
 
     cursor: Cursor
-    steps: Mapping[str, Step]
+    steps: Mapping[str, CursorAdvance]
     states: frozenset[str]
 
     def view(self, method: FlatMethod, program: Program) -> CursorView:
         """Return a method as the cursor sees it."""
         start = start_of(method, self.cursor, program)
-        step = self.steps.get(method.name, Step(None))
+        step = self.steps.get(method.name, CursorAdvance(None))
         return CursorView(method, start, step, self.cursor.rows)
 
 
@@ -170,7 +170,7 @@ class _Finder:
             if start is not None:
                 yield CursorView(method, start, rows=cursor.rows)
 
-    def _step_at(self, view: CursorView, one_each: bool) -> Step:
+    def _step_at(self, view: CursorView, one_each: bool) -> CursorAdvance:
         """Return what a method adds to the position that a session fills in.
 
         Args:
@@ -191,11 +191,11 @@ class _Finder:
             raise _uncounted(method, added)
         lengths = {row_lengths_of(method, write.counted) for write in writes}
         if not any(write.counted for write in writes):
-            return Step(added.pop())
+            return CursorAdvance(added.pop())
         told = [None if value is None else value.type.dims for value in lengths]
         if told != [(1 if view.rows is None else view.rows,)]:
             raise _ambiguous_row_lengths(method)
-        return Step(added.pop(), lengths.pop())
+        return CursorAdvance(added.pop(), lengths.pop())
 
     def _by_state(self, state: State, number: int) -> Iterator[Counting]:
         """Count by a state, if that is what it does."""
@@ -218,14 +218,14 @@ class _Finder:
         if all(self._is_told(views[n], steps[n], state) for n in steps):
             yield self._counting(cursor, steps)
 
-    def _is_told(self, view: CursorView, step: Step, state: State) -> bool:
+    def _is_told(self, view: CursorView, step: CursorAdvance, state: State) -> bool:
         """Tell whether it is known how many tokens are added, or where loops end."""
         if not step.totals:
             return step.tokens is not None
         (new,) = (value for value, n in view.method.state_out if n == state.name)
         return replace(view, step=step).ends_at(new, self._symbols)
 
-    def _with_tokens(self, view: CursorView, step: Step) -> Step:
+    def _with_tokens(self, view: CursorView, step: CursorAdvance) -> CursorAdvance:
         """Return a step by row lengths with the most that any row gets, if known."""
         if step.least is not None:
             return step
@@ -237,11 +237,11 @@ class _Finder:
         } or _token_counts(method)
         return replace(step, least=sizes.pop() if len(sizes) == 1 else None)
 
-    def _steps_of(self, state: State) -> dict[str, Step]:
+    def _steps_of(self, state: State) -> dict[str, CursorAdvance]:
         """Return what methods add to a state; nothing unless all that write it do."""
         if state.type.dtype not in _INTEGERS or len(state.type.dims) > 1:
             return {}
-        steps: dict[str, Step] = {}
+        steps: dict[str, CursorAdvance] = {}
         for method in self._methods:
             for value, name in method.state_out:
                 if name == state.name:
@@ -251,7 +251,9 @@ class _Finder:
                     steps[method.name] = step
         return steps
 
-    def _added(self, method: FlatMethod, new: Value, state: State) -> Step | None:
+    def _added(
+        self, method: FlatMethod, new: Value, state: State
+    ) -> CursorAdvance | None:
         """Return what a method adds to a state, None when it does anything else."""
         found = method.sums.of(new)
         olds = {value.id for value, name in method.state_in if name == state.name}
@@ -260,10 +262,12 @@ class _Finder:
             return None
         if set(added) <= method.totals():
             leads_on = bounds(found.constant, self._symbols)[0] >= 0
-            return Step(found.constant, None, tuple(added)) if leads_on else None
+            return (
+                CursorAdvance(found.constant, None, tuple(added)) if leads_on else None
+            )
         lengths = row_lengths_of(method, added[0]) if len(added) == 1 else None
         fits = lengths is not None and lengths.type.dims == state.type.dims
-        return Step(None, lengths) if fits and found.constant == 0 else None
+        return CursorAdvance(None, lengths) if fits and found.constant == 0 else None
 
     def _by_length(self, known: Sequence[Counting]) -> Iterator[Counting]:
         """Count by states that grow alike, where nothing else counts what they hold."""
@@ -280,7 +284,7 @@ class _Finder:
 
     def _common_length(self, growing: Sequence[State]) -> Counting | None:
         """Count by the states that grow, if methods leave them all of one length."""
-        steps: dict[str, Step] = {}
+        steps: dict[str, CursorAdvance] = {}
         for method in self._methods:
             added = growth(method, growing[0])
             if added is None and not one_length(method, growing):
@@ -288,14 +292,14 @@ class _Finder:
             if added is not None and bounds(added, self._symbols)[0] < 0:
                 return None
             if added:
-                steps[method.name] = Step(added)
+                steps[method.name] = CursorAdvance(added)
         lengths = [s.type.dims[s.grows] for s in growing if s.grows is not None]
         limit = min(size for size in lengths if isinstance(size, int))
         cursor = Cursor("", CursorKind.LENGTH, None, None, limit)
         names = frozenset(state.name for state in growing)
         return Counting(cursor, steps, names) if steps else None
 
-    def _counting(self, cursor: Cursor, steps: Mapping[str, Step]) -> Counting:
+    def _counting(self, cursor: Cursor, steps: Mapping[str, CursorAdvance]) -> Counting:
         """Return what counts, with its capacity and all states that count alike."""
         slots = [
             write.slots
@@ -304,11 +308,11 @@ class _Finder:
             if write.mode == "linear"
         ]
         limit = min(slots, key=lambda dim: bounds(dim, self._symbols), default=None)
-        told = {n: s if s.lengths is None else Step(None, s.lengths)
+        told = {n: s if s.lengths is None else CursorAdvance(None, s.lengths)
                 for n, s in steps.items()}  # fmt: skip
         alike = {name for name, own in self._steps.items() if own and own == told}
         for method in self._methods:
-            _check_bool(method, steps.get(method.name, Step(None)))
+            _check_bool(method, steps.get(method.name, CursorAdvance(None)))
         return Counting(replace(cursor, capacity=limit), steps, frozenset(alike))
 
 
@@ -325,7 +329,7 @@ def _extents(view: CursorView) -> set[Dim]:
         offset, extent = view.offset(write.index), write.count
         after = view.after_mark(write.index)
         one = None if after is None else after.one
-        if isinstance(one, Carried) and one.turns is not None:
+        if isinstance(one, CarriedSum) and one.turns is not None:
             offset = view.offset(one.first)
             extent = add_dims(0, one.turns, one.step)
         if offset is not None:
@@ -352,7 +356,7 @@ def _token_counts(method: FlatMethod) -> set[Dim]:
     return {kind.dims[1] for kind in tokens}
 
 
-def _check_bool(method: FlatMethod, step: Step) -> None:
+def _check_bool(method: FlatMethod, step: CursorAdvance) -> None:
     """Check that where rows take part or not, they do so with one token.
 
     Raises:

@@ -13,7 +13,7 @@ from kvc.compiler.analysis.cursor_values import use_cursors
 from kvc.compiler.analysis.cursors import Counting, find_countings, find_places
 from kvc.compiler.analysis.flat import FlatMethod, flatten
 from kvc.compiler.analysis.updates import (
-    Held,
+    InState,
     cache_write,
     find_held,
     growth,
@@ -66,7 +66,7 @@ def describe_states(
 def _with_kind(
     state: State,
     writes: Sequence[_Written],
-    held: Mapping[str, Mapping[int, Held]],
+    held: Mapping[str, Mapping[int, InState]],
 ) -> State:
     if state.grows is not None:
         return replace(state, kind=StateKind.APPEND, axis=state.grows)
@@ -80,7 +80,7 @@ def _with_kind(
     return replace(state, kind=kind, axis=axis)
 
 
-def _updates_whole(state: State, node: Node, held: Mapping[int, Held]) -> bool:
+def _updates_whole(state: State, node: Node, held: Mapping[int, InState]) -> bool:
     """Tell whether a node updates a state as a cache, and not a view of it."""
     if node.op != CACHE_UPDATE or node.inputs[0].type != state.type:
         return False

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 from kvc.compiler.analysis.cursor_fields import CursorView
 from kvc.compiler.analysis.flat import Passed
-from kvc.compiler.analysis.index_sums import Carried, IndexSum
-from kvc.compiler.analysis.updates import Held, cache_write, held_by
+from kvc.compiler.analysis.index_sums import CarriedSum, IndexSum
+from kvc.compiler.analysis.updates import InState, cache_write, held_by
 from kvc.compiler.ir import Node, State, Value
 from kvc.schema.ops import CACHE_UPDATE
 from kvc.schema.types import Dim, Symbol, add_dims
 
-Place = tuple[tuple[int, ...], Dim]  # after the start: what is added to it
-START: Place = ((), 0)
+FillPlace = tuple[tuple[int, ...], Dim]  # after the start: what is added to it
+START: FillPlace = ((), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Fill:
         count: how many positions the last write was of, None before the first.
     """
 
-    held: Held
-    ends: frozenset[Place]
+    held: InState
+    ends: frozenset[FillPlace]
     count: Dim | None = None
 
 
@@ -50,7 +50,7 @@ class Fills:
         method = view.method
         for value, name in method.state_in:
             if name in rings:
-                held = Held(name, tuple(range(len(value.type.dims))))
+                held = InState(name, tuple(range(len(value.type.dims))))
                 self._known[value.id] = Fill(held, frozenset([START]))
         self._own = {one.own.id: one for one in method.passed}
         self._ends = {one.end.id: one for one in method.passed}
@@ -64,7 +64,7 @@ class Fills:
             self._known[value.id] = self._started(value)
         return self._known[value.id]
 
-    def place(self, value: Value | None) -> Place | None:
+    def place(self, value: Value | None) -> FillPlace | None:
         """Return how far after the start of the call a value is, None if it is not."""
         found = self._view.further(value)
         return None if found is None else _place(found)
@@ -125,7 +125,7 @@ class Fills:
                     ends.add(end)
         return Fill(found[0].held, frozenset(ends))
 
-    def _carried(self, loop: int) -> Iterator[Carried]:
+    def _carried(self, loop: int) -> Iterator[CarriedSum]:
         """Yield what a loop carries of the cursor."""
         own = {one.own.id for one in self._view.method.passed if one.loop == loop}
         for one in self._view.method.loops:
@@ -134,17 +134,17 @@ class Fills:
 
     def _moved(
         self, one: Fill, pairs: Iterable[tuple[Value, Value]]
-    ) -> frozenset[Place]:
+    ) -> frozenset[FillPlace]:
         """Return where places are that a ring is filled up to, by what they become."""
         ends = (self.place(new) for old, new in pairs if self.place(old) in one.ends)
         return frozenset(end for end in ends if end is not None)
 
 
-def after(place: Place, count: Dim) -> Place:
+def after(place: FillPlace, count: Dim) -> FillPlace:
     """Return what is so many positions after a place."""
     addends, constant = place
     return addends, add_dims(constant, count)
 
 
-def _place(found: IndexSum) -> Place:
+def _place(found: IndexSum) -> FillPlace:
     return tuple(addend.id for addend in found.addends), found.constant

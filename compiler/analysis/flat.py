@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from kvc.compiler.analysis.index_sums import Carried, IndexSums, Joined, Open
+from kvc.compiler.analysis.index_sums import CarriedSum, IndexSums, Joined, Open
 from kvc.compiler.ir import Method, Node, Program, Value, bound_to
 from kvc.compiler.ir.control import blocks_by_number, control_of, entries
 from kvc.compiler.ir.rewrite import rename_node
@@ -43,7 +43,7 @@ class FlatMethod(Method):
     within: Mapping[int, Branches] = field(default_factory=dict)
     names: Mapping[int, Names] = field(default_factory=dict)
     sums: IndexSums = field(default_factory=IndexSums)
-    loops: tuple[Carried, ...] = ()
+    loops: tuple[CarriedSum, ...] = ()
     passed: tuple["Passed", ...] = ()
     asked: Mapping[int, Value] = field(default_factory=dict)
 
@@ -121,9 +121,9 @@ class _Flattener:
         flat = replace(flat, within=self._within, passed=passed, asked=asked)
         return replace(flat, loops=self._loops(flat)).counting({})
 
-    def _loops(self, flat: FlatMethod) -> tuple[Carried, ...]:
+    def _loops(self, flat: FlatMethod) -> tuple[CarriedSum, ...]:
         """Return what loops carry if each turn adds the same to it, or as loops do."""
-        makers, loops = flat.makers(), list[Carried]()
+        makers, loops = flat.makers(), list[CarriedSum]()
         totals: dict[object, Value] = {}  # loop and step -> what stands for it
         for one in self._passed:  # by loops within others first
             found = IndexSums(makers, flat.joins, loops=loops).of(one.given)
@@ -140,7 +140,7 @@ class _Flattener:
                 turns = None if within else one.turns
                 added = self._fresh(one.own)
                 ends = one.first, one.own, one.given, one.end
-                loops.append(Carried(*ends, step, within, turns, added, total))
+                loops.append(CarriedSum(*ends, step, within, turns, added, total))
         return tuple(loops)
 
     def _inline(self, method: Method, names: Names, states: Mapping[int, str]) -> None:

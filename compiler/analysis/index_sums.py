@@ -48,7 +48,7 @@ class IndexSum:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class CarriedSum:
     """A value that a loop carries, to which each turn adds.
 
     Attributes:
@@ -91,7 +91,7 @@ class Joined:
     total: Value
 
 
-Open = Carried | Joined  # what adds as much as turns or the branch taken say
+Open = CarriedSum | Joined  # what adds as much as turns or the branch taken say
 
 
 class IndexSums:
@@ -109,7 +109,7 @@ class IndexSums:
         makers: Mapping[int, Node] = MappingProxyType({}),
         joins: Mapping[int, Joined] = MappingProxyType({}),
         counting: Mapping[int, Value] = MappingProxyType({}),
-        loops: Sequence[Carried] = (),
+        loops: Sequence[CarriedSum] = (),
     ) -> None:
         self._makers, self._joins = makers, joins
         added: tuple[Open, ...] = (*loops, *joins.values())

@@ -37,7 +37,7 @@ class Norm:
     bias: str | None
 
 
-Place = tuple[str, int]  # a value: the name of its method, and its id
+NodePlace = tuple[str, int]  # a value: the name of its method, and its id
 PLAIN: Final = Norm(None, None)
 
 
@@ -51,9 +51,9 @@ class Streams:
         folded: of matrices that read such values only of one norm: which.
     """
 
-    values: frozenset[Place]
+    values: frozenset[NodePlace]
     sides: frozenset[Side]
-    norms: dict[Place, Norm]
+    norms: dict[NodePlace, Norm]
     folded: dict[str, Norm]
 
 
@@ -90,7 +90,7 @@ def _is_long(matrix: Constant) -> bool:
     return isinstance(rows, int) and isinstance(width, int) and rows >= 8 * width
 
 
-Key = Place | Side
+Key = NodePlace | Side
 
 
 class _Classes:
@@ -100,7 +100,7 @@ class _Classes:
         self._parents: dict[Key, Key] = {}
         self._forbidden: set[Key] = set()
         self._seen: dict[str, set[Key]] = defaultdict(set)
-        self.norms: dict[Place, Norm] = {}
+        self.norms: dict[NodePlace, Norm] = {}
         self.uses: dict[str, set[Norm]] = defaultdict(set)
 
     def root(self, key: Key) -> Key:
@@ -275,7 +275,7 @@ class _Reading:
     def _norm_of(self, value: Value) -> Norm:
         return self._classes.norms.get(self._place(value), PLAIN)
 
-    def _place(self, value: Value) -> Place:
+    def _place(self, value: Value) -> NodePlace:
         return self._method.name, value.id
 
     def _key(self, value: Value) -> Key:

@@ -40,7 +40,7 @@ class CacheWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class InState:
     """A value that lies where a state does.
 
     Attributes:
@@ -79,10 +79,10 @@ def cache_write(state: str, node: Node, method: FlatMethod) -> CacheWrite:
     return CacheWrite(state, index, axis, count, slots, mode, counted, branches)
 
 
-def find_held(method: FlatMethod) -> dict[int, Held]:
+def find_held(method: FlatMethod) -> dict[int, InState]:
     """Return value id -> which state it is, for what views and updates make of one."""
     held = {
-        value.id: Held(name, tuple(range(len(value.type.dims))))
+        value.id: InState(name, tuple(range(len(value.type.dims))))
         for value, name in method.state_in
     }
     for node in method.nodes:
@@ -96,7 +96,7 @@ def find_held(method: FlatMethod) -> dict[int, Held]:
     return held
 
 
-def held_by(node: Node, one: Held | None) -> Held | None:
+def held_by(node: Node, one: InState | None) -> InState | None:
     """Return what a node makes of a state that is its first input, None of others."""
     if one is None or node.op == CACHE_UPDATE:
         return one

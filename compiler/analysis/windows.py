@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kvc.compiler.analysis.caches import ATTENTION
 from kvc.compiler.analysis.cursor_fields import CursorView
-from kvc.compiler.analysis.fills import START, Fill, Fills, Place, after
+from kvc.compiler.analysis.fills import START, Fill, FillPlace, Fills, after
 from kvc.compiler.analysis.updates import CacheWrite, cache_write
 from kvc.compiler.ir import Argument, Node, Program, State, Value
 from kvc.compiler.ir.arguments import named
@@ -108,7 +108,7 @@ class _Uses:
         ]
         return max(counts, default=0)
 
-    def _end(self) -> Place | None:
+    def _end(self) -> FillPlace | None:
         """Return where the call ends."""
         view = self._view
         if view.step.tokens is not None:

@@ -52,7 +52,7 @@ class Pickled(Problems):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """A tensor as a header describes it.
 
     Attributes:
@@ -72,7 +72,7 @@ class Entry:
         return DTYPES.get(self.kind)
 
 
-def read_header(fd: int, size: int) -> tuple[dict[str, Entry], int]:
+def read_header(fd: int, size: int) -> tuple[dict[str, TensorEntry], int]:
     """Return the tensors of a file by name, and where their bytes begin.
 
     Raises:
@@ -138,7 +138,7 @@ def parse_object(raw: bytes) -> dict[str, object]:
     return found
 
 
-def _entry(description: object) -> Entry:
+def _entry(description: object) -> TensorEntry:
     """Return what a header says of a tensor.
 
     Raises:
@@ -154,7 +154,7 @@ def _entry(description: object) -> Entry:
         raise ValueError(f"its shape is {shape!r}")
     if not _are_sizes(place) or len(place) != 2 or place[0] > place[1]:
         raise ValueError(f"its bytes are {place!r}")
-    entry = Entry(kind, tuple(shape), *place)
+    entry = TensorEntry(kind, tuple(shape), *place)
     dtype, given = entry.dtype, entry.end - entry.begin
     if dtype is None:
         return entry
@@ -185,7 +185,7 @@ def _are_sizes(numbers: object) -> bool:
     )
 
 
-def _check_places(entries: Mapping[str, Entry], nbytes: int, size: int) -> None:
+def _check_places(entries: Mapping[str, TensorEntry], nbytes: int, size: int) -> None:
     """Check that tensors follow one another and fill the file.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from kvc.compiler.checkpoints.header import Entry, Problems, read_header, shown
+from kvc.compiler.checkpoints.header import Problems, TensorEntry, read_header, shown
 from kvc.schema.errors import CheckpointChanged, reason_of
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -96,7 +96,7 @@ class FileTensor:
 
     file: TensorFile
     name: str
-    entry: Entry
+    entry: TensorEntry
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -48,14 +48,14 @@ class Bound:
     norm_type: float
 
 
-class Place(NamedTuple):
+class TablePlace(NamedTuple):
     """Where a tensor lies: its memory, its first byte there, and its end."""
 
     memory: object
     start: IntLikeType
     end: IntLikeType
 
-    def meets(self, other: "Place") -> bool:
+    def meets(self, other: "TablePlace") -> bool:
         """Tell whether tensors may have an element in common."""
         alike = self.memory == other.memory
         return alike and self.start < other.end and other.start < self.end
@@ -127,7 +127,7 @@ def _is_computed(tensor: Tensor) -> bool:
 
 def bounds_of(
     method: str, exported: ExportedProgram, lookups: Sequence[Lookup]
-) -> Mapping[Place, Bound]:
+) -> Mapping[TablePlace, Bound]:
     """Return the bound of each table by its place, as the model has it.
 
     Raises:
@@ -135,7 +135,7 @@ def bounds_of(
             table; or the table is an argument of the method; or it would have other
             rows after each call.
     """
-    found: dict[Place, Bound] = {}
+    found: dict[TablePlace, Bound] = {}
     given, attributes = exported.graph_signature.user_inputs, _attributes(exported)
     for node in exported.graph.find_nodes(op="placeholder"):
         value = attributes.get(node.name, node.meta.get("val"))
@@ -164,7 +164,7 @@ def _attributes(exported: ExportedProgram) -> Mapping[str, Tensor]:
     }
 
 
-def places_read(exported: ExportedProgram) -> Mapping[str, Place]:
+def places_read(exported: ExportedProgram) -> Mapping[str, TablePlace]:
     """Return the place of each tensor of the model that a method reads, by node."""
     tensors = {**exported.state_dict, **exported.constants}
     used = {n.name for n in exported.graph.find_nodes(op="placeholder") if n.users}
@@ -175,11 +175,11 @@ def places_read(exported: ExportedProgram) -> Mapping[str, Place]:
     }
 
 
-def _place(tensor: Tensor) -> Place:
+def _place(tensor: Tensor) -> TablePlace:
     start = tensor.storage_offset() * tensor.itemsize
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((count - 1) * step for count, step in steps)
-    return Place(memory_of(tensor), start, start + (last + 1) * tensor.itemsize)
+    return TablePlace(memory_of(tensor), start, start + (last + 1) * tensor.itemsize)
 
 
 def other_reads(method: str) -> CaptureError:

@@ -16,7 +16,7 @@ from kvc.compiler.hugging_face.attention.rotary import (
 )
 from kvc.compiler.hugging_face.encoder.encoding_methods import (
     Encoders,
-    Reading,
+    EncoderSpec,
     methods_of,
     read_model,
 )
@@ -136,7 +136,7 @@ def _scores(config: PreTrainedConfig) -> str:
     return "softmax" if several else "sigmoid"
 
 
-def _metadata(opened: Opened, reading: Reading) -> dict[str, object]:
+def _metadata(opened: Opened, reading: EncoderSpec) -> dict[str, object]:
     """Return what the runtime has to know."""
     config, pooling = opened.model.config, opened.pooling
     metadata: dict[str, object] = {

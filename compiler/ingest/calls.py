@@ -8,11 +8,11 @@ from kvc.compiler.ir import Value
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Dim, TensorType
 
-Named = Mapping[str, object]
+NamedArguments = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OpCall:
     """A call to make: an op and its arguments by parameter name.
 
     `results` says how many of the traced call's results it gives, the first ones;
@@ -20,20 +20,20 @@ class Call:
     """
 
     op: str
-    named: Named
+    named: NamedArguments
     results: int | None = None
-    checks: "tuple[Call, ...]" = ()
+    checks: "tuple[OpCall, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeArgument:
     """An argument that a call of its own makes first."""
 
-    call: Call
+    call: OpCall
     type: TensorType
 
 
-Tensor = Value | Made
+Tensor = Value | MadeArgument
 
 
 class Unsupported(Exception):
@@ -45,38 +45,44 @@ class Unsupported(Exception):
         return str(self)
 
 
-Rule = Callable[[Named, TensorType | None], Call]
+OpRule = Callable[[NamedArguments, TensorType | None], OpCall]
 Kind = TypeVar("Kind")
 
 
-def given(named: Named, name: str, kind: type[Kind]) -> Kind:
+def given(named: NamedArguments, name: str, kind: type[Kind]) -> Kind:
     """Return an argument that the op's signature says is of a type."""
     found = named[name]
     assert isinstance(found, kind), name
     return found
 
 
-def places(start: Dim, end: Dim, step: Dim, count: Dim) -> Made:
+def places(start: Dim, end: Dim, step: Dim, count: Dim) -> MadeArgument:
     """Return the numbers from `start` to below `end`, int64 [count]."""
     values = {"start": start, "end": end, "step": step, "dtype": DType.INT64}
-    call = Call("aten::arange.start_step", values)
-    return Made(call, TensorType(DType.INT64, (count,)))
+    call = OpCall("aten::arange.start_step", values)
+    return MadeArgument(call, TensorType(DType.INT64, (count,)))
 
 
 def plus(tensor: Tensor, other: Tensor | Dim) -> Tensor:
     """Return the sum of an integer tensor and another one without dims, or a size."""
     if other == 0:
         return tensor
-    op = "aten::add.Tensor" if isinstance(other, Value | Made) else "aten::add.Scalar"
-    return Made(Call(op, {"self": tensor, "other": other, "alpha": 1}), tensor.type)
+    op = (
+        "aten::add.Tensor"
+        if isinstance(other, Value | MadeArgument)
+        else "aten::add.Scalar"
+    )
+    return MadeArgument(
+        OpCall(op, {"self": tensor, "other": other, "alpha": 1}), tensor.type
+    )
 
 
 def cast(tensor: Tensor, dtype: DType) -> Tensor:
     """Return a tensor as another dtype, as it is where it has that one."""
     if tensor.type.dtype is dtype:
         return tensor
-    call = Call("aten::_to_copy", {"self": tensor, "dtype": dtype})
-    return Made(call, TensorType(dtype, tensor.type.dims))
+    call = OpCall("aten::_to_copy", {"self": tensor, "dtype": dtype})
+    return MadeArgument(call, TensorType(dtype, tensor.type.dims))
 
 
 def viewed(tensor: Tensor, *dims: Dim) -> Tensor:
@@ -84,15 +90,15 @@ def viewed(tensor: Tensor, *dims: Dim) -> Tensor:
     if tensor.type.dims == dims:
         return tensor
     kind = TensorType(tensor.type.dtype, dims)
-    return Made(Call("aten::view", {"self": tensor, "size": dims}), kind)
+    return MadeArgument(OpCall("aten::view", {"self": tensor, "size": dims}), kind)
 
 
-def expanded(tensor: Tensor, dims: tuple[Dim, ...]) -> Call:
+def expanded(tensor: Tensor, dims: tuple[Dim, ...]) -> OpCall:
     """Return the call that broadcasts a tensor."""
-    return Call("aten::expand", {"self": tensor, "size": dims})
+    return OpCall("aten::expand", {"self": tensor, "size": dims})
 
 
-def full(dims: tuple[Dim, ...], number: object, dtype: DType) -> Made:
+def full(dims: tuple[Dim, ...], number: object, dtype: DType) -> MadeArgument:
     """Return a tensor of one number that is known before the run."""
     values = {"size": dims, "fill_value": number, "dtype": dtype}
-    return Made(Call("aten::full", values), TensorType(dtype, dims))
+    return MadeArgument(OpCall("aten::full", values), TensorType(dtype, dims))

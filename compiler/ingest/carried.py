@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations
 
-from kvc.compiler.ingest.signature import Signature, beneath, relative
+from kvc.compiler.ingest.signature import TracedSignature, beneath, relative
 from kvc.compiler.ir import Method as IrMethod
 from kvc.compiler.request.spec import Method
 from kvc.schema.dtypes import DType
@@ -33,7 +33,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class CarriedTensors:
     """What one method carries.
 
     Attributes:
@@ -47,8 +47,8 @@ class Carried:
 
 
 def read_carry(
-    methods: Sequence[Method], signatures: Sequence[Signature]
-) -> tuple[Carried, ...]:
+    methods: Sequence[Method], signatures: Sequence[TracedSignature]
+) -> tuple[CarriedTensors, ...]:
     """Return what each method carries.
 
     Raises:
@@ -71,14 +71,14 @@ class _Reader:
     """Reads the `carry` of one method; `known` are the states of all methods."""
 
     def __init__(
-        self, method: Method, signature: Signature, known: Sequence[str]
+        self, method: Method, signature: TracedSignature, known: Sequence[str]
     ) -> None:
         self._method = method
         self._known = known
         self._arguments = {path: i for i, path in enumerate(signature.arguments)}
         self._results = {path: i for i, path in enumerate(signature.results)}
 
-    def read(self) -> Carried:
+    def read(self) -> CarriedTensors:
         pairs: list[Pair] = []
         gone: set[str] = set()
         for key, value in self._method.carry.items():
@@ -90,7 +90,7 @@ class _Reader:
         self._check_once("result", [names[pair.result] for pair in pairs])
         taken = {p for p in self._arguments if p in {pair.path for pair in pairs}}
         taken.update(key for key in self._method.carry)
-        return Carried(tuple(pairs), frozenset(taken), frozenset(gone))
+        return CarriedTensors(tuple(pairs), frozenset(taken), frozenset(gone))
 
     def _result_root(self, key: str, value: str | int) -> str:
         """Return the path of the result that a value of `carry` names."""

@@ -35,7 +35,7 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class SessionOwned:
     """Which inputs and results of a traced method belong to the session.
 
     Attributes:
@@ -52,7 +52,7 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class MethodEnd:
     """What a method leaves behind, as `kvc.compiler.ir.Method` has it."""
 
     outputs: tuple[Value, ...]
@@ -61,10 +61,10 @@ class Left:
 
 
 NUMBERS = (SymIntArgument, SymFloatArgument)
-NOTHING_LEFT = Left((), (), ())
+NOTHING_LEFT = MethodEnd((), (), ())
 
 
-class Borders:
+class MethodInterface:
     """Collects what one method starts with; `leave` says what it ends with."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Borders:
         captured: CapturedMethod,
         tensors: TensorTable,
         sizes: SizeReader,
-        owned: Owned,
+        owned: SessionOwned,
         new_value: Callable[[TensorType], Value],
     ) -> None:
         self._captured = captured
@@ -135,7 +135,7 @@ class Borders:
             bindings.append((self._bound[entry.name], entry.name))
         return self._bound[entry.name]
 
-    def leave(self, values: Values, input_names: tuple[str, ...]) -> Left:
+    def leave(self, values: Values, input_names: tuple[str, ...]) -> MethodEnd:
         """Return what the method ends with.
 
         Args:
@@ -157,7 +157,7 @@ class Borders:
             *((results[number], state.name) for number, state in carried.items()),
         ]
         names = dict(zip((v.id for v in self.inputs), input_names, strict=True))
-        return Left(
+        return MethodEnd(
             tuple(v for number, v in enumerate(results) if number not in carried),
             tuple(pair for pair in state_out if pair not in self.state_in),
             tuple((v, names[old.id]) for v, old in self._written_inputs(pairs)),

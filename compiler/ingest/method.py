@@ -2,7 +2,12 @@
 
 from torch import fx
 
-from kvc.compiler.ingest.inputs_and_outputs import NOTHING_LEFT, NUMBERS, Borders, Owned
+from kvc.compiler.ingest.inputs_and_outputs import (
+    NOTHING_LEFT,
+    NUMBERS,
+    MethodInterface,
+    SessionOwned,
+)
 from kvc.compiler.ingest.nodes import NodeImporter
 from kvc.compiler.ingest.symbols import SizeReader
 from kvc.compiler.ingest.tensors import Model, TensorTable
@@ -18,7 +23,7 @@ class MethodImporter(NodeImporter):
         captured: CapturedMethod,
         tensors: TensorTable,
         sizes: SizeReader,
-        owned: Owned,
+        owned: SessionOwned,
         blocks: list[Method],
     ) -> None:
         exported = captured.exported
@@ -27,7 +32,9 @@ class MethodImporter(NodeImporter):
         )
         super().__init__(model, exported.graph_module)
         self._captured = captured
-        self._borders = Borders(captured, tensors, sizes, owned, self._new_value)
+        self._borders = MethodInterface(
+            captured, tensors, sizes, owned, self._new_value
+        )
         self.constants = self._borders.constants
 
     def run(self, input_names: tuple[str, ...], trees: tuple[str, str]) -> Method:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, fx
 
-from kvc.compiler.ingest.calls import Call, Made, Unsupported, full
+from kvc.compiler.ingest.calls import MadeArgument, OpCall, Unsupported, full
 from kvc.compiler.ingest.control import Higher, higher_call, higher_name, op_name
 from kvc.compiler.ingest.merged_sizes import with_joined_outputs
 from kvc.compiler.ingest.normalize import (
@@ -122,7 +122,7 @@ class NodeImporter:
         try:
             number = self._convert(node)
             if isinstance(number, int | Affine):
-                made: Value | Made = full((), number, DType.INT64)
+                made: Value | MadeArgument = full((), number, DType.INT64)
             else:
                 assert isinstance(number, Number | Real)
                 made = number.tensor()
@@ -171,20 +171,20 @@ class NodeImporter:
         several = not isinstance(node.meta.get("val"), Tensor)
         self._values[node] = outputs if several or not outputs else outputs[0]
 
-    def _arguments(self, call: Call, source: str) -> tuple[Argument, ...]:
+    def _arguments(self, call: OpCall, source: str) -> tuple[Argument, ...]:
         """Return a call's arguments, after the calls that make or check them."""
         for check in call.checks:
             self.nodes.append(
                 Node(check.op, self._arguments(check, source), (), source)
             )
         named = {name: self._made(a, source) for name, a in call.named.items()}
-        return arguments_of(Call(call.op, named))
+        return arguments_of(OpCall(call.op, named))
 
     def _made(self, argument: object, source: str) -> object:
         """Return an argument after the call that makes it, if one does."""
         if isinstance(argument, tuple):
             return tuple(self._made(item, source) for item in argument)
-        if not isinstance(argument, Made):
+        if not isinstance(argument, MadeArgument):
             return argument
         arguments = self._arguments(argument.call, source)
         value = self._new_value(argument.type)

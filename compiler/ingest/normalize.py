@@ -7,7 +7,14 @@ What no rule maps stays as it is, and the importer reports it.
 """
 
 from kvc.compiler.ingest import norms, reads, writes
-from kvc.compiler.ingest.calls import Call, Named, Rule, Unsupported, cast, given
+from kvc.compiler.ingest.calls import (
+    NamedArguments,
+    OpCall,
+    OpRule,
+    Unsupported,
+    cast,
+    given,
+)
 from kvc.compiler.ingest.numbers import place_numbers
 from kvc.compiler.ingest.read_numbers import Number, Real
 from kvc.compiler.ir import Argument, Item, Value
@@ -58,7 +65,7 @@ FORWARDED = {
 }  # fmt: skip
 
 
-def normalize(op: str, named: Named, result: TensorType | None) -> Call:
+def normalize(op: str, named: NamedArguments, result: TensorType | None) -> OpCall:
     """Return the call as an op of the table takes it.
 
     Args:
@@ -70,7 +77,7 @@ def normalize(op: str, named: Named, result: TensorType | None) -> Call:
         Unsupported: with the reason.
     """
     rule = _RULES.get(op)
-    call = rule(named, result) if rule else Call(op, named)
+    call = rule(named, result) if rule else OpCall(op, named)
     call = place_numbers(call, result)
     if call.op not in OPS:
         raise Unsupported("no kernel")
@@ -78,7 +85,7 @@ def normalize(op: str, named: Named, result: TensorType | None) -> Call:
     return call
 
 
-def arguments_of(call: Call) -> tuple[Argument, ...]:
+def arguments_of(call: OpCall) -> tuple[Argument, ...]:
     """Return a call's arguments in the order of its signature.
 
     Raises:
@@ -107,7 +114,7 @@ def _item(value: object) -> Item:
     raise Unsupported(f"an argument of type {type(value).__name__}")
 
 
-def _check_left_out(call: Call, result: TensorType | None) -> None:
+def _check_left_out(call: OpCall, result: TensorType | None) -> None:
     kept = {p.name for p in OPS[call.op].params}
     for name, value in call.named.items():
         if name in kept or name in _IGNORED or value in _USUAL.get(name, (None,)):
@@ -117,73 +124,73 @@ def _check_left_out(call: Call, result: TensorType | None) -> None:
         raise Unsupported(f"{name}={value} is not supported")
 
 
-def _rename(op: str, **changes: object) -> Rule:
+def _rename(op: str, **changes: object) -> OpRule:
     """Return the rule for another spelling, with parameters set."""
-    return lambda named, _: Call(op, {**named, **changes})
+    return lambda named, _: OpCall(op, {**named, **changes})
 
 
-def _whole(op: str) -> Rule:
+def _whole(op: str) -> OpRule:
     """Return the rule for a reduction over everything."""
     return _rename(op, dim=None, keepdim=False)
 
 
-def _filled(value: object) -> Rule:
+def _filled(value: object) -> OpRule:
     """Return the rule for a factory of one value, None where the call says it."""
 
-    def rule(named: Named, result: TensorType | None) -> Call:
+    def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         fill = named["fill_value"] if value is None else value
         return reads.filled(fill, result)
 
     return rule
 
 
-def _cast(named: Named, result: TensorType | None) -> Call:
+def _cast(named: NamedArguments, result: TensorType | None) -> OpCall:
     assert result is not None
     if named.get("dtype") is None:
-        return Call("aten::clone", {"self": named["self"]})
-    return Call("aten::_to_copy", {"self": named["self"], "dtype": result.dtype})
+        return OpCall("aten::clone", {"self": named["self"]})
+    return OpCall("aten::_to_copy", {"self": named["self"], "dtype": result.dtype})
 
 
-def _shaped(op: str) -> Rule:
+def _shaped(op: str) -> OpRule:
     """Return the rule for a view whose sizes are taken from the result."""
 
-    def rule(named: Named, result: TensorType | None) -> Call:
+    def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         assert result is not None
-        return Call(op, {"self": named["self"], "size": result.dims})
+        return OpCall(op, {"self": named["self"], "size": result.dims})
 
     return rule
 
 
-def _squeeze(named: Named, _: TensorType | None) -> Call:
+def _squeeze(named: NamedArguments, _: TensorType | None) -> OpCall:
     tensor, dim = given(named, "self", Value), named.get("dim")
     if dim is None:
         dim = tuple(i for i, size in enumerate(tensor.type.dims) if size == 1)
-    return Call(
+    return OpCall(
         "aten::squeeze.dims",
         {"self": tensor, "dim": (dim,) if isinstance(dim, int) else dim},
     )
 
 
-def _transpose_matrix(named: Named, _: TensorType | None) -> Call:
+def _transpose_matrix(named: NamedArguments, _: TensorType | None) -> OpCall:
     tensor = given(named, "self", Value)
     if len(tensor.type.dims) < 2:
-        return Call("aten::alias", {"self": tensor})
-    return Call("aten::transpose.int", {"self": tensor, "dim0": 0, "dim1": 1})
+        return OpCall("aten::alias", {"self": tensor})
+    return OpCall("aten::transpose.int", {"self": tensor, "dim0": 0, "dim1": 1})
 
 
-def _transpose(named: Named, _: TensorType | None) -> Call:
+def _transpose(named: NamedArguments, _: TensorType | None) -> OpCall:
     tensor = given(named, "self", Value)
     if tensor.type.dims:
-        return Call("aten::transpose.int", named)
-    return Call("aten::alias", {"self": tensor})
+        return OpCall("aten::transpose.int", named)
+    return OpCall("aten::alias", {"self": tensor})
 
 
-def _converted(named: Named, result: TensorType | None) -> Call:
+def _converted(named: NamedArguments, result: TensorType | None) -> OpCall:
     assert result is not None
-    return Call("aten::_to_copy", {"self": named["a"], "dtype": result.dtype})
+    return OpCall("aten::_to_copy", {"self": named["a"], "dtype": result.dtype})
 
 
-def _split(named: Named, _: TensorType | None) -> Call:
+def _split(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Split into equal parts: the size of the last part follows from the whole."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     size = named["split_size"]
@@ -191,33 +198,33 @@ def _split(named: Named, _: TensorType | None) -> Call:
     if not isinstance(whole, int) or not isinstance(size, int):
         raise Unsupported("split of a dynamic dimension")
     parts = tuple(min(size, whole - begin) for begin in range(0, whole, size))
-    return Call(
+    return OpCall(
         "aten::split_with_sizes", {"self": tensor, "split_sizes": parts, "dim": dim}
     )
 
 
-def _cat(named: Named, result: TensorType | None) -> Call:
+def _cat(named: NamedArguments, result: TensorType | None) -> OpCall:
     """Join; torch skips empty tensors of one axis, whatever the rank of the others."""
     assert result is not None
     tensors, dim = given(named, "tensors", tuple), named["dim"]
     rank = len(result.dims)
     kept = tuple(cast(x, result.dtype) for x in tensors if len(x.type.dims) == rank)
-    return Call("aten::cat", {"tensors": kept if rank > 1 else tensors, "dim": dim})
+    return OpCall("aten::cat", {"tensors": kept if rank > 1 else tensors, "dim": dim})
 
 
-def _floor_divide(named: Named, _: TensorType | None) -> Call:
+def _floor_divide(named: NamedArguments, _: TensorType | None) -> OpCall:
     if isinstance(named["other"], Value):
-        return Call("aten::floor_divide", named)
-    return Call("aten::div.Scalar_mode", {**named, "rounding_mode": "floor"})
+        return OpCall("aten::floor_divide", named)
+    return OpCall("aten::div.Scalar_mode", {**named, "rounding_mode": "floor"})
 
 
-def _clamp_bound(bound: str) -> Rule:
+def _clamp_bound(bound: str) -> OpRule:
     """Return the rule for a clamp with one bound."""
     absent = "max" if bound == "min" else "min"
     return _rename("aten::clamp", **{absent: None})
 
 
-_SHIFTS: dict[str, Rule] = {
+_SHIFTS: dict[str, OpRule] = {
     f"aten::{spelling}": _rename(f"aten::bitwise_{side}_shift.Tensor")
     for side in ("left", "right")
     for spelling in (
@@ -227,7 +234,7 @@ _SHIFTS: dict[str, Rule] = {
         f"__{side[0]}shift__.Tensor",
     )
 }
-_RULES: dict[str, Rule] = {
+_RULES: dict[str, OpRule] = {
     "aten::_unsafe_view": _shaped("aten::view"),
     "aten::view": _shaped("aten::view"),
     "aten::reshape": _shaped("aten::view"),

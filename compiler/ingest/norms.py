@@ -4,46 +4,46 @@ Some traced norms also return the statistics needed for training; only the first
 is made here.
 """
 
-from kvc.compiler.ingest.calls import Call, Named, Rule, given
+from kvc.compiler.ingest.calls import NamedArguments, OpCall, OpRule, given
 from kvc.compiler.ir import Value
 from kvc.schema.types import TensorType
 
 
-def batch_norm(named: Named, _: TensorType | None) -> Call:
+def batch_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Normalise with the running statistics."""
     kept = ("input", "weight", "bias", "running_mean", "running_var", "eps")
-    return Call("aten::batch_norm", {name: named[name] for name in kept}, results=1)
+    return OpCall("aten::batch_norm", {name: named[name] for name in kept}, results=1)
 
 
-def group_norm(named: Named, _: TensorType | None) -> Call:
+def group_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Normalise groups of channels; which library does it on a GPU is left out."""
     kept = ("input", "num_groups", "weight", "bias", "eps")
-    return Call("aten::group_norm", {name: named[name] for name in kept})
+    return OpCall("aten::group_norm", {name: named[name] for name in kept})
 
 
-def instance_norm(named: Named, _: TensorType | None) -> Call:
+def instance_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Normalise each channel of a batch of one, as torch traces InstanceNorm."""
     channels = given(named, "input", Value).type.dims[1]
     values = {name: named[name] for name in ("input", "weight", "bias", "eps")}
-    return Call("aten::group_norm", {**values, "num_groups": channels}, results=1)
+    return OpCall("aten::group_norm", {**values, "num_groups": channels}, results=1)
 
 
-def first_results(op: str, count: int) -> Rule:
+def first_results(op: str, count: int) -> OpRule:
     """Return the rule for an op that makes so many results, the first ones."""
-    return lambda named, _: Call(op, named, results=count)
+    return lambda named, _: OpCall(op, named, results=count)
 
 
-def embedding_bag(named: Named, _: TensorType | None) -> Call:
+def embedding_bag(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Keep the rows of bags, and nothing of what training needs."""
     dropped = ("scale_grad_by_freq", "sparse")
     kept = {name: value for name, value in named.items() if name not in dropped}
-    return Call("aten::_embedding_bag_forward_only", kept, results=1)
+    return OpCall("aten::_embedding_bag_forward_only", kept, results=1)
 
 
-def resize(op: str) -> Rule:
+def resize(op: str) -> OpRule:
     """Return the rule for a resize; the result says the size."""
 
-    def rule(named: Named, result: TensorType | None) -> Call:
+    def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         assert result is not None
         factors = named["scale_factors"]
         height, width = factors if isinstance(factors, tuple | list) else (None, None)
@@ -51,7 +51,7 @@ def resize(op: str) -> Rule:
         kept |= {"scales_h": height, "scales_w": width}
         if "align_corners" in named:
             kept["align_corners"] = named["align_corners"]
-        return Call(op, kept)
+        return OpCall(op, kept)
 
     return rule
 
@@ -63,26 +63,26 @@ _TRANSPOSED = {
 }
 
 
-def convolution(named: Named, _: TensorType | None) -> Call:
+def convolution(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Keep a convolution; a transposed one has an op for each number of axes."""
     axes = len(given(named, "weight", Value).type.dims) - 2
     named = _for_each_axis(named, axes)
     values = {name: value for name, value in named.items() if name != "transposed"}
     if not named["transposed"]:
         del values["output_padding"]
-        return Call("aten::convolution", values)
-    return Call(_TRANSPOSED[axes], values)
+        return OpCall("aten::convolution", values)
+    return OpCall(_TRANSPOSED[axes], values)
 
 
-def pooling(op: str, axes: int) -> Rule:
+def pooling(op: str, axes: int) -> OpRule:
     """Return the rule for pools along so many axes."""
-    return lambda named, _: Call(op, _for_each_axis(named, axes))
+    return lambda named, _: OpCall(op, _for_each_axis(named, axes))
 
 
 _SETTINGS = {"kernel_size", "stride", "padding", "dilation", "output_padding"}
 
 
-def _for_each_axis(named: Named, axes: int) -> Named:
+def _for_each_axis(named: NamedArguments, axes: int) -> NamedArguments:
     """Return settings with a number for each axis; torch takes one for all of them."""
     return {
         name: value * axes

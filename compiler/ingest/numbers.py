@@ -8,7 +8,7 @@ at run time is already a tensor; it takes the dtype that a number would.
 
 import numpy as np
 
-from kvc.compiler.ingest.calls import Call, Tensor, Unsupported, cast, full
+from kvc.compiler.ingest.calls import OpCall, Tensor, Unsupported, cast, full
 from kvc.compiler.ingest.read_numbers import Number, Real
 from kvc.compiler.ir import Value
 from kvc.schema.dtypes import DType
@@ -43,12 +43,12 @@ _SWAPPED = {
 }
 
 
-def place_numbers(call: Call, result: TensorType | None) -> Call:
+def place_numbers(call: OpCall, result: TensorType | None) -> OpCall:
     """Return the call with no number where its op takes a tensor, if that can be."""
     return _wrapped(_swapped(_scalar_variant(_with_tensors(call))), result)
 
 
-def _with_tensors(call: Call) -> Call:
+def _with_tensors(call: OpCall) -> OpCall:
     """Take the op's Tensor overload for numbers that only the run knows."""
     read = {n: v for n, v in call.named.items() if isinstance(v, Number | Real)}
     dtypes = [v.type.dtype for v in call.named.values() if isinstance(v, Value)]
@@ -66,7 +66,7 @@ def _with_tensors(call: Call) -> Call:
         for key in ("min", "max"):
             if _is_number(named[key]):
                 named[key] = full((), named[key], dtypes[0])
-    return Call(spec.name, named)
+    return OpCall(spec.name, named)
 
 
 def _as_operand(number: Number | Real, beside: DType) -> Tensor:
@@ -80,17 +80,17 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | Affine)
 
 
-def _scalar_variant(call: Call) -> Call:
+def _scalar_variant(call: OpCall) -> OpCall:
     """Take the op's Scalar overload where a number is the second operand."""
     other = call.named.get("other", call.named.get("value"))
     name, _, overload = call.op.partition(".")
     if not _is_number(other) or not overload.startswith("Tensor"):
         return call
     scalar = f"{name}.{overload.replace('Tensor', 'Scalar', 1)}"
-    return Call(scalar, call.named) if scalar in OPS else call
+    return OpCall(scalar, call.named) if scalar in OPS else call
 
 
-def _swapped(call: Call) -> Call:
+def _swapped(call: OpCall) -> OpCall:
     """Swap the operands where the first is a number and the op allows it.
 
     `sub` and `rsub` both scale the tensor here by alpha; `add` scales its second.
@@ -101,7 +101,7 @@ def _swapped(call: Call) -> Call:
         return call
     if op == "aten::add.Scalar" and call.named["alpha"] != 1:
         return call
-    return Call(op, {**call.named, "self": second, "other": first})
+    return OpCall(op, {**call.named, "self": second, "other": first})
 
 
 def _require_held(number: object, dtype: DType) -> None:
@@ -112,7 +112,7 @@ def _require_held(number: object, dtype: DType) -> None:
             raise Unsupported(f"{number} is no {dtype.label}")
 
 
-def _wrapped(call: Call, result: TensorType | None) -> Call:
+def _wrapped(call: OpCall, result: TensorType | None) -> OpCall:
     """Make tensors of numbers that are left, of an elementwise op's result dtype."""
     spec = OPS.get(call.op)
     if (
@@ -127,4 +127,4 @@ def _wrapped(call: Call, result: TensorType | None) -> Call:
         if param.kind is ParamKind.TENSOR and _is_number(number):
             _require_held(number, result.dtype)
             named[param.name] = full((), number, result.dtype)
-    return Call(call.op, named)
+    return OpCall(call.op, named)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from kvc.compiler.decompose.renormed import Bound, Place, other_reads, places_read
-from kvc.compiler.ingest.carried import Carried, check_positions, read_carry
+from kvc.compiler.decompose.renormed import Bound, TablePlace, other_reads, places_read
+from kvc.compiler.ingest.carried import CarriedTensors, check_positions, read_carry
 from kvc.compiler.ingest.grown import Use, carried_state
-from kvc.compiler.ingest.inputs_and_outputs import Owned, mutated_tensors
+from kvc.compiler.ingest.inputs_and_outputs import SessionOwned, mutated_tensors
 from kvc.compiler.ingest.merged_sizes import define_joined_sizes
 from kvc.compiler.ingest.method import MethodImporter
 from kvc.compiler.ingest.signature import (
-    Signature,
+    TracedSignature,
     input_tree,
     output_tree,
     read_signature,
@@ -38,7 +38,7 @@ from kvc.compiler.ingest.tensors import TensorTable
 from kvc.compiler.ir import Method, Node, Program, State
 from kvc.compiler.ir.verify import Malformed, concrete, sample_sizes, verify
 from kvc.compiler.trace import CapturedMethod
-from kvc.compiler.trace.aliases import Memory
+from kvc.compiler.trace.aliases import RegisteredMemory
 from kvc.compiler.trace.guard import unseen
 from kvc.compiler.trace.traced import paths_of
 from kvc.schema.errors import CaptureError, StateConflict, UnsupportedOps
@@ -102,7 +102,7 @@ def check_bounded(captured: Sequence[CapturedMethod]) -> None:
     Raises:
         CaptureError: one does not.
     """
-    bounds: Mapping[Place, Bound] = {}
+    bounds: Mapping[TablePlace, Bound] = {}
     for each in captured:
         bounds = {**each.bounds, **bounds}
     for each in captured if bounds else ():
@@ -120,9 +120,9 @@ class _Traced:
     """One method before it is imported: what crosses its borders, and its sizes."""
 
     captured: CapturedMethod
-    signature: Signature
+    signature: TracedSignature
     sizes: SizeReader
-    carried: Carried
+    carried: CarriedTensors
 
 
 def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Program:
@@ -132,7 +132,7 @@ def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Pr
         UnsupportedOps: with every op that has no kernel, and its source lines.
         CompileError, CaptureError, StateConflict: see their texts.
     """
-    named = Memory(model).named
+    named = RegisteredMemory(model).named
     names = qualified_names(captured)
     symbols = declared_symbols(captured, names)
     mutated = [tensor for one in captured for tensor in mutated_tensors(one, named)]
@@ -172,7 +172,7 @@ def _read(
 
 
 def _inputs_by_path(
-    captured: CapturedMethod, signature: Signature
+    captured: CapturedMethod, signature: TracedSignature
 ) -> dict[str, Tensor]:
     """Return every traced input by the path that `Method.dynamic` gives it."""
     buffers = zip(paths_of(captured.lifted), signature.buffers, strict=True)
@@ -255,12 +255,12 @@ def _import_method(
 
 def _owned(
     traced: _Traced, tensors: TensorTable, carried: Mapping[str, State]
-) -> Owned:
+) -> SessionOwned:
     """Return which inputs and results of a method are states."""
     pairs = traced.carried.pairs
     first = len(traced.signature.arguments)
     buffers = buffer_states(traced.captured, tensors)
-    return Owned(
+    return SessionOwned(
         arguments={
             pair.argument: carried[pair.path]
             for pair in pairs

@@ -17,8 +17,8 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from kvc.compiler.ingest.calls import (
-    Call,
-    Made,
+    MadeArgument,
+    OpCall,
     Tensor,
     Unsupported,
     cast,
@@ -140,8 +140,8 @@ class NumberReader:
             op, settings = _REAL[node.target]
             a, b = (cast(self._real_tensor(x), DType.FLOAT64) for x in node.args)
             second = "exponent" if node.target is operator.pow else "other"
-            call = Call(op, {"self": a, second: b, **settings})
-            return Made(call, TensorType(DType.FLOAT64, ()))
+            call = OpCall(op, {"self": a, second: b, **settings})
+            return MadeArgument(call, TensorType(DType.FLOAT64, ()))
         if isinstance(node, fx.Node) and node.target is torch.sym_float:
             return self._real_tensor(node.args[0])
         raise Unsupported(
@@ -182,8 +182,8 @@ class NumberReader:
             return tensor
         if not factor.is_Integer:
             raise Unsupported(_hard(self._sizes.named(expression)))
-        call = Call("aten::mul.Scalar", {"self": tensor, "other": int(factor)})
-        return Made(call, SCALAR)
+        call = OpCall("aten::mul.Scalar", {"self": tensor, "other": int(factor)})
+        return MadeArgument(call, SCALAR)
 
     def _atom(self, expression: sympy.Expr) -> Tensor:
         if expression in self._read:
@@ -192,7 +192,7 @@ class NumberReader:
         if op and expression.args[1].is_Integer and expression.args[1] > 0:
             divisor = int(expression.args[1])
             named = {"self": self.tensor(expression.args[0]), "other": divisor}
-            return Made(Call(op, {**named, **settings}), SCALAR)
+            return MadeArgument(OpCall(op, {**named, **settings}), SCALAR)
         raise Unsupported(_hard(self._sizes.named(expression)))
 
 
@@ -205,7 +205,7 @@ def _hard(expression: sympy.Expr) -> str:
 
 def span_checks(
     start: object, end: object, count: Dim, whole: Dim | None = None
-) -> tuple[Call, ...]:
+) -> tuple[OpCall, ...]:
     """Return the checks that there are `count` places from `start` to below `end`.
 
     Args:
@@ -223,19 +223,19 @@ def span_checks(
         if end.reader.simplified(ahead - start.expression) == count:
             return ()
     begin, until = _end(start, None), _end(end, whole)
-    if isinstance(until, Value | Made):
-        if isinstance(begin, Value | Made):
+    if isinstance(until, Value | MadeArgument):
+        if isinstance(begin, Value | MadeArgument):
             values = {"self": until, "other": begin, "alpha": -1}
-            span: Tensor = Made(Call("aten::add.Tensor", values), SCALAR)
+            span: Tensor = MadeArgument(OpCall("aten::add.Tensor", values), SCALAR)
         else:
             span = plus(until, add_dims(0, begin, -1))
         missing = plus(span, add_dims(0, count, -1))
-    elif isinstance(begin, Value | Made):
+    elif isinstance(begin, Value | MadeArgument):
         missing = plus(begin, add_dims(count, until, -1))
     else:
         raise Unsupported(SIZE_FROM_VALUES)
     values = {"index": missing, "least": 0, "count": 0, "slots": 0}
-    return (Call("kvc::check_index", values),)
+    return (OpCall("kvc::check_index", values),)
 
 
 def _end(place: object, whole: Dim | None) -> Tensor | Dim:
@@ -247,6 +247,6 @@ def _end(place: object, whole: Dim | None) -> Tensor | Dim:
     tensor = place.tensor()
     if whole is None:
         return tensor
-    return Made(
-        Call("aten::clamp", {"self": tensor, "min": None, "max": whole}), SCALAR
+    return MadeArgument(
+        OpCall("aten::clamp", {"self": tensor, "min": None, "max": whole}), SCALAR
     )

@@ -6,9 +6,9 @@ number.
 """
 
 from kvc.compiler.ingest.calls import (
-    Call,
-    Made,
-    Named,
+    MadeArgument,
+    NamedArguments,
+    OpCall,
     Tensor,
     Unsupported,
     cast,
@@ -30,7 +30,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine, TensorType, add_dims
 
 
-def slice_(named: Named, result: TensorType | None) -> Call:
+def slice_(named: NamedArguments, result: TensorType | None) -> OpCall:
     """Take a slice: a view where the trace knows its places."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     start, end = named["start"], named["end"]
@@ -38,68 +38,70 @@ def slice_(named: Named, result: TensorType | None) -> Call:
     if isinstance(start, Number) or isinstance(end, Number):
         index, checks = slice_places(named, tensor.type.dims[dim], result.dims[dim])
         values = {"self": tensor, "dim": dim, "index": index}
-        return Call("aten::index_select", values, checks=checks)
+        return OpCall("aten::index_select", values, checks=checks)
     if isinstance(end, int) and end >= 2**62:
         end = None
-    return Call("aten::slice.Tensor", {**named, "start": start or 0, "end": end})
+    return OpCall("aten::slice.Tensor", {**named, "start": start or 0, "end": end})
 
 
-def select(named: Named, result: TensorType | None) -> Call:
+def select(named: NamedArguments, result: TensorType | None) -> OpCall:
     """Take one place: a view where the trace knows it."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     place = named["index"]
     assert result is not None
     if not isinstance(place, Number):
-        return Call("aten::select.int", named)
+        return OpCall("aten::select.int", named)
     dim %= len(tensor.type.dims)
     if not place.is_non_negative:  # may be counted from the back
         indices = (*(None,) * dim, place.tensor())
-        return Call("aten::index.Tensor", {"self": tensor, "indices": indices})
+        return OpCall("aten::index.Tensor", {"self": tensor, "indices": indices})
     index = viewed(place.tensor(), 1)
     values = {"self": tensor, "dim": dim, "index": index}
     row = TensorType(result.dtype, (*result.dims[:dim], 1, *result.dims[dim:]))
-    call = Call("aten::index_select", values)
-    return Call("aten::squeeze.dims", {"self": Made(call, row), "dim": (dim,)})
+    call = OpCall("aten::index_select", values)
+    return OpCall(
+        "aten::squeeze.dims", {"self": MadeArgument(call, row), "dim": (dim,)}
+    )
 
 
-def roll(named: Named, _: TensorType | None) -> Call:
+def roll(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Rotate axes: a read at places that go on after the end from the start."""
     tensor: Tensor = given(named, "self", Value)
     shifts, dims = given(named, "shifts", tuple), given(named, "dims", tuple)
     if not dims:  # all elements as one axis
-        return Call("aten::roll", named)
+        return OpCall("aten::roll", named)
     for shift, dim in zip(shifts, dims, strict=True):
         if not isinstance(shift, int | Affine):
             raise Unsupported(SIZE_FROM_VALUES)
         whole = tensor.type.dims[dim]
         ahead = plus(places(0, whole, 1, whole), add_dims(0, shift, -1))
-        around = Call("aten::remainder.Scalar", {"self": ahead, "other": whole})
-        index = Made(around, ahead.type)
+        around = OpCall("aten::remainder.Scalar", {"self": ahead, "other": whole})
+        index = MadeArgument(around, ahead.type)
         values = {"self": tensor, "dim": dim, "index": index}
-        tensor = Made(Call("aten::index_select", values), tensor.type)
-    assert isinstance(tensor, Made)
+        tensor = MadeArgument(OpCall("aten::index_select", values), tensor.type)
+    assert isinstance(tensor, MadeArgument)
     return tensor.call
 
 
-def arange(named: Named, result: TensorType | None) -> Call:
+def arange(named: NamedArguments, result: TensorType | None) -> OpCall:
     """Count; from a number that only the run knows, by adding it."""
     assert result is not None
     start, step, end = named.get("start", 0), named.get("step", 1), named["end"]
     if not isinstance(start, Number) and not isinstance(end, Number):
         values = {"start": start, "end": end, "step": step, "dtype": result.dtype}
-        return Call("aten::arange.start_step", values)
+        return OpCall("aten::arange.start_step", values)
     if step != 1 or result.dtype is not DType.INT64:
         raise Unsupported("arange between values, other than int64 in steps of 1")
     (count,) = result.dims
     if not isinstance(start, Number):
         raise Unsupported(SIZE_FROM_VALUES)
     whole = plus(places(0, count, 1, count), start.tensor())
-    assert isinstance(whole, Made)
+    assert isinstance(whole, MadeArgument)
     checks = span_checks(start, end, count)
-    return Call(whole.call.op, whole.call.named, checks=checks)
+    return OpCall(whole.call.op, whole.call.named, checks=checks)
 
 
-def filled(value: object, result: TensorType | None) -> Call:
+def filled(value: object, result: TensorType | None) -> OpCall:
     """Make a tensor of one number; shape and dtype are the result's."""
     assert result is not None
     if isinstance(value, Value):
@@ -107,4 +109,4 @@ def filled(value: object, result: TensorType | None) -> Call:
     if isinstance(value, Number | Real):
         return expanded(cast(value.tensor(), result.dtype), result.dims)
     values = {"size": result.dims, "fill_value": value, "dtype": result.dtype}
-    return Call("aten::full", values)
+    return OpCall("aten::full", values)

@@ -122,7 +122,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class TracedSignature:
     """A method's tensors by path, in order.
 
     Attributes:
@@ -138,7 +138,7 @@ class Signature:
     result: object
 
 
-def read_signature(captured: CapturedMethod) -> Signature:
+def read_signature(captured: CapturedMethod) -> TracedSignature:
     """Return what a method takes and returns.
 
     Raises:
@@ -160,7 +160,7 @@ def read_signature(captured: CapturedMethod) -> Signature:
         if isinstance(leaf, Leaf)
     }
     arguments = dict(zip(given, traced, strict=False))
-    return Signature(arguments, tuple(traced[len(given) :]), results, result)
+    return TracedSignature(arguments, tuple(traced[len(given) :]), results, result)
 
 
 def _traced_inputs(captured: CapturedMethod) -> list[Tensor]:
@@ -234,7 +234,9 @@ def _is_array(thing: object) -> bool:
     return isinstance(thing, Tensor | np.ndarray)
 
 
-def output_tree(captured: CapturedMethod, signature: Signature, gone: Set[str]) -> str:
+def output_tree(
+    captured: CapturedMethod, signature: TracedSignature, gone: Set[str]
+) -> str:
     """Return how the results nest that are returned.
 
     Raises:

@@ -5,10 +5,10 @@ an index tensor, so that every write is one op that can work in place.
 """
 
 from kvc.compiler.ingest.calls import (
-    Call,
-    Made,
-    Named,
-    Rule,
+    MadeArgument,
+    NamedArguments,
+    OpCall,
+    OpRule,
     Tensor,
     Unsupported,
     cast,
@@ -26,23 +26,23 @@ from kvc.schema.types import Affine, Dim, TensorType, add_dims, count_from_front
 _MASKS = (DType.BOOL, DType.UINT8)
 
 
-def slice_scatter(named: Named, _: TensorType | None) -> Call:
+def slice_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Write slices at regular places: `index_copy` at these places."""
     tensor, source = given(named, "self", Value), given(named, "src", Value)
     dim = given(named, "dim", int)
     count = source.type.dims[dim]
     if count == 0:
-        return Call("aten::clone", {"self": tensor})
+        return OpCall("aten::clone", {"self": tensor})
     if tensor.type == source.type and named["step"] == 1:
-        return Call("aten::copy", {"self": tensor, "src": source})
+        return OpCall("aten::copy", {"self": tensor, "src": source})
     index, checks = slice_places(named, tensor.type.dims[dim], count)
     values = {"self": tensor, "dim": dim, "index": index, "source": source}
-    return Call("aten::index_copy", values, checks=checks)
+    return OpCall("aten::index_copy", values, checks=checks)
 
 
 def slice_places(
-    named: Named, whole: Dim, count: Dim
-) -> tuple[Tensor, tuple[Call, ...]]:
+    named: NamedArguments, whole: Dim, count: Dim
+) -> tuple[Tensor, tuple[OpCall, ...]]:
     """Return the places of a slice, int64 [count], and what has to be checked of it.
 
     Args:
@@ -68,7 +68,7 @@ def slice_places(
     return plus(places(0, count, 1, count), start), checks
 
 
-def select_scatter(named: Named, _: TensorType | None) -> Call:
+def select_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Write at one place of an axis, which may be counted from the back."""
     tensor, source = given(named, "self", Value), given(named, "src", Value)
     dim, place = given(named, "dim", int), named["index"]
@@ -80,7 +80,7 @@ def select_scatter(named: Named, _: TensorType | None) -> Call:
         # index_put counts from the back as select does; index_copy would raise.
         indices = (*(None,) * dim, viewed(place.tensor(), 1))
         values = {"self": tensor, "indices": indices, "values": row}
-        return Call("aten::index_put", {**values, "accumulate": False})
+        return OpCall("aten::index_put", {**values, "accumulate": False})
     if isinstance(place, Number):
         index = viewed(place.tensor(), 1)
     else:
@@ -88,27 +88,27 @@ def select_scatter(named: Named, _: TensorType | None) -> Call:
         first = count_from_front(place, tensor.type.dims[dim])
         index = places(first, add_dims(first, 1), 1, 1)
     values = {"self": tensor, "dim": dim, "index": index, "source": row}
-    return Call("aten::index_copy", values)
+    return OpCall("aten::index_copy", values)
 
 
-def with_an_axis(op: str) -> Rule:
+def with_an_axis(op: str) -> OpRule:
     """Return the rule for an op along an axis, which a tensor without dims lacks."""
 
-    def rule(named: Named, result: TensorType | None) -> Call:
+    def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         tensor = given(named, "self", Value)
         if tensor.type.dims:
-            return Call(op, named)
+            return OpCall(op, named)
         lifted = {
             name: viewed(value, 1) if isinstance(value, Value) else value
             for name, value in named.items()
         }
-        made = Made(Call(op, lifted), TensorType(tensor.type.dtype, (1,)))
-        return Call("aten::view", {"self": made, "size": ()})
+        made = MadeArgument(OpCall(op, lifted), TensorType(tensor.type.dtype, (1,)))
+        return OpCall("aten::view", {"self": made, "size": ()})
 
     return rule
 
 
-def index_fill(named: Named, _: TensorType | None) -> Call:
+def index_fill(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Write one number at places of an axis, which may be counted from the back."""
     tensor, index, value = given(named, "self", Value), named["index"], named["value"]
     dim = given(named, "dim", int)
@@ -117,26 +117,26 @@ def index_fill(named: Named, _: TensorType | None) -> Call:
     indices = (*(None,) * (dim % rank), index)
     row = tensor if tensor.type.dims else viewed(tensor, 1)
     values = {"self": row, "indices": indices, "values": filled}
-    call = Call("aten::index_put", {**values, "accumulate": False})
+    call = OpCall("aten::index_put", {**values, "accumulate": False})
     if row is tensor:
         return call
-    return Call("aten::view", {"self": Made(call, row.type), "size": ()})
+    return OpCall("aten::view", {"self": MadeArgument(call, row.type), "size": ()})
 
 
-def scatter_reduce(named: Named, _: TensorType | None) -> Call:
+def scatter_reduce(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Scatter that reduces; one that only adds has an op of its own."""
     kept = {name: named[name] for name in ("self", "dim", "index", "src")}
     said = given(named, "reduce", str)
     reduce = {"add": "sum", "multiply": "prod"}.get(said, said)
     whole = named.get("include_self", True)
     if reduce == "sum" and whole:
-        return Call("aten::scatter_add", kept)
-    return Call(
+        return OpCall("aten::scatter_add", kept)
+    return OpCall(
         "aten::scatter_reduce.two", {**kept, "reduce": reduce, "include_self": whole}
     )
 
 
-def _ends(named: Named, whole: Dim) -> tuple[object, object]:
+def _ends(named: NamedArguments, whole: Dim) -> tuple[object, object]:
     """Return where a slice starts and ends, counted from 0 and within the axis."""
     start, end = named["start"], named["end"]
     return (
@@ -156,7 +156,7 @@ def _within(place: object, whole: Dim) -> object:
     return count_from_front(place, whole)
 
 
-def refuse_masks(op: str, named: Named) -> None:
+def refuse_masks(op: str, named: NamedArguments) -> None:
     """Refuse to pick elements by a boolean index.
 
     Raises:
@@ -169,7 +169,7 @@ def refuse_masks(op: str, named: Named) -> None:
         )
 
 
-def _mask_places(named: Named) -> list[int]:
+def _mask_places(named: NamedArguments) -> list[int]:
     return [
         i
         for i, index in enumerate(given(named, "indices", tuple))
@@ -177,11 +177,11 @@ def _mask_places(named: Named) -> list[int]:
     ]
 
 
-def index_put(named: Named, _: TensorType | None) -> Call:
+def index_put(named: NamedArguments, _: TensorType | None) -> OpCall:
     """Write at a boolean index: `where`; integer indices stay as they are."""
     masks = _mask_places(named)
     if not masks:
-        return Call("aten::index_put", named)
+        return OpCall("aten::index_put", named)
     tensor, values = given(named, "self", Value), given(named, "values", Value)
     indices = given(named, "indices", tuple)
     mask = indices[masks[0]]
@@ -198,8 +198,8 @@ def index_put(named: Named, _: TensorType | None) -> Call:
     new: Tensor = values
     if named["accumulate"]:
         both = {"self": tensor, "other": values, "alpha": 1}
-        new = Made(Call("aten::add.Tensor", both), tensor.type)
-    return Call(
+        new = MadeArgument(OpCall("aten::add.Tensor", both), tensor.type)
+    return OpCall(
         "aten::where.self", {"condition": condition, "self": new, "other": tensor}
     )
 

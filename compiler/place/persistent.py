@@ -21,7 +21,7 @@ from kvc.schema.types import Symbol, TensorType
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class CopyReason:
     """Why a write copies.
 
     Attributes:
@@ -33,57 +33,57 @@ class Reason:
     remedy: str
 
 
-VIEW_STORED: Final = Reason(
+VIEW_STORED: Final = CopyReason(
     "what is stored is a view of another value",
     "write rows into the state itself (index_copy_, cache_update), not a view",
 )
-VIEW_WRITTEN: Final = Reason(
+VIEW_WRITTEN: Final = CopyReason(
     "what is written is a view of what it overwrites",
     "write new values only; of rows that move a ring keeps the order "
     '(cache_update with mode="circular")',
 )
-HANDED_OUT: Final = Reason(
+HANDED_OUT: Final = CopyReason(
     "the method hands the old value out",
     "return the new value, or only what is computed of the old one",
 )
 
 
-def other_length(op: str) -> Reason:
+def other_length(op: str) -> CopyReason:
     """Return why a new content of another length is moved in."""
-    return Reason(
+    return CopyReason(
         f"{op} makes a value of another length",
         "keep a state of the greatest length, and write rows into it (cache_update)",
     )
 
 
-def old_value_read(op: str) -> Reason:
+def old_value_read(op: str) -> CopyReason:
     """Return why a new content is made elsewhere while the old one is read."""
-    return Reason(
+    return CopyReason(
         f"the old value is still read when {op} makes the new one",
         f"change the state in place (add_, index_copy_, cache_update), not by {op}",
     )
 
 
-def branches_elsewhere(op: str, state: str) -> Reason:
+def branches_elsewhere(op: str, state: str) -> CopyReason:
     """Return why what control flow makes is moved in."""
-    return Reason(
+    return CopyReason(
         f"{op} does not make it of the old value of {state}",
         f"give {op} the old value of {state}, and change it in place in each branch",
     )
 
 
-def written_elsewhere(op: str, state: str) -> Reason:
+def written_elsewhere(op: str, state: str) -> CopyReason:
     """Return why what an update makes is moved in."""
-    return Reason(
+    return CopyReason(
         f"{op} does not write over the old value of {state}",
         f"let {op} write into {state} itself, not into another value",
     )
 
 
-def both_read(op: str, source: str) -> Reason:
+def both_read(op: str, source: str) -> CopyReason:
     """Return why an old value is kept for what needs the new one, too."""
     place = f" at {source}" if source else ""
-    return Reason(
+    return CopyReason(
         f"{op}{place} reads the old value and needs the new one",
         f"let {op}{place} read the old value alone, before the write, or the new one "
         "alone",
@@ -107,7 +107,7 @@ class Write:
     key: int
     old: Value
     result: Value
-    reason: Reason | None = None
+    reason: CopyReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def _is_cheap(node: Node, old: Value) -> bool:
     return OPS[node.op].pointwise and node.inputs == (old,) and fits
 
 
-def _why_elsewhere(schedule: Schedule, content: _Content) -> Reason | None:
+def _why_elsewhere(schedule: Schedule, content: _Content) -> CopyReason | None:
     """Return why the new content is moved in; None where nothing here makes it."""
     key = schedule.makers.get(_root(schedule, content.new).id)
     if key is None:

@@ -22,8 +22,8 @@ from kvc.compiler.place.index_checks import add_index_checks
 from kvc.compiler.place.persistent import (
     HANDED_OUT,
     VIEW_WRITTEN,
+    CopyReason,
     Persistent,
-    Reason,
     Write,
     both_read,
     find_persistent,
@@ -214,7 +214,7 @@ class _Saved:
     """Copies made so that a write may overwrite: the values, and why each is needed."""
 
     values: tuple[Value, ...] = ()
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[CopyReason, ...] = ()
 
 
 def _clear(schedule: Schedule, write: Write) -> _Saved:
@@ -260,7 +260,7 @@ class _Saver:
     def __init__(self, schedule: Schedule, write: int) -> None:
         self._schedule, self._write = schedule, write
         self.clones: dict[int, Value] = {}
-        self.reasons: dict[Reason, None] = {}  # in their order
+        self.reasons: dict[CopyReason, None] = {}  # in their order
 
     def save_operand(self, value: Value) -> None:
         """Let the write itself read a copy of what it overwrites."""
@@ -280,7 +280,7 @@ class _Saver:
         clone = self._clone(value, HANDED_OUT)
         self._schedule.rename_outputs(value, clone)
 
-    def _clone(self, value: Value, reason: Reason) -> Value:
+    def _clone(self, value: Value, reason: CopyReason) -> Value:
         self.reasons[reason] = None
         if value.id not in self.clones:
             clone = self.clones[value.id] = self._schedule.fresh(value.type)

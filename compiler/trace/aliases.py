@@ -2,9 +2,9 @@
 
 torch traces the tensors that modules have registered. The same memory may also be an
 attribute of a plain object, an item of a list, a variable of a closure, a second
-buffer, or a view of any of these. In: a model. Out: `Memory`, which finds the
-registered tensor that a tensor lies in, and `Aliases`, a dispatch mode that replaces a
-real tensor over such memory by the same part of the traced tensor.
+buffer, or a view of any of these. In: a model. Out: `RegisteredMemory`, which finds the
+registered tensor that a tensor lies in, and `AliasMode`, a dispatch mode that replaces
+a real tensor over such memory by the same part of the traced tensor.
 """
 
 import threading
@@ -37,7 +37,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kvc.compiler.request.spec import tensors_of
 from kvc.compiler.trace.geometry import (
-    Layout,
+    StridedLayout,
     Views,
     taken,
     touched_axes,
@@ -65,7 +65,7 @@ def is_real(tensor: Tensor) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Alias:
+class RegisteredView:
     """Where a tensor lies: in which registered one, and the views that lead there."""
 
     name: str
@@ -98,7 +98,7 @@ class Table:
         self.table.update({name: known.pop(name) for name in self.whole}, **known)
 
 
-class Memory:
+class RegisteredMemory:
     """The registered tensors of a model, each part of memory under one name.
 
     Attributes:
@@ -116,7 +116,9 @@ class Memory:
         self.tables = [*_tables(model, hidden)]
         real = {n: t for n, t in self.named.items() if is_real(t)}
         self._extents = {name: Extent.of(tensor) for name, tensor in real.items()}
-        self._layouts = {name: Layout.of(tensor) for name, tensor in real.items()}
+        self._layouts = {
+            name: StridedLayout.of(tensor) for name, tensor in real.items()
+        }
         modules = model.named_modules()  # one that is mounted twice comes once
         tables = ((p, t) for p, m in modules for t in (m._parameters, m._buffers))
         self._slots = [f"{p}.{n}" if p else n for p, table in tables for n in table]
@@ -131,14 +133,14 @@ class Memory:
         others = (n for n in self._slots if self._wholes.get(n, n) == whole)
         return next((other for other in others if other != name), None)
 
-    def alias(self, tensor: Tensor) -> Alias | None:
+    def alias(self, tensor: Tensor) -> RegisteredView | None:
         """Return where a real tensor lies; None where in no registered one."""
-        extent, layout = Extent.of(tensor), Layout.of(tensor)
+        extent, layout = Extent.of(tensor), StridedLayout.of(tensor)
         for name, own in self._extents.items():
             if own.holds(extent):
                 views = views_between(self._layouts[name], layout)
                 if views == () or (views and not self._is_weight(name)):
-                    return Alias(name, views)
+                    return RegisteredView(name, views)
         return None
 
     def _is_weight(self, name: str) -> bool:
@@ -188,11 +190,11 @@ def _wholes(everything: Mapping[str, Tensor]) -> dict[str, str]:
 def _is_part(tensor: Tensor, extent: Extent, whole: Tensor, around: Extent) -> bool:
     if not around.holds(extent):
         return False
-    views = views_between(Layout.of(whole), Layout.of(tensor))
+    views = views_between(StridedLayout.of(whole), StridedLayout.of(tensor))
     return views == () or (views is not None and not isinstance(whole, nn.Parameter))
 
 
-class Aliases(TorchFunctionMode):
+class AliasMode(TorchFunctionMode):
     """Lets operators meet what is traced instead of the real memory of the model.
 
     Attributes:
@@ -203,7 +205,7 @@ class Aliases(TorchFunctionMode):
 
     def __init__(
         self,
-        memory: Memory,
+        memory: RegisteredMemory,
         traced: Mapping[str, Tensor],
         sized: Mapping[str, Sequence[int]],
     ) -> None:
@@ -319,7 +321,7 @@ def _mapped(thing: object, change: Callable[[Tensor], Tensor]) -> object:
 
 
 @contextmanager
-def one_name_each(memory: Memory) -> Iterator[None]:
+def one_name_each(memory: RegisteredMemory) -> Iterator[None]:
     """Let torch see each part of a model's memory under one name.
 
     It cannot trace two inputs over the same bytes where one of them is written. Other
@@ -348,7 +350,7 @@ def one_name_each(memory: Memory) -> Iterator[None]:
 
 
 @contextmanager
-def all_names(memory: Memory, aliases: Aliases) -> Iterator[None]:
+def all_names(memory: RegisteredMemory, aliases: AliasMode) -> Iterator[None]:
     """Let the traced method see what it knows: every name, and one tensor for each.
 
     What torch is not told of gets what is traced of it.

@@ -21,16 +21,16 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from kvc.compiler.decompose.replacements import rephrase_bodies
-from kvc.compiler.trace.aliases import Aliases
+from kvc.compiler.trace.aliases import AliasMode
 from kvc.compiler.trace.guard import Guard
 
 Compiler = Callable[..., Callable[..., object]]
 
-_without_aliases = _make_temp_remove_mode_context_manager(Aliases)
+_without_aliases = _make_temp_remove_mode_context_manager(AliasMode)
 
 
 @contextmanager
-def outside_of_bodies(aliases: Aliases, guard: Guard) -> Iterator[None]:
+def outside_of_bodies(aliases: AliasMode, guard: Guard) -> Iterator[None]:
     """Enter modes, and leave them wherever torch reads a body."""
     set_up = utils.setup_compilation_env
 
@@ -59,7 +59,7 @@ def _forget_calls() -> None:
             mode.tracer.torch_fn_counts = {}
 
 
-def _within(compiler: Compiler, aliases: Aliases, guard: Guard) -> Compiler:
+def _within(compiler: Compiler, aliases: AliasMode, guard: Guard) -> Compiler:
     """Return a compiler whose code runs in the modes."""
 
     def compiled(

@@ -20,7 +20,7 @@ from torch.fx.experimental import _config as symbol_settings
 from kvc.compiler.decompose.assignments import overlaps_by_strides
 from kvc.compiler.decompose.claims import Question
 from kvc.compiler.decompose.decompositions import decompositions
-from kvc.compiler.decompose.renormed import Bound, Place, bounds_of, noted_lookups
+from kvc.compiler.decompose.renormed import Bound, TablePlace, bounds_of, noted_lookups
 from kvc.compiler.request.spec import Method, StateSpec, tensors_of
 from kvc.compiler.trace import examples
 from kvc.compiler.trace.body_constants import pass_constants
@@ -135,7 +135,7 @@ _ADVICE = {
 }
 
 
-Bounds = Mapping[Place, Bound]
+Bounds = Mapping[TablePlace, Bound]
 
 
 @dataclass(frozen=True, slots=True)

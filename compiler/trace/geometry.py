@@ -18,7 +18,7 @@ Views = tuple[View, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StridedLayout:
     """Where the elements of a tensor lie.
 
     Attributes:
@@ -36,44 +36,44 @@ class Layout:
     stride: tuple[int, ...]
 
     @classmethod
-    def of(cls, tensor: Tensor) -> "Layout":
+    def of(cls, tensor: Tensor) -> "StridedLayout":
         """Return the layout of a tensor that has an address."""
         kind = (tensor.dtype, tensor.is_conj())
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
         return cls(tensor.data_ptr(), kind, tensor.itemsize, shape, stride)
 
-    def select(self, axis: int, place: int) -> "Layout":
+    def select(self, axis: int, place: int) -> "StridedLayout":
         """Return one place along an axis."""
         at = self.slice(axis, place, place + 1, 1)
         shape = at.shape[:axis] + at.shape[axis + 1 :]
         return replace(at, shape=shape, stride=at.stride[:axis] + at.stride[axis + 1 :])
 
-    def slice(self, axis: int, start: int, stop: int, step: int) -> "Layout":
+    def slice(self, axis: int, start: int, stop: int, step: int) -> "StridedLayout":
         """Return every `step`-th place of an axis, from `start` to before `stop`."""
         shape, stride = [*self.shape], [*self.stride]
         begin = self.begin + start * stride[axis] * self.itemsize
         shape[axis], stride[axis] = -(-(stop - start) // step), stride[axis] * step
         return replace(self, begin=begin, shape=tuple(shape), stride=tuple(stride))
 
-    def permute(self, order: Sequence[int]) -> "Layout":
+    def permute(self, order: Sequence[int]) -> "StridedLayout":
         """Return the axes in another order."""
         shape = tuple(self.shape[axis] for axis in order)
         return replace(self, shape=shape, stride=tuple(self.stride[a] for a in order))
 
-    def unsqueeze(self, axis: int) -> "Layout":
+    def unsqueeze(self, axis: int) -> "StridedLayout":
         """Return one more axis, of size 1."""
         shape = (*self.shape[:axis], 1, *self.shape[axis:])
         return replace(
             self, shape=shape, stride=(*self.stride[:axis], 0, *self.stride[axis:])
         )
 
-    def expand(self, shape: Sequence[int]) -> "Layout":
+    def expand(self, shape: Sequence[int]) -> "StridedLayout":
         """Return axes of size 1 as long as in a shape."""
         steps = zip(self.stride, self.shape, shape, strict=True)
         stride = tuple(0 if size == 1 < wide else step for step, size, wide in steps)
         return replace(self, shape=tuple(shape), stride=stride)
 
-    def view(self, shape: Sequence[int]) -> "Layout":
+    def view(self, shape: Sequence[int]) -> "StridedLayout":
         """Return the elements of a contiguous tensor in another shape."""
         return replace(self, shape=tuple(shape), stride=_contiguous(shape))
 
@@ -88,7 +88,7 @@ class Layout:
         """Tell whether the elements lie in order, without gaps."""
         return self.steps == replace(self, stride=_contiguous(self.shape)).steps
 
-    def is_at(self, other: "Layout") -> bool:
+    def is_at(self, other: "StridedLayout") -> bool:
         """Tell whether this is the same elements in the same shape as another one."""
         mine, others = (self.begin, self.shape), (other.begin, other.shape)
         return mine == others and self.steps == other.steps
@@ -98,7 +98,7 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def views_between(whole: Layout, part: Layout) -> Views | None:
+def views_between(whole: StridedLayout, part: StridedLayout) -> Views | None:
     """Return the views that lead from a tensor to one within its memory."""
     if whole.kind != part.kind:
         return None
@@ -117,9 +117,9 @@ def taken(tensor: Tensor, views: Views) -> Tensor:
     return tensor
 
 
-def _through(layout: Layout, views: Views) -> Layout:
+def _through(layout: StridedLayout, views: Views) -> StridedLayout:
     for name, arguments in views:
-        view: Callable[..., Layout] = getattr(layout, name)
+        view: Callable[..., StridedLayout] = getattr(layout, name)
         layout = view(*arguments)
     return layout
 
@@ -132,7 +132,7 @@ def touched_axes(views: Views, rank: int) -> set[int]:
     return {int(a[0]) for name, a in views if name in ("select", "slice")}  # type: ignore[call-overload]
 
 
-def _split(whole: Layout, part: Layout) -> Views:
+def _split(whole: StridedLayout, part: StridedLayout) -> Views:
     """Return views of a tensor in which a part is made of whole axes, if there are."""
     order = sorted(range(len(whole.shape)), key=whole.steps.__getitem__, reverse=True)
     if not whole.permute(order).is_contiguous:
@@ -146,7 +146,7 @@ def _split(whole: Layout, part: Layout) -> Views:
     return (("permute", (order,)), ("view", ([*shape, left],)))
 
 
-def _views(whole: Layout, part: Layout) -> Views | None:
+def _views(whole: StridedLayout, part: StridedLayout) -> Views | None:
     """Return views that begin with slices of the axes of a tensor as they are."""
     starts = _starts(whole, part)
     if starts is None:
@@ -167,7 +167,7 @@ def _views(whole: Layout, part: Layout) -> Views | None:
 
 
 def _arranged(
-    part: Layout, order: Sequence[int], matched: dict[int, int]
+    part: StridedLayout, order: Sequence[int], matched: dict[int, int]
 ) -> list[View]:
     """Return the views that put axes in order and add those of one place."""
     views: list[View] = []
@@ -180,7 +180,7 @@ def _arranged(
     return views
 
 
-def _starts(whole: Layout, part: Layout) -> list[int] | None:
+def _starts(whole: StridedLayout, part: StridedLayout) -> list[int] | None:
     """Return where a part begins along each axis, None between elements or outside."""
     nbytes = part.begin - whole.begin
     left, between = divmod(nbytes, whole.itemsize)
@@ -193,7 +193,7 @@ def _starts(whole: Layout, part: Layout) -> list[int] | None:
 
 
 def _matched(
-    whole: Layout, part: Layout, starts: Sequence[int]
+    whole: StridedLayout, part: StridedLayout, starts: Sequence[int]
 ) -> dict[int, int] | None:
     """Return axis of a part -> axis of the whole, in the order of the part's.
 
@@ -212,7 +212,9 @@ def _matched(
     return dict(sorted(matched.items()))
 
 
-def _fits(whole: Layout, axis: int, part: Layout, own: int, start: int) -> bool:
+def _fits(
+    whole: StridedLayout, axis: int, part: StridedLayout, own: int, start: int
+) -> bool:
     """Tell whether an axis of a part runs along one of the whole."""
     size, step, stride = part.shape[own], part.stride[own], whole.stride[axis]
     if size == 1:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kvc.compiler.trace.aliases import Memory, is_real
+from kvc.compiler.trace.aliases import RegisteredMemory, is_real
 from kvc.compiler.trace.python_state import PythonState
 from kvc.compiler.trace.sources import user_place
 from kvc.compiler.weights.identity import Extent, memory_of
@@ -32,7 +32,9 @@ class Guard(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, method: str, memory: Memory, state: PythonState) -> None:
+    def __init__(
+        self, method: str, memory: RegisteredMemory, state: PythonState
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.refused: CaptureError | None = None
         self.missed: dict[str, str] = {}

@@ -19,7 +19,12 @@ from torch.utils._pytree import tree_leaves
 
 from kvc.compiler.decompose.assignments import TraceableAssignments
 from kvc.compiler.request.spec import Method
-from kvc.compiler.trace.aliases import Aliases, Memory, all_names, one_name_each
+from kvc.compiler.trace.aliases import (
+    AliasMode,
+    RegisteredMemory,
+    all_names,
+    one_name_each,
+)
 from kvc.compiler.trace.bodies import outside_of_bodies
 from kvc.compiler.trace.examples import names_of_sizes
 from kvc.compiler.trace.guard import Guard
@@ -85,7 +90,7 @@ def shadowed_forward(
         CaptureError: it changes Python state, writes into tensors that are not the
             model's, or assigns a buffer or parameter anew.
     """
-    memory, observed = Memory(model), Observed()
+    memory, observed = RegisteredMemory(model), Observed()
     _check_sized(lifted, memory)
     with Unchanged(model, method.args, method.kwargs) as kept:
         observed.arrays.update(_arrays(kept.state, memory))
@@ -127,7 +132,7 @@ def _set(attributes: dict[str, object], values: Mapping[str, object]) -> Iterato
         attributes.update(before)
 
 
-def _check_sized(lifted: Sequence[Lifted], memory: Memory) -> None:
+def _check_sized(lifted: Sequence[Lifted], memory: RegisteredMemory) -> None:
     """Check that a buffer whose size is to be chosen is no part of another one."""
     for one in lifted:
         whole = memory.whole_of(one.name)
@@ -181,11 +186,11 @@ class _Watch:
     model: nn.Module
     method: Method
     lifted: Sequence[Lifted]
-    memory: Memory
+    memory: RegisteredMemory
     state: PythonState
     observed: Observed
 
-    def aliases(self) -> Aliases:
+    def aliases(self) -> AliasMode:
         """Return the mode for what stands in the tables of modules now."""
         slots = registered(self.model)
         traced = {n: t for n, (t, _) in slots.items() if t is not None}
@@ -193,9 +198,9 @@ class _Watch:
             own = vars(traced[name])  # what code has noted on the tensor is there too
             own.update({k: v for k, v in vars(real).items() if k not in own})
         sized = {name: [*one.axes] for one in self.lifted for name in one.names}
-        return Aliases(self.memory, traced, sized)
+        return AliasMode(self.memory, traced, sized)
 
-    def note(self, aliases: Aliases, guard: Guard) -> None:
+    def note(self, aliases: AliasMode, guard: Guard) -> None:
         """Note what the modes met; raise what the guard refused, if code caught it."""
         paths = {n: self.state.path_of(t, n) for n, t in aliases.used.items()}
         self.observed.aliases.update(paths)
@@ -209,7 +214,7 @@ class _Watch:
             raise _refused(self.model, self.method, other_memory(path))
 
     def check_shapes(
-        self, before: Mapping[str, torch.Size], after: Registered, aliases: Aliases
+        self, before: Mapping[str, torch.Size], after: Registered, aliases: AliasMode
     ) -> None:
         """Check that tensors have the shapes that they had before the call."""
         reason = reshaped(before, after)
@@ -284,14 +289,14 @@ def _tensors(
     model: nn.Module,
     args: tuple[object, ...],
     kwargs: dict[str, object],
-    aliases: Aliases,
+    aliases: AliasMode,
 ) -> Registered:
     """Return what a method may put others in the place of, and what is there now."""
     passed = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     return traced_slots(registered(model) | memories(passed), aliases.traced)
 
 
-def _arrays(state: PythonState, memory: Memory) -> Iterator[tuple[str, str]]:
+def _arrays(state: PythonState, memory: RegisteredMemory) -> Iterator[tuple[str, str]]:
     """Yield (name of a registered tensor, path of an array over its memory)."""
     for path, array in state.arrays.items():
         name = memory.overlapping(Extent.of_array(array))

@@ -26,8 +26,8 @@ from kvc.compiler.trace.sources import at_source_of
 from kvc.schema.errors import CaptureError
 
 Dims = Mapping[sympy.Symbol, Dim]
-Sizes = Mapping[sympy.Symbol, int]
-Call = tuple[tuple[object, ...], dict[str, object]]
+SymbolSizes = Mapping[sympy.Symbol, int]
+OpArguments = tuple[tuple[object, ...], dict[str, object]]
 _aten = torch.ops.aten
 _ALWAYS_VIEWS = {_aten.view.default, _aten.view_as.default}
 _REASON = (
@@ -93,11 +93,11 @@ def _is_seen(nodes: set[fx.Node], place: int, order: Mapping[fx.Node, int]) -> b
 
 def _check(method: Method, node: fx.Node, dims: Dims) -> None:
     """Check that a call gives a view at all sizes, or at none."""
-    values = cast(Call, tree_map(_value, (node.args, node.kwargs)))
+    values = cast(OpArguments, tree_map(_value, (node.args, node.kwargs)))
     symbols = sorted(_symbols(values), key=str)
     if not dims.keys() >= set(symbols):
         return
-    target, found = cast(Callable[..., Tensor], node.target), dict[bool, Sizes]()
+    target, found = cast(Callable[..., Tensor], node.target), dict[bool, SymbolSizes]()
     for numbers in samples([dims[symbol] for symbol in symbols]):
         sizes = dict(zip(symbols, numbers, strict=True))
         way = _is_view(target, _at(values, sizes))
@@ -133,7 +133,7 @@ def _symbols(values: object) -> set[sympy.Symbol]:
     return found
 
 
-def _at(values: Call, sizes: Sizes) -> Call:
+def _at(values: OpArguments, sizes: SymbolSizes) -> OpArguments:
     """Return arguments at sizes: numbers, and tensors without content."""
 
     def number(size: object) -> object:
@@ -148,10 +148,10 @@ def _at(values: Call, sizes: Sizes) -> Call:
         made: Callable[..., Tensor] = torch.empty_strided
         return made(shape, strides, dtype=each.dtype, device="meta")
 
-    return cast(Call, tree_map(at, values))
+    return cast(OpArguments, tree_map(at, values))
 
 
-def _is_view(target: Callable[..., Tensor], call: Call) -> bool | None:
+def _is_view(target: Callable[..., Tensor], call: OpArguments) -> bool | None:
     """Tell whether a call gives what lies where its operand does.
 
     None where there is nothing, or where the code raises an error.

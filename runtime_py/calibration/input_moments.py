@@ -20,7 +20,7 @@ from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.stepped import SteppedHandle
 from kvc.runtime.delegates.table import Factory, delegate_of
 from kvc.runtime.execution.delegate import Delegate, Options
-from kvc.runtime.execution.recording import Step
+from kvc.runtime.execution.recording import TimedStep
 from kvc.runtime.execution.values import Values
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.program import Program
@@ -108,7 +108,7 @@ class _Handle(SteppedHandle):
         self._add = partial(moments.add, method)
         self._names = [named.name for named in program.names]
 
-    def before(self, instruction: Instruction, values: Values) -> Sequence[Step]:
+    def before(self, instruction: Instruction, values: Values) -> Sequence[TimedStep]:
         """Add up the input of a linear layer; see `SteppedHandle.before`.
 
         The first of those that multiply one input does so for all.

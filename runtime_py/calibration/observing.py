@@ -17,7 +17,7 @@ from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.state_memories import StateMemories
 from kvc.runtime.delegates.stepped import SteppedHandle
 from kvc.runtime.execution.delegate import Delegate, Options
-from kvc.runtime.execution.recording import Step
+from kvc.runtime.execution.recording import TimedStep
 from kvc.runtime.execution.values import Values
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.program import Program
@@ -113,7 +113,7 @@ class ObservedHandle(SteppedHandle):
         self.seen: Seen = {}
         self.scores: Seen = {}
 
-    def before(self, instruction: Instruction, values: Values) -> Sequence[Step]:
+    def before(self, instruction: Instruction, values: Values) -> Sequence[TimedStep]:
         """Note the scores of an attention; see `SteppedHandle.before`."""
         multiply = SCORES.get(instruction.op)
         if multiply is None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from kvc.runtime.calls.entries import Entry
+from kvc.runtime.calls.entries import MethodEntry
 from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.memory.arrays import (
     Array,
@@ -59,7 +59,9 @@ class Loan:
             self.growing.set_length(self.length)
 
 
-def lend(entry: Entry, inputs: Inputs, sizes: Mapping[str, int]) -> tuple[Loan, ...]:
+def lend(
+    entry: MethodEntry, inputs: Inputs, sizes: Mapping[str, int]
+) -> tuple[Loan, ...]:
     """Return the loans of a call.
 
     Raises:
@@ -81,7 +83,9 @@ def lend(entry: Entry, inputs: Inputs, sizes: Mapping[str, int]) -> tuple[Loan, 
     return tuple(loans)
 
 
-def _check_alone(entry: Entry, inputs: Inputs, written: Mapping[int, Array]) -> None:
+def _check_alone(
+    entry: MethodEntry, inputs: Inputs, written: Mapping[int, Array]
+) -> None:
     """Check that no other argument shares memory with what a call writes.
 
     Args:
@@ -135,7 +139,7 @@ class _Lender:
         written: all the caller's memory that the call may write, None for none.
     """
 
-    def __init__(self, entry: Entry, inputs: Inputs, leaf: int) -> None:
+    def __init__(self, entry: MethodEntry, inputs: Inputs, leaf: int) -> None:
         self._entry, self._inputs, self._leaf = entry, inputs, leaf
         self._array, self._given = inputs.arrays[leaf], inputs.leaves[leaf]
         self.written: Array | None = None
@@ -205,7 +209,9 @@ class _Lender:
         return _mismatch(self._entry, self._leaf, expected, found)
 
 
-def _mismatch(entry: Entry, leaf: int, expected: str, found: str) -> InputMismatch:
+def _mismatch(
+    entry: MethodEntry, leaf: int, expected: str, found: str
+) -> InputMismatch:
     signature = entry.signature
     return InputMismatch(
         method=signature.method,

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from kvc.runtime.calls.callers import Loan, lend
-from kvc.runtime.calls.entries import Entry
+from kvc.runtime.calls.entries import MethodEntry
 from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.execution.code import Code
 from kvc.runtime.execution.delegate import Workspace
 from kvc.runtime.execution.executor import Binding
 from kvc.runtime.execution.frames import bind_graph
-from kvc.runtime.execution.values import Memory
+from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, borrowed, place_of
 from kvc.runtime.states.kind import Demand
@@ -57,7 +57,7 @@ class ExecutionContext:
         self._frames: OrderedDict[FrameKey, tuple[Version, Binding]] = OrderedDict()
 
     def bind(
-        self, entry: Entry, inputs: Inputs, states: StateMemory | None
+        self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> tuple[Binding, tuple[Loan, ...]]:
         """Return a method bound to this call's sizes and memory, and what is lent."""
         sizes: dict[str, int] | None = None
@@ -85,7 +85,7 @@ class ExecutionContext:
 
     def _bind(
         self,
-        entry: Entry,
+        entry: MethodEntry,
         sizes: Mapping[str, int],
         demand: Demand,
         loans: Sequence[Loan],
@@ -99,7 +99,7 @@ class ExecutionContext:
         if old is None or old.callers != where:
             moved = {loan.value: borrowed(loan.memory) for loan in loans}
         if old is None:
-            memory = Memory(
+            memory = GraphMemory(
                 scratch=self.scratch,
                 constant=self._shared.constant,
                 states=states.buffers if states is not None else (),

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kvc.runtime.calls.inputs import (
     Inputs,
+    InputSignature,
     RowLengthsInput,
-    Signature,
     TokenInput,
 )
 from kvc.runtime.states.effects import Effects, find_effects
@@ -39,7 +39,7 @@ _LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
 
 @frozen
-class Entry:
+class MethodEntry:
     """A method, and what is known of it before any call.
 
     Attributes:
@@ -65,7 +65,7 @@ class Entry:
 
     id: int
     method: Method
-    signature: Signature
+    signature: InputSignature
     reads_cursor: bool
     only_reads: bool
     cursor: int
@@ -199,7 +199,7 @@ def make_entry(
     index: int,
     symbols: Mapping[str, Symbol],
     groups: Sequence[Group],
-) -> Entry:
+) -> MethodEntry:
     """Return the entry of a method; `groups` are the program's states."""
     method = program.methods[index]
     values = method.graph.values
@@ -209,10 +209,10 @@ def make_entry(
     slots = _group_slots(method.graph, effects, program.states)
     followed = _lengths_of(method.graph, effects, slots)
     growing = tuple(i for i, k in enumerate(types) if followed & symbols_of(k.dims))
-    return Entry(
+    return MethodEntry(
         id=index,
         method=method,
-        signature=Signature(
+        signature=InputSignature(
             method.name,
             method.input_names,
             types,

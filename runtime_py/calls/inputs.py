@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 
 
 @frozen
-class Signature:
+class InputSignature:
     """What the inputs of a call must be.
 
     Attributes:
@@ -114,7 +114,7 @@ class Inputs:
 
 
 def take_inputs(
-    signature: Signature, leaves: Sequence[object], left_out: bool = False
+    signature: InputSignature, leaves: Sequence[object], left_out: bool = False
 ) -> Inputs:
     """Check kinds and dtypes of a call's inputs.
 
@@ -135,7 +135,7 @@ def take_inputs(
     return Inputs(leaves, tuple(arrays), tuple(shapes), as_tensors, left_out)
 
 
-def _as_array(signature: Signature, index: int, leaf: object) -> Array:
+def _as_array(signature: InputSignature, index: int, leaf: object) -> Array:
     if isinstance(leaf, GrowingArray):
         return leaf.array
     if is_tensor(leaf):
@@ -144,7 +144,7 @@ def _as_array(signature: Signature, index: int, leaf: object) -> Array:
     raise _mismatch(signature, index, f"a Python {type(leaf).__name__}; {advice}")
 
 
-def _from_tensor(signature: Signature, index: int, leaf: object) -> Array:
+def _from_tensor(signature: InputSignature, index: int, leaf: object) -> Array:
     try:
         return tensor_as_array(leaf)  # type: ignore[arg-type]  # is_tensor says so
     except (TypeError, RuntimeError) as error:
@@ -158,7 +158,7 @@ def _describe(array: Array) -> str:
     return f"{label}[{', '.join(map(str, array.shape))}]"
 
 
-def _mismatch(signature: Signature, index: int, found: str) -> InputMismatch:
+def _mismatch(signature: InputSignature, index: int, found: str) -> InputMismatch:
     return InputMismatch(
         method=signature.method,
         input=signature.names[index],

@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 
 from kvc.runtime.calls.chunks import Chunk, chunk_sizes, plan_chunks
-from kvc.runtime.calls.entries import Entry, too_long
+from kvc.runtime.calls.entries import MethodEntry, too_long
 from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.transactions import all_or_nothing
 from kvc.runtime.memory.arrays import Array
@@ -25,12 +25,12 @@ from kvc.schema.types import TensorType, bounds, evaluate
 class Piece:
     """Some of a call's tokens: which method takes them, from where, how many."""
 
-    entry: Entry
+    entry: MethodEntry
     first: int
     count: int
 
 
-def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
+def count_excess(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int:
     """Return how many tokens a call has if that is more than one may have, else 0.
 
     With a ring, a prefill may have more than its method takes too; with buckets, any
@@ -57,7 +57,7 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     return count if count > limit.longest else 0
 
 
-def _count_outside(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
+def _count_outside(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int:
     """Return how many tokens a prefill has if no bucket has so many, else 0.
 
     Of rows, the most tokens that one has.
@@ -74,7 +74,7 @@ def _count_outside(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
 
 
 def _excess_of_rows(
-    entry: Entry, inputs: Inputs, states: StateMemory, longest: int
+    entry: MethodEntry, inputs: Inputs, states: StateMemory, longest: int
 ) -> int:
     """Return the most tokens of a row if that is more than one may have, else 0.
 
@@ -92,7 +92,7 @@ def _excess_of_rows(
     return count if fits and (count > longest or long) else 0
 
 
-def _given_tokens(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
+def _given_tokens(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int:
     """Return how many tokens a call brings to each row, padding too."""
     if _takes_tokens(entry) and len(inputs.shapes[0]) == 2:
         return inputs.shapes[0][1]
@@ -101,7 +101,7 @@ def _given_tokens(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
 
 
 def plan_pieces(
-    entry: Entry, count: int, states: StateMemory, entries: Sequence[Entry]
+    entry: MethodEntry, count: int, states: StateMemory, entries: Sequence[MethodEntry]
 ) -> list[Piece]:
     """Return the calls that a call is parted into; none where buckets make none of it.
 
@@ -143,7 +143,7 @@ def run_pieces(
     pieces: Sequence[Piece],
     inputs: Inputs,
     states: StateMemory,
-    run: Callable[[Entry, Inputs], list[object]],
+    run: Callable[[MethodEntry, Inputs], list[object]],
 ) -> list[object]:
     """Run a call in pieces, and return the results of the last one.
 
@@ -181,7 +181,7 @@ def keep_rows(made: Sequence[object], before: Sequence[object], rows: Array) -> 
         new[rows] = old[rows]
 
 
-def _row_lengths_of(entry: Entry, inputs: Inputs) -> Array | None:
+def _row_lengths_of(entry: MethodEntry, inputs: Inputs) -> Array | None:
     """Return the row lengths, None if all tokens are real."""
     if entry.row_lengths is None:
         return None
@@ -203,7 +203,7 @@ def _take_piece(piece: Piece, tokens: Array, row_lengths: Array | None) -> Input
     return take_inputs(piece.entry.signature, leaves)
 
 
-def _takes_tokens(entry: Entry) -> bool:
+def _takes_tokens(entry: MethodEntry) -> bool:
     """Tell whether a method of some role takes tokens alone, and adds them all.
 
     To each cursor that it adds to, so that all of them can be cut alike.
@@ -219,7 +219,7 @@ def _takes_tokens(entry: Entry) -> bool:
     return all(advance.tokens == count for advance in entry.method.advances)
 
 
-def _takes_alike(entry: Entry, other: Entry) -> bool:
+def _takes_alike(entry: MethodEntry, other: MethodEntry) -> bool:
     """Tell whether two methods take tokens alone, of as many rows, and give alike."""
     if not (_takes_tokens(entry) and _takes_tokens(other)):
         return False
@@ -230,13 +230,13 @@ def _takes_alike(entry: Entry, other: Entry) -> bool:
     return entry.signature.types[0].dims[0] == other.signature.types[0].dims[0]
 
 
-def _given_types(entry: Entry) -> list[TensorType]:
+def _given_types(entry: MethodEntry) -> list[TensorType]:
     """Return the types of a method's results."""
     graph = entry.method.graph
     return [graph.values[value].type for value in graph.outputs]
 
 
-def _most(entry: Entry, longest: int) -> int:
+def _most(entry: MethodEntry, longest: int) -> int:
     """Return the most tokens that a method takes at a time."""
     kind = entry.signature.types[0]
     return min(longest, bounds(kind.dims[1], entry.symbols)[1])

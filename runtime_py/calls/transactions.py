@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import add, sub
 
-from kvc.runtime.calls.entries import Entry, check_rows, too_long
-from kvc.runtime.execution.executor import Progress
+from kvc.runtime.calls.entries import MethodEntry, check_rows, too_long
+from kvc.runtime.execution.executor import RunProgress
 from kvc.runtime.states.kind import Demand, Undo, Writes
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.model import CursorKind
@@ -36,7 +36,7 @@ class Transaction:
         "steps",
     )
 
-    def __init__(self, entry: Entry, demand: Demand, memory: StateMemory) -> None:
+    def __init__(self, entry: MethodEntry, demand: Demand, memory: StateMemory) -> None:
         """Check that the call may run, and note what a failure needs.
 
         Raises:
@@ -123,7 +123,7 @@ class Transaction:
                 if number != kind.group.first.cursor:
                     kind.ends[number] = positions
 
-    def roll_back(self, progress: Progress, error: BaseException) -> None:
+    def roll_back(self, progress: RunProgress, error: BaseException) -> None:
         """Put back what the call may have written, after it failed.
 
         States that cannot be put back leave the session poisoned.
@@ -147,7 +147,9 @@ class Transaction:
 
 
 @contextmanager
-def all_or_nothing(entries: Sequence[Entry], memory: StateMemory) -> Iterator[None]:
+def all_or_nothing(
+    entries: Sequence[MethodEntry], memory: StateMemory
+) -> Iterator[None]:
     """Make several calls one: where one of them fails, all is as it was.
 
     Args:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kvc.runtime.data.locations import BlobMemory, Place
+from kvc.runtime.data.locations import BlobMemory, ByteRange
 from kvc.schema.container import OpenFile, StoredBlobs
 from kvc.schema.errors import Closed, Forked
 
@@ -28,7 +28,7 @@ class _Hold:
     lock: threading.RLock = field(default_factory=threading.RLock)
     handles: int = 0
     dropped: list[None] = field(default_factory=list)  # handles to count out; no lock
-    place: Place | None = None
+    place: ByteRange | None = None
 
 
 class HeldBlobs:
@@ -81,7 +81,7 @@ class HeldBlobs:
         self._holds[blob].dropped.append(None)
         self._settle(blob)
 
-    def touch(self, blob: int, for_call: bool = False) -> Place:
+    def touch(self, blob: int, for_call: bool = False) -> ByteRange:
         """Return where a blob lies, after checking it if nothing has since it went.
 
         Args:
@@ -125,7 +125,7 @@ class HeldBlobs:
         """Return how many handles there are."""
         return self._holds[blob].handles
 
-    def find(self, blob: int) -> Place | None:
+    def find(self, blob: int) -> ByteRange | None:
         """Return where a blob lies in memory, None where it does not."""
         return self._holds[blob].place or self._memory.find(blob)
 

@@ -1,7 +1,7 @@
 """Where a blob lies in memory: the interface of the two ways to put it there.
 
-A `Place` keeps its memory alive, and so does every array over it. So memory is never
-freed explicitly: it goes when the last of these goes.
+A `ByteRange` keeps its memory alive, and so does every array over it. So memory is
+never freed explicitly: it goes when the last of these goes.
 """
 
 import mmap
@@ -16,7 +16,7 @@ from kvc.schema.frozen import frozen
 
 
 @frozen
-class Place:
+class ByteRange:
     """A run of bytes in memory.
 
     Attributes:
@@ -54,7 +54,7 @@ class BlobMemory(Protocol):
 
     shown: list[OpenFile]
 
-    def take(self, blob: int) -> Place:
+    def take(self, blob: int) -> ByteRange:
         """Put a checked blob into memory.
 
         Raises:
@@ -65,9 +65,9 @@ class BlobMemory(Protocol):
         """
 
     def give_back(self, blob: int) -> None:
-        """Give the memory back; the `Place` that `take` returned has been dropped."""
+        """Give the memory back; the `ByteRange` of `take` has been dropped."""
 
-    def find(self, blob: int) -> Place | None:
+    def find(self, blob: int) -> ByteRange | None:
         """Return where a blob that nobody has taken lies all the same, if it does."""
 
     def freed_nbytes(self, blob: int) -> int | None:

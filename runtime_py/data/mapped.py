@@ -19,7 +19,7 @@ import threading
 from collections import Counter
 from typing import Final
 
-from kvc.runtime.data.locations import Place
+from kvc.runtime.data.locations import ByteRange
 from kvc.runtime.memory.arenas import NORESERVE
 from kvc.runtime.memory.pages import PAGE_NBYTES, PageTable
 from kvc.schema.container import OpenFile, StoredBlobs
@@ -39,12 +39,12 @@ class MappedBlobs:
         self._files = tuple(MappedFile(file, self.shown) for file in stored.files)
         self._freed: list[int | None] = [0] * len(self._blobs)
 
-    def take(self, blob: int) -> Place:
+    def take(self, blob: int) -> ByteRange:
         """Check a blob, and map its file if it is not yet; see `BlobMemory.take`."""
         entry = self._blobs[blob]
         self._stored.files[entry.file].check_unchanged()
         self._stored.check(blob)
-        return Place(self._files[entry.file].use(entry), entry.offset)
+        return ByteRange(self._files[entry.file].use(entry), entry.offset)
 
     def give_back(self, blob: int) -> None:
         """Give back the pages that no blob in use lies on; the file keeps them."""
@@ -55,11 +55,11 @@ class MappedBlobs:
         else:
             self._freed[blob] = before + nbytes
 
-    def find(self, blob: int) -> Place | None:
+    def find(self, blob: int) -> ByteRange | None:
         """Return where a blob lies in the map of its file, None without a map."""
         entry = self._blobs[blob]
         whole = self._files[entry.file].found
-        return None if whole is None else Place(whole, entry.offset)
+        return None if whole is None else ByteRange(whole, entry.offset)
 
     def freed_nbytes(self, blob: int) -> int | None:
         """Return how many resident bytes of a blob have gone back."""
@@ -178,4 +178,4 @@ def _resident(whole: mmap.mmap, blob: Blob, first: int, end: int) -> int | None:
     start = max(blob.offset, first * PAGE_NBYTES)
     stop = min(blob.offset + blob.nbytes, end * PAGE_NBYTES)
     with PageTable() as table:
-        return table.resident_nbytes(Place(whole, start).address, stop - start)
+        return table.resident_nbytes(ByteRange(whole, start).address, stop - start)

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.data.locations import Place
+from kvc.runtime.data.locations import ByteRange
 from kvc.runtime.memory.arenas import ALIGN
 from kvc.runtime.memory.arrays import Array, address_of
 from kvc.runtime.memory.pages import PAGE_NBYTES
@@ -40,7 +40,7 @@ class OwnBlobs:
         self._taken = [0] * len(self._blobs)
         self._alive: list[list[weakref.ref[object]]] = [[] for _ in self._blobs]
 
-    def take(self, blob: int) -> Place:
+    def take(self, blob: int) -> ByteRange:
         """Read a blob into new memory and check it there; see `BlobMemory.take`."""
         entry = self._blobs[blob]
         self._stored.files[entry.file].check_unchanged()
@@ -54,7 +54,7 @@ class OwnBlobs:
     def give_back(self, blob: int) -> None:
         """Leave it to Python: memory goes with the last reference."""
 
-    def find(self, blob: int) -> Place | None:
+    def find(self, blob: int) -> ByteRange | None:
         """Return None: what nobody has taken is not there."""
 
     def freed_nbytes(self, blob: int) -> int | None:
@@ -70,7 +70,7 @@ class OwnBlobs:
         return [owner for owner in self._alive[blob] if owner() is not None]
 
 
-def reserve(nbytes: int, huge: bool) -> Place:
+def reserve(nbytes: int, huge: bool) -> ByteRange:
     """Return memory for a blob.
 
     Raises:
@@ -79,25 +79,25 @@ def reserve(nbytes: int, huge: bool) -> Place:
     try:
         if nbytes < SMALL_NBYTES:
             heap: Array = np.empty(nbytes + ALIGN + _TAIL_NBYTES, np.uint8)
-            return Place(heap, -address_of(heap) % ALIGN)
+            return ByteRange(heap, -address_of(heap) % ALIGN)
         if huge and nbytes >= HUGE_PAGE_NBYTES and _HUGE_ADVICE is not None:
             return _reserve_huge(nbytes, _HUGE_ADVICE)
-        return Place(_anonymous(nbytes + _TAIL_NBYTES), 0)
+        return ByteRange(_anonymous(nbytes + _TAIL_NBYTES), 0)
     except (OSError, MemoryError, OverflowError) as error:
         raise OutOfMemory(what="the data of a program", nbytes=nbytes) from error
 
 
-def _reserve_huge(nbytes: int, advice: int) -> Place:
+def _reserve_huge(nbytes: int, advice: int) -> ByteRange:
     """Return memory that begins at a huge page, and consists of them but for the end.
 
     The rest after the last whole huge page lies in ordinary pages, so that no blob
     costs more memory than it has bytes.
     """
     owner = _anonymous(nbytes + _TAIL_NBYTES + HUGE_PAGE_NBYTES - PAGE_NBYTES)
-    offset = -Place(owner, 0).address % HUGE_PAGE_NBYTES
+    offset = -ByteRange(owner, 0).address % HUGE_PAGE_NBYTES
     with suppress(OSError):  # a kernel without huge pages knows no advice on them
         owner.madvise(advice, offset, nbytes // HUGE_PAGE_NBYTES * HUGE_PAGE_NBYTES)
-    return Place(owner, offset)
+    return ByteRange(owner, offset)
 
 
 def _anonymous(nbytes: int) -> mmap.mmap:

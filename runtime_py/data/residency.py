@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from kvc.runtime.data.held import HeldBlobs
-from kvc.runtime.data.locations import Place
+from kvc.runtime.data.locations import ByteRange
 from kvc.runtime.memory.pages import PageTable
 from kvc.schema.families import families
 from kvc.schema.frozen import frozen
@@ -130,7 +130,7 @@ def describe_residency(
     return Residency(mode, tuple(blobs), Totals.over(blobs))
 
 
-def _touched(table: PageTable, place: Place | None, nbytes: int) -> int | None:
+def _touched(table: PageTable, place: ByteRange | None, nbytes: int) -> int | None:
     if place is None:
         return table.resident_nbytes(0, 0)
     return table.resident_nbytes(place.address, nbytes)

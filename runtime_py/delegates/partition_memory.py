@@ -1,14 +1,14 @@
 """Where the values of a partition lie, if kvc's own kernels run it.
 
 In: the block of the partition, its operands and results, the context's workspace. Out:
-the `Memory` that it is bound to. Inputs are lent to the code as to any block, so that
-it works in the memory of states. Other outputs are bound to the given memory without a
-copy where the graph allows it, and the rest lies in the workspace.
+the `GraphMemory` that it is bound to. Inputs are lent to the code as to any block, so
+that it works in the memory of states. Other outputs are bound to the given memory
+without a copy where the graph allows it, and the rest lies in the workspace.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kvc.runtime.execution.values import Memory
+from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.graph import Alias, Graph, Scratch
@@ -22,7 +22,7 @@ def partition_memory(
     outputs: Sequence[Array],
     arena: Arena,
     constant: Callable[[int], Array],
-) -> Memory:
+) -> GraphMemory:
     """Return the memory of a partition's block.
 
     `place_outputs` says what to copy then.
@@ -36,7 +36,7 @@ def partition_memory(
         constant: returns the data of a name.
     """
     nbytes = graph.scratch_nbytes
-    return Memory(
+    return GraphMemory(
         scratch=arena if arena.nbytes >= nbytes else Arena(nbytes),
         constant=constant,
         given=place_outputs(graph, sizes, outputs),

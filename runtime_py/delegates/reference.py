@@ -11,9 +11,9 @@ from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.execution.code import code_of
 from kvc.runtime.execution.delegate import Handle, Workspace, first_write, on_host
-from kvc.runtime.execution.executor import Frame, Progress, Unbegun
+from kvc.runtime.execution.executor import Frame, RunProgress, Unbegun
 from kvc.runtime.execution.frames import bind_graph
-from kvc.runtime.execution.values import Memory
+from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arrays import Array, copy_into, lies_over
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.model import Delegate, Program
@@ -59,7 +59,9 @@ class ReferenceHandle(Handle):
         """Return named data, as the code reads it."""
         return self._buffers[name].private_array()
 
-    def watched(self, frame: Frame, sizes: Mapping[str, int], memory: Memory) -> Frame:
+    def watched(
+        self, frame: Frame, sizes: Mapping[str, int], memory: GraphMemory
+    ) -> Frame:
         """Return the frame to run: here, the one that was bound."""
         return frame
 
@@ -76,7 +78,7 @@ def _copies(frame: Frame, outputs: Sequence[Array]) -> list[tuple[Array, Array]]
 
 
 def _run(frame: Frame, copies: list[tuple[Array, Array]], first_write: int) -> None:
-    progress = Progress()
+    progress = RunProgress()
     try:
         frame.run(progress)
     except Exception as error:

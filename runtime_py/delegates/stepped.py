@@ -11,8 +11,8 @@ from dataclasses import replace
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.execution.array_views import bind_view
 from kvc.runtime.execution.executor import Frame
-from kvc.runtime.execution.recording import Step
-from kvc.runtime.execution.values import Memory, Values
+from kvc.runtime.execution.recording import TimedStep
+from kvc.runtime.execution.values import GraphMemory, Values
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.graph import Instruction
 from kvc.schema.ops import OPS, Aliasing
@@ -29,14 +29,16 @@ class SteppedHandle(ReferenceHandle):
             array: all of it, and no more.
         """
 
-    def before(self, instruction: Instruction, values: Values) -> Sequence[Step]:
+    def before(self, instruction: Instruction, values: Values) -> Sequence[TimedStep]:
         """Return what is to be done before an instruction: here, nothing."""
         return ()
 
-    def watched(self, frame: Frame, sizes: Mapping[str, int], memory: Memory) -> Frame:
+    def watched(
+        self, frame: Frame, sizes: Mapping[str, int], memory: GraphMemory
+    ) -> Frame:
         """Return the frame with a step after each value."""
         graph, values = self._graph, Values(self._graph, sizes, memory)
-        steps: list[Step] = [
+        steps: list[TimedStep] = [
             (self.reached, (value, values.array(value))) for value in graph.inputs
         ]
         places: list[tuple[int, ...]] = [(0,)] * len(steps)
@@ -50,9 +52,9 @@ class SteppedHandle(ReferenceHandle):
         return replace(frame, steps=tuple(steps), places=tuple(places))
 
 
-def _by_place(frame: Frame) -> dict[int, list[Step]]:
+def _by_place(frame: Frame) -> dict[int, list[TimedStep]]:
     """Return the steps of each instruction; each step is of one alone."""
-    found: dict[int, list[Step]] = {}
+    found: dict[int, list[TimedStep]] = {}
     for step, (place,) in zip(frame.steps, frame.places, strict=True):
         found.setdefault(place, []).append(step)
     return found

@@ -25,7 +25,7 @@ from kvc.schema.model import NamedData
 # `SharedArrays`: arrays in memory that another process maps by its descriptor.
 
 
-Kind = tuple[str, tuple[int, ...]]  # dtype, shape
+ArrayKind = tuple[str, tuple[int, ...]]  # dtype, shape
 
 
 class SharedArrays:
@@ -38,7 +38,7 @@ class SharedArrays:
         descriptor: of their memory; another one in a child of a fork.
     """
 
-    def __init__(self, name: str, kinds: Mapping[str, Kind]) -> None:
+    def __init__(self, name: str, kinds: Mapping[str, ArrayKind]) -> None:
         """Lay arrays out, and make their memory, which has a name for debuggers."""
         self._name, self._kinds = name, kinds
         self.places: dict[str, int] = {}
@@ -92,7 +92,9 @@ class OfData(Protocol):
 PlanT = TypeVar("PlanT")
 WeightT = TypeVar("WeightT", bound=OfData)
 CallT = TypeVar("CallT", bound="ApartCall[Any]")
-Places = list[tuple[str, object, int, tuple[int, ...]]]  # name, dtype, offset, shape
+ArrayPlaces = list[
+    tuple[str, object, int, tuple[int, ...]]
+]  # name, dtype, offset, shape
 
 
 class ApartContext(ABC, Generic[WeightT, CallT]):
@@ -226,7 +228,7 @@ class ApartCall(ABC, Generic[PlanT]):
         plan: PlanT,
         name: str,
         number: int,
-        memory: tuple[str, Mapping[str, Kind]],
+        memory: tuple[str, Mapping[str, ArrayKind]],
     ) -> None:
         """Make memory: its name for debuggers, and what lies in it."""
         self._context, self.plan, self.name = context, plan, name
@@ -241,7 +243,7 @@ class ApartCall(ABC, Generic[PlanT]):
         return self.memory.arrays
 
     @abstractmethod
-    def placed(self) -> Mapping[str, Places]:
+    def placed(self) -> Mapping[str, ArrayPlaces]:
         """Return where arrays lie, by what they are: inputs, outputs."""
 
     def run(self) -> None:

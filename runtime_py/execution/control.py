@@ -11,7 +11,7 @@ without a copy; other outputs are copied to the results.
 from collections.abc import Callable, Mapping, Sequence
 
 from kvc.runtime.execution.executor import Frame
-from kvc.runtime.execution.values import Memory, Values
+from kvc.runtime.execution.values import GraphMemory, Values
 from kvc.runtime.memory.arenas import Within
 from kvc.runtime.memory.arrays import Array, copy_into, place_of
 from kvc.runtime.states.owner import Buffer
@@ -38,7 +38,7 @@ class BoundOperands:
 
     control: Control[object]
     sizes: Mapping[str, int]
-    memory: Memory
+    memory: GraphMemory
     pred: Array | None
     operands: Sequence[Array]
     lent: Sequence[Array]
@@ -49,7 +49,7 @@ def bind_operands(
     instruction: Instruction,
     graph: Graph,
     values: Values,
-    memory: Memory,
+    memory: GraphMemory,
     sizes: Mapping[str, int],
     makers: Mapping[int, str],
 ) -> BoundOperands:
@@ -123,7 +123,7 @@ def _lent(
 
 
 Pairs = list[tuple[Array, Array]]  # (target, source)
-Bind = Callable[[Graph, Mapping[str, int], Memory], Frame]
+Bind = Callable[[Graph, Mapping[str, int], GraphMemory], Frame]
 
 
 class ControlStep:
@@ -208,7 +208,7 @@ class _Block:
         self._graph, self._bind = graph, bind
         self._frame: Frame | None = None
         self._sizes: Mapping[str, int] = {}
-        self._memory: Memory | None = None
+        self._memory: GraphMemory | None = None
         self._lent: dict[int, Array] = {}
         self._bound: dict[
             int, tuple[object, ...]
@@ -218,7 +218,7 @@ class _Block:
     def settle(
         self,
         sizes: Mapping[str, int],
-        memory: Memory,
+        memory: GraphMemory,
         scratch: Within,
         lent: Sequence[Array | None],
     ) -> None:
@@ -226,7 +226,7 @@ class _Block:
         pairs = zip(self._graph.inputs, lent, strict=True)
         self._lent = {value: array for value, array in pairs if array is not None}
         self._sizes, self._is_stale = sizes, True
-        self._memory = Memory(
+        self._memory = GraphMemory(
             scratch=scratch,
             constant=memory.constant,
             workspace=memory.workspace,

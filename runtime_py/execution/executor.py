@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from kvc.runtime.execution.recording import RECORDERS, Recorder, Step, watch
+from kvc.runtime.execution.recording import RECORDERS, Recorder, TimedStep, watch
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.native import NativeCall
 from kvc.runtime.states.kind import Demand
@@ -42,7 +42,7 @@ class Unbegun(Exception):
 
 
 @dataclass(slots=True)
-class Progress:
+class RunProgress:
     """How far a run that broke off has come.
 
     Attributes:
@@ -86,20 +86,20 @@ class Frame:
     method: str
     inputs: tuple[Array, ...]
     outputs: tuple[Array, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[TimedStep, ...]
     places: tuple[tuple[int, ...], ...]
     instructions: tuple[Instruction, ...]
     torch_threads: int
     cursors: tuple[tuple[CursorSlot, Array], ...]
     rebind: "Rebind"
 
-    def run(self, progress: Progress | None = None) -> None:
+    def run(self, progress: RunProgress | None = None) -> None:
         """Run all steps; `progress` is told where it breaks off, if it does.
 
         Raises:
             KernelFailed: a kernel raised; errors of kvc's own pass through.
         """
-        progress = progress or Progress()
+        progress = progress or RunProgress()
         progress.place = len(self.instructions)
         if not self.torch_threads:
             self._run(progress)
@@ -111,11 +111,11 @@ class Frame:
 
     def run_within(self) -> None:
         """Run all steps as part of another frame's run; raises as `run`."""
-        self._run(Progress())
+        self._run(RunProgress())
 
-    def _run(self, progress: Progress) -> None:
+    def _run(self, progress: RunProgress) -> None:
         index, recorders = 0, RECORDERS.get()
-        steps: Iterable[Step] = self.steps
+        steps: Iterable[TimedStep] = self.steps
         if recorders:
             steps = self._watched(recorders)
         try:
@@ -129,10 +129,10 @@ class Frame:
                 fail(self.method, place, self.instructions[place], error)
             raise
 
-    def _watched(self, recorders: Sequence[Recorder]) -> Iterator[Step]:
+    def _watched(self, recorders: Sequence[Recorder]) -> Iterator[TimedStep]:
         return watch(recorders, self.method, self.steps, self.places, self.instructions)
 
-    def _tell(self, progress: Progress, index: int, unbegun: bool) -> int:
+    def _tell(self, progress: RunProgress, index: int, unbegun: bool) -> int:
         """Say where a step broke off, and return the index of the instruction."""
         if not self.places:
             progress.place = -1

@@ -17,8 +17,8 @@ from kvc.runtime.execution.code import Code, import_beside_packing
 from kvc.runtime.execution.control import ControlStep, bind_operands, bind_partition
 from kvc.runtime.execution.dependents import Dependence
 from kvc.runtime.execution.executor import Frame, fail
-from kvc.runtime.execution.recording import Step
-from kvc.runtime.execution.values import Memory, Values, checks_rows, torch_dtype
+from kvc.runtime.execution.recording import TimedStep
+from kvc.runtime.execution.values import GraphMemory, Values, checks_rows, torch_dtype
 from kvc.runtime.kernels.kernel import Kernel
 from kvc.runtime.kernels.table import load_kernels, load_preparations, load_row_check
 from kvc.runtime.memory.arrays import Array, copy_into
@@ -57,7 +57,7 @@ _CHECK_INDEX = "kvc::check_index"
 
 
 def bind_graph(
-    graph: Graph, sizes: Mapping[str, int], memory: Memory, code: Code
+    graph: Graph, sizes: Mapping[str, int], memory: GraphMemory, code: Code
 ) -> Frame:
     """Bind a graph to the sizes of its symbols and to memory.
 
@@ -82,7 +82,7 @@ class _Binder:
     """
 
     def __init__(
-        self, graph: Graph, sizes: Mapping[str, int], memory: Memory, code: Code
+        self, graph: Graph, sizes: Mapping[str, int], memory: GraphMemory, code: Code
     ) -> None:
         self._graph, self._sizes = graph, sizes
         self._memory, self._code = memory, code
@@ -98,7 +98,7 @@ class _Binder:
         self._divided = divided(graph)
         self._uses_torch = needs_torch(graph, code.blocks)
         self._beside_others = False  # torch kernels take turns with other threads
-        self._steps: list[Step] = []
+        self._steps: list[TimedStep] = []
         self._places: list[int] = []
         self._starts: list[int] = []
         self._views: dict[int, tuple[Kernel, tuple[object, ...]]] = {}
@@ -188,7 +188,7 @@ class _Binder:
             return 0
         return 1 if self._beside_others else settle_threads()
 
-    def _bind_one(self, index: int) -> Sequence[Step]:
+    def _bind_one(self, index: int) -> Sequence[TimedStep]:
         """Bind an instruction, and return its steps."""
         instruction = self._graph.instructions[index]
         try:
@@ -207,7 +207,7 @@ class _Binder:
         except Exception as error:
             fail(self._code.method, index, instruction, error)
 
-    def _bind_move(self, instruction: Instruction) -> Sequence[Step]:
+    def _bind_move(self, instruction: Instruction) -> Sequence[TimedStep]:
         """Bind an instruction that moves elements, where no other needs torch."""
         source = moved(self._graph, instruction)
         assert source is not None, "others need torch"
@@ -218,7 +218,7 @@ class _Binder:
         elements = np.broadcast_to(self._values.array(source), target.shape)
         return [(copy_into, (target, elements))]
 
-    def _bind_kernel(self, instruction: Instruction) -> Sequence[Step]:
+    def _bind_kernel(self, instruction: Instruction) -> Sequence[TimedStep]:
         kernel = self._kernel(instruction)
         match OPS[instruction.op].aliasing:
             case Aliasing.FRESH:
@@ -261,14 +261,16 @@ class _Binder:
             self._code.prepared[key] = prepare(self._values.tensor(argument.value))
         return self._code.prepared[key]
 
-    def _bind_update(self, instruction: Instruction, kernel: Kernel) -> Sequence[Step]:
+    def _bind_update(
+        self, instruction: Instruction, kernel: Kernel
+    ) -> Sequence[TimedStep]:
         operand, *arguments = instruction.arguments
         result = instruction.results[0]
         assert isinstance(operand, Ref)
         others = tuple(self._argument(argument) for argument in arguments)
         if not isinstance(self._graph.values[result].storage, Alias):
             target = self._values.tensor(result)
-            write: Step = (kernel, (target, *others))
+            write: TimedStep = (kernel, (target, *others))
             if instruction.op == REPLACE:
                 return [write]
             old = self._values.tensor(operand.value)
@@ -298,7 +300,7 @@ class _Binder:
                 raise ValueError(f"the view is {tuple(view.shape)}, not {declared}")
             self._values.define(value, view)
 
-    def _bind_delegate(self, instruction: Instruction) -> Sequence[Step]:
+    def _bind_delegate(self, instruction: Instruction) -> Sequence[TimedStep]:
         inputs, outputs = bind_partition(
             instruction, self._graph, self._values, self._makers
         )
@@ -311,7 +313,9 @@ class _Binder:
         owners = {held.owner for held in inputs if isinstance(held, StateBuffer)}
         return [(run, ()), *((owner.synchronise, ()) for owner in owners)]
 
-    def _bind_control(self, index: int, instruction: Instruction) -> Sequence[Step]:
+    def _bind_control(
+        self, index: int, instruction: Instruction
+    ) -> Sequence[TimedStep]:
         """Put an instruction that runs blocks where its operands and results lie."""
         if index not in self._controls:
             code = self._code
@@ -331,7 +335,7 @@ class _Binder:
         return [(self._controls[index].run, ())]
 
     def _bind_block(
-        self, block: Graph, sizes: Mapping[str, int], memory: Memory
+        self, block: Graph, sizes: Mapping[str, int], memory: GraphMemory
     ) -> Frame:
         return bind_graph(block, sizes, memory, self._code)
 
@@ -345,13 +349,13 @@ class _Binder:
 
 
 def _joined(
-    steps: Sequence[Step], places: Sequence[int]
-) -> tuple[tuple[Step, ...], tuple[tuple[int, ...], ...]]:
+    steps: Sequence[TimedStep], places: Sequence[int]
+) -> tuple[tuple[TimedStep, ...], tuple[tuple[int, ...], ...]]:
     """Return steps with native calls that follow one another as one.
 
     And, for each, the indices of the instructions that it runs.
     """
-    joined: list[Step] = []
+    joined: list[TimedStep] = []
     found: list[tuple[int, ...]] = []
     pairs = zip(steps, places, strict=True)
     for native, run in groupby(pairs, lambda pair: isinstance(pair[0][0], NativeCall)):

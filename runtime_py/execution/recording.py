@@ -19,7 +19,7 @@ from kvc.runtime.native import NativeCall
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import Instruction
 
-Step = tuple[Callable[..., object], tuple[object, ...]]
+TimedStep = tuple[Callable[..., object], tuple[object, ...]]
 
 
 @frozen
@@ -151,10 +151,10 @@ RECORDERS: Final[ContextVar[tuple[Recorder, ...]]] = ContextVar("recorders", def
 def watch(
     recorders: Sequence[Recorder],
     method: str,
-    steps: Sequence[Step],
+    steps: Sequence[TimedStep],
     places: Sequence[Sequence[int]],
     instructions: Sequence[Instruction],
-) -> Iterator[Step]:
+) -> Iterator[TimedStep]:
     """Yield the steps of a frame, which run in between, and note what they take.
 
     Args:

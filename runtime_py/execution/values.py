@@ -77,7 +77,7 @@ def torch_dtype(dtype: DType) -> "torch.dtype":
 
 
 @frozen
-class Memory:
+class GraphMemory:
     """Where the values of a graph lie.
 
     Attributes:
@@ -101,7 +101,9 @@ class Memory:
 class Values:
     """Arrays and tensors by value id; a value that has both has one memory."""
 
-    def __init__(self, graph: Graph, sizes: Mapping[str, int], memory: Memory) -> None:
+    def __init__(
+        self, graph: Graph, sizes: Mapping[str, int], memory: GraphMemory
+    ) -> None:
         self._graph, self._memory = graph, memory
         self._sizes = sizes
         self._shapes: dict[Dims, tuple[int, ...]] = {}

@@ -1,6 +1,6 @@
 """Generation: from prompts to tokens or text, on a session."""
 
-from kvc.runtime.generation.answer import Reason
+from kvc.runtime.generation.answer import EndReason
 from kvc.runtime.generation.feeding import Pace, check_session
 from kvc.runtime.generation.generation import BatchGeneration, Generation
 from kvc.runtime.generation.prompts import right_padded
@@ -16,10 +16,10 @@ __all__ = [
     "Arguments",
     "BatchGeneration",
     "BegunTwice",
+    "EndReason",
     "Generation",
     "GenerationSettings",
     "Pace",
-    "Reason",
     "SettingIgnored",
     "check_session",
     "generate",

@@ -17,7 +17,7 @@ from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
 
-Reason = Literal["stop", "stop_string", "length", "max_tokens"]
+EndReason = Literal["stop", "stop_string", "length", "max_tokens"]
 
 
 class Answer:
@@ -74,7 +74,7 @@ class Answer:
         self.stop_tokens = frozenset(settings.stop_tokens)
         self.tokens: list[int] = []
         self.chosen: list[int] = []
-        self.reason: Reason | None = "max_tokens" if self._most == 0 else None
+        self.reason: EndReason | None = "max_tokens" if self._most == 0 else None
         self._stop_strings, self._tokenizer = settings.stop_strings, tokenizer
         if self._stop_strings:
             _ = self.spelling  # raises before anything runs
@@ -142,7 +142,7 @@ class Answer:
     def _new_spelling(self) -> "Spelling":
         return Spelling(self._tokenizer(), self.prompt, self._stop_strings)
 
-    def _limit(self) -> Reason | None:
+    def _limit(self) -> EndReason | None:
         """Return why the token that is about to be returned is the last one."""
         if self._stop_strings:
             self.spelling.spell(self.tokens)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from kvc.runtime.calls.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.encoding import Encoding
-from kvc.runtime.generation.image_prefill import Feed, Picturing
+from kvc.runtime.generation.image_prefill import Picturing, TokenFeed
 from kvc.runtime.generation.row import Row
 from kvc.runtime.generation.sampling import Logits
 from kvc.runtime.memory.arrays import Array
@@ -165,15 +165,15 @@ class Feeder:
             at = [begin + n for begin, n in zip(at, feed.counts, strict=True)]
         return last
 
-    def _plan(self, prompts: Sequence[Sequence[int]]) -> list[Feed]:
+    def _plan(self, prompts: Sequence[Sequence[int]]) -> list[TokenFeed]:
         """Return the calls for prompts."""
         if self._picturing is not None:
             return self._picturing.plan(prompts)
-        longest, at, planned = max(map(len, prompts)), 0, list[Feed]()
+        longest, at, planned = max(map(len, prompts)), 0, list[TokenFeed]()
         for chunk in plan_chunks(longest, self._prefills, self._decode):
             left = (max(0, len(prompt) - at) for prompt in prompts)
             counts = tuple(min(chunk.count, count) for count in left)
-            planned.append(Feed(chunk.method, counts))
+            planned.append(TokenFeed(chunk.method, counts))
             at += chunk.count
         return planned
 

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TypeVar
 
-from kvc.runtime.generation.answer import Answer, Reason, Spelling
+from kvc.runtime.generation.answer import Answer, EndReason, Spelling
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.schema.errors import Busy, CacheOverflow
 
-Step = tuple[int | None, ...]
+RowTokens = tuple[int | None, ...]
 _Handed = TypeVar("_Handed")
 
 
@@ -45,7 +45,7 @@ class _Run(Iterator[_Handed]):
         with self._alone():
             self._steps.close()
 
-    def _step(self) -> Step:
+    def _step(self) -> RowTokens:
         with self._alone():
             return next(self._steps)
 
@@ -59,7 +59,7 @@ class _Run(Iterator[_Handed]):
         finally:
             self._stepping.release()
 
-    def _make_steps(self) -> Generator[Step, None, None]:
+    def _make_steps(self) -> Generator[RowTokens, None, None]:
         if not self._going():  # no token was asked for
             return
         try:
@@ -88,7 +88,7 @@ class _Run(Iterator[_Handed]):
     def _going(self) -> list[Answer]:
         return [answer for answer in self._answers if answer.reason is None]
 
-    def _take(self, tokens: Sequence[int | None]) -> Step:
+    def _take(self, tokens: Sequence[int | None]) -> RowTokens:
         """Have each answer take the token that was chosen; return what goes out."""
         return tuple(map(Answer.take, self._answers, tokens))
 
@@ -117,7 +117,7 @@ class Generation(_Run[int]):
         return self._answers[0].tokens
 
     @property
-    def reason(self) -> Reason | None:
+    def reason(self) -> EndReason | None:
         """Return why it ended; None while it runs, and if it was left or failed.
 
         "stop": the model made a stop token. "stop_string": the text has a stop string,
@@ -182,7 +182,7 @@ class Generation(_Run[int]):
             yield piece
 
 
-class BatchGeneration(_Run[Step]):
+class BatchGeneration(_Run[RowTokens]):
     """The continuations of several prompts, one in each row of a session.
 
     Iterate for steps, or call `texts()`. Each step is a tuple with the new token of
@@ -204,7 +204,7 @@ class BatchGeneration(_Run[Step]):
         return tuple(answer.tokens for answer in self._answers)
 
     @property
-    def reason(self) -> tuple[Reason | None, ...]:
+    def reason(self) -> tuple[EndReason | None, ...]:
         """Return why each row ended, as `Generation.reason`; None while it runs."""
         return tuple(answer.reason for answer in self._answers)
 
@@ -213,7 +213,7 @@ class BatchGeneration(_Run[Step]):
         """Return the tokens of prompt and answer of each row that the session lacks."""
         return self._pending()
 
-    def __next__(self) -> Step:
+    def __next__(self) -> RowTokens:
         return self._step()
 
     def texts(self) -> list[str]:

@@ -22,7 +22,7 @@ from kvc.runtime.generation.picture_places import (
     EMBED_PICTURE,
     EMBED_TOKENS,
     PREFILL,
-    Places,
+    PicturePlaces,
     Sized,
 )
 from kvc.runtime.memory.arrays import Array
@@ -75,7 +75,7 @@ _PREFILL_PICTURE: Final = "prefill_picture"
 
 
 @frozen
-class Feed:
+class TokenFeed:
     """Some of each prompt's tokens, run in one call.
 
     Attributes:
@@ -91,11 +91,12 @@ class Picturing:
     """Gives the embeddings of prompts with pictures, part by part.
 
     Attributes:
-        grids: of each row's pictures in how many parts they are, as `Places` says it.
+        grids: of each row's pictures in how many parts they are, as `PicturePlaces`
+        says it.
     """
 
     def __init__(
-        self, session: Session, places: Places, rows: Sequence[Sequence[InParts]]
+        self, session: Session, places: PicturePlaces, rows: Sequence[Sequence[InParts]]
     ) -> None:
         """Begin with the pictures of each row.
 
@@ -114,7 +115,7 @@ class Picturing:
         self._places = places
         self._rows = [_Embedding(session, places, pictures) for pictures in rows]
 
-    def plan(self, prompts: Sequence[Sequence[int]]) -> list[Feed]:
+    def plan(self, prompts: Sequence[Sequence[int]]) -> list[TokenFeed]:
         """Return the calls for prompts, in their order.
 
         Where the places of a picture see each other, it is run by a call that has
@@ -130,13 +131,13 @@ class Picturing:
         if self._joined is None:
             return self._in_chunks([len(prompt) for prompt in prompts])
         queues = [self._parts(prompt, self._joined) for prompt in prompts]
-        planned = list[Feed]()
+        planned = list[TokenFeed]()
         while any(queues):
             texts = [_take(queue, shown=False) for queue in queues]
             planned += self._in_chunks(texts)
             pictures = tuple(_take(queue, shown=True) for queue in queues)
             if any(pictures):
-                planned.append(Feed(self._joined.method, pictures))
+                planned.append(TokenFeed(self._joined.method, pictures))
         return planned
 
     def embeddings(
@@ -189,15 +190,15 @@ class Picturing:
             row[:, :count] = whole[:, begin : begin + count] - before
         return {_POSITIONS: made}
 
-    def _in_chunks(self, counts: Sequence[int]) -> list[Feed]:
+    def _in_chunks(self, counts: Sequence[int]) -> list[TokenFeed]:
         """Return calls for so many tokens of each row."""
-        left, planned = list(counts), list[Feed]()
+        left, planned = list(counts), list[TokenFeed]()
         if not any(left):
             return planned
         for chunk in plan_chunks(max(left), (), self._sizes):
             taken = tuple(min(chunk.count, count) for count in left)
             left = [count - n for count, n in zip(left, taken, strict=True)]
-            planned.append(Feed(chunk.method, taken))
+            planned.append(TokenFeed(chunk.method, taken))
         return planned
 
     def _parts(
@@ -227,7 +228,9 @@ def _take(queue: deque[tuple[bool, int]], shown: bool) -> int:
     return queue.popleft()[1]
 
 
-def _check_apart(prompt: Sequence[int], places: Places, grids: Sequence[str]) -> None:
+def _check_apart(
+    prompt: Sequence[int], places: PicturePlaces, grids: Sequence[str]
+) -> None:
     """Check that pictures of sizes of their own lie whole, and apart, in a prompt.
 
     Raises:
@@ -258,7 +261,7 @@ class _Embedding:
     """Gives the embeddings of one row's prompt."""
 
     def __init__(
-        self, session: Session, places: Places, pictures: Sequence[InParts]
+        self, session: Session, places: PicturePlaces, pictures: Sequence[InParts]
     ) -> None:
         self._session, self._places = session, places
         self._parts = [
@@ -334,7 +337,7 @@ def _chunk_sizes(session: Session, name: str, rows: int) -> ChunkSizes:
     return chunk_sizes(method, session.symbols, session.longest_call)
 
 
-def _check_joined(sizes: ChunkSizes, places: Places) -> None:
+def _check_joined(sizes: ChunkSizes, places: PicturePlaces) -> None:
     """Check that the method of pictures that are one call takes one of them.
 
     Raises:
@@ -347,7 +350,7 @@ def _check_joined(sizes: ChunkSizes, places: Places) -> None:
 
 
 def picturing_of(
-    session: Session, places: Places | None, rows: Sequence[Sequence[InParts]]
+    session: Session, places: PicturePlaces | None, rows: Sequence[Sequence[InParts]]
 ) -> Picturing | None:
     """Return what gives embeddings, None where no prompt has pictures.
 

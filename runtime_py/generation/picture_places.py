@@ -38,7 +38,7 @@ class Sized:
 
 
 @frozen
-class Places:
+class PicturePlaces:
     """Where a prompt has pictures.
 
     Attributes:
@@ -143,7 +143,7 @@ class Places:
             raise BadSetting(name="prompt", expected=expected, found=f"{found}")
 
 
-def places_of(session: Session) -> Places | None:
+def places_of(session: Session) -> PicturePlaces | None:
     """Return where the pictures of a prompt go, None for a program without pictures.
 
     Raises:
@@ -167,7 +167,9 @@ def places_of(session: Session) -> Places | None:
             sound = sound and (sized is None) == (others.get(_SIZED) is None)
             if sound and methods <= set(session.methods):
                 said = cast("Mapping[str, Sequence[str]] | None", grids)
-                return Places(token, positions, placeholder, expansion, said, sized)
+                return PicturePlaces(
+                    token, positions, placeholder, expansion, said, sized
+                )
     raise impossible(session.metadata, _PLACES)
 
 

@@ -17,7 +17,7 @@ from kvc.runtime.embedding.pictures import (
     preparation_of,
 )
 from kvc.runtime.embedding.rows import Floats
-from kvc.runtime.generation.picture_places import EMBED_PICTURE, Places, Sized
+from kvc.runtime.generation.picture_places import EMBED_PICTURE, PicturePlaces, Sized
 from kvc.runtime.sessions.methods import parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
@@ -61,7 +61,7 @@ def _checked(images: object) -> Sequence[object]:
 
 
 def prepared(
-    session: Session, places: Places | None, pictures: Sequence[object]
+    session: Session, places: PicturePlaces | None, pictures: Sequence[object]
 ) -> list[InParts]:
     """Return pictures as the model takes them; those that are so already stay so.
 
@@ -87,7 +87,7 @@ def prepared(
 
 
 def _preparing(
-    session: Session, method: Method, places: Places
+    session: Session, method: Method, places: PicturePlaces
 ) -> Callable[[object], InParts]:
     """Return what prepares a picture, or its parts.
 
@@ -203,7 +203,7 @@ def _size_of(method: Method) -> tuple[int, int]:
     raise BadSetting(name="the bundle", expected=expected, found=f"{shapes}")
 
 
-def _check_rows(method: Method, places: Places) -> None:
+def _check_rows(method: Method, places: PicturePlaces) -> None:
     """Check that a picture becomes as many embeddings as it has places in a text.
 
     Raises:

@@ -6,6 +6,6 @@
 
 from kvc.runtime.scoring.divergence import Divergence
 from kvc.runtime.scoring.score import Score, score_tokens
-from kvc.runtime.scoring.scorers import Window, cut_windows
+from kvc.runtime.scoring.scorers import TextWindow, cut_windows
 
-__all__ = ["Divergence", "Score", "Window", "cut_windows", "score_tokens"]
+__all__ = ["Divergence", "Score", "TextWindow", "cut_windows", "score_tokens"]

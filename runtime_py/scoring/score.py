@@ -20,7 +20,7 @@ from kvc.runtime.sessions.program import Program
 from kvc.schema.errors import BadSetting, UnusableLogits
 from kvc.schema.frozen import frozen
 
-Progress = Callable[[int, int], None]  # tokens done, tokens in all
+ScoreProgress = Callable[[int, int], None]  # tokens done, tokens in all
 
 _USUAL_WINDOW: Final = 1024
 
@@ -64,7 +64,7 @@ def score_tokens(
     window: int | None = None,
     stride: int | None = None,
     start: Sequence[int] = (),
-    progress: Progress | None = None,
+    progress: ScoreProgress | None = None,
     against: Program | None = None,
 ) -> Score:
     """Return how many bits a model needs for a text.

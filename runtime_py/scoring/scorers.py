@@ -26,7 +26,7 @@ from kvc.schema.types import symbols_of
 
 
 @frozen
-class Window:
+class TextWindow:
     """A part of a text.
 
     Attributes:
@@ -41,7 +41,7 @@ class Window:
 
 def cut_windows(
     count: int, length: int, stride: int, has_start: bool
-) -> Iterator[Window]:
+) -> Iterator[TextWindow]:
     """Yield windows, in which each token is scored once.
 
     Without a start token nothing predicts the very first one, which is not scored.
@@ -63,7 +63,7 @@ def cut_windows(
     begin, first = 0, 0 if has_start else 1
     while first < count:
         end = min(begin + length, count)
-        yield Window(begin, first, end)
+        yield TextWindow(begin, first, end)
         begin, first = begin + stride, end
 
 
@@ -105,7 +105,7 @@ def find_scorer(program: Program, session: Session) -> Scorer:
     whole = [m for m in program.methods.values() if gives_all_positions(m)]
     alone = [m for m in whole if not m.reads and not m.writes]
     if alone:
-        return Whole(session, alone[0])
+        return WholeText(session, alone[0])
     return ByTokens(session)
 
 
@@ -182,7 +182,7 @@ class ByChunks:
             at += chunk.count
 
 
-class Whole:
+class WholeText:
     """All of a window in one call of a method without state."""
 
     def __init__(self, session: Session, method: Method) -> None:

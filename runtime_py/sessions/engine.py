@@ -17,7 +17,7 @@ import numpy as np
 
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.contexts import ContextPool, ExecutionContext
-from kvc.runtime.calls.entries import Entry, make_entry
+from kvc.runtime.calls.entries import MethodEntry, make_entry
 from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.pieces import count_excess, plan_pieces, run_pieces
 from kvc.runtime.calls.transactions import Transaction
@@ -25,7 +25,7 @@ from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.table import check_target, delegate_of
 from kvc.runtime.execution.delegate import Packing
-from kvc.runtime.execution.executor import Binding, Progress, fill_cursors
+from kvc.runtime.execution.executor import Binding, RunProgress, fill_cursors
 from kvc.runtime.memory.arrays import Array, copy_into, own_copy
 from kvc.runtime.sessions.resources import FindBackend, Resources
 from kvc.runtime.sessions.sizes import count_rows, row_dims
@@ -73,7 +73,7 @@ class Engine:
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
         self._bucketed = any(symbol.sizes for symbol in self.program.symbols)
         self._backends: Sequence[str] | None = None
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, MethodEntry] = {}
         self._lock = threading.RLock()
         self._in_use = 0
         self._resources = self._new_resources()
@@ -112,7 +112,7 @@ class Engine:
         results = self._run_call(entry, inputs, states)
         return _nest(entry.method.output_tree, results, inputs.as_tensors)
 
-    def entry(self, method: int) -> Entry:
+    def entry(self, method: int) -> MethodEntry:
         """Return what is known of a method before any call."""
         found = self._entries.get(method)
         if found is None:
@@ -121,7 +121,7 @@ class Engine:
         return found
 
     def _run_call(
-        self, entry: Entry, inputs: Inputs, states: StateMemory | None
+        self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
         """Run a method, in pieces where rings or buckets want it so."""
         if states is None:
@@ -139,12 +139,12 @@ class Engine:
         if not pieces:
             return self._run_once(entry, inputs, states)
 
-        def run(piece: Entry, given: Inputs) -> list[object]:
+        def run(piece: MethodEntry, given: Inputs) -> list[object]:
             return self._run_once(piece, given, states)
 
         return run_pieces(pieces, inputs, states, run)
 
-    def _restart(self, entry: Entry, inputs: Inputs, states: StateMemory) -> None:
+    def _restart(self, entry: MethodEntry, inputs: Inputs, states: StateMemory) -> None:
         """Begin a session anew, if the call then has room.
 
         Raises:
@@ -160,7 +160,7 @@ class Engine:
         states.reset()
 
     def _run_once(
-        self, entry: Entry, inputs: Inputs, states: StateMemory | None
+        self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
         """Run a method in one go."""
         resources, context = self._borrow(states)
@@ -173,14 +173,14 @@ class Engine:
                 read = entry.row_lengths.read(inputs, demand.advance)
                 demand = replace(demand, row_lengths=read)
             if states is None or entry.only_reads:
-                return _run(binding, inputs, loans, Progress())
+                return _run(binding, inputs, loans, RunProgress())
             return self._run_on(entry, binding, demand, inputs, loans, states)
         finally:
             resources.pool.put_back(context, states)
 
     def _run_on(
         self,
-        entry: Entry,
+        entry: MethodEntry,
         binding: Binding,
         demand: Demand,
         inputs: Inputs,
@@ -189,7 +189,7 @@ class Engine:
     ) -> list[object]:
         """Run a bound method on a session: all of it, or as if it had not run."""
         transaction = Transaction(entry, demand, states)
-        progress = Progress()
+        progress = RunProgress()
         try:
             if values := binding.frame.cursors:
                 starts, steps = transaction.starts, transaction.steps
@@ -379,7 +379,7 @@ class Engine:
 
     def _take(
         self,
-        entry: Entry,
+        entry: MethodEntry,
         args: Sequence[object],
         kwargs: Mapping[str, object],
         states: StateMemory | None,
@@ -403,7 +403,7 @@ class Engine:
 
 
 def _run(
-    binding: Binding, inputs: Inputs, loans: Sequence[Loan], progress: Progress
+    binding: Binding, inputs: Inputs, loans: Sequence[Loan], progress: RunProgress
 ) -> list[object]:
     """Fill the inputs, run, and return results in memory of their own."""
     for slot, leaf in binding.fills:

@@ -22,7 +22,7 @@ Logits = npt.NDArray[np.float32]
 
 
 @frozen
-class Part:
+class SpokenPart:
     """Tokens that were said from one moment of a window to another, in steps."""
 
     start: float
@@ -75,7 +75,7 @@ class Timestamps:
 
     def parts(
         self, said: Sequence[int], steps: float
-    ) -> tuple[list[Part], float | None]:
+    ) -> tuple[list[SpokenPart], float | None]:
         """Return the parts of a window's answer, and where the next window begins.
 
         Args:
@@ -93,14 +93,16 @@ class Timestamps:
             last = [i for i, is_moment in enumerate(told) if is_moment][-1:]
             known = last and said[last[0]] != self.begin
             end = said[last[0]] - self.begin if known else steps
-            return [Part(0, end, tuple(said))], None
+            return [SpokenPart(0, end, tuple(said))], None
         cuts = [*pairs, len(said)] if ends_once else [*pairs[:-1], pairs[-1] + 1]
         found = []
         for number, (first, cut) in enumerate(zip([0, *cuts], cuts, strict=False)):
             tokens = tuple(said[first:cut])
             is_whole = number < len(cuts) - 1 or ends_once
             closing = tokens[-1] if is_whole else tokens[-2]
-            found.append(Part(tokens[0] - self.begin, closing - self.begin, tokens))
+            found.append(
+                SpokenPart(tokens[0] - self.begin, closing - self.begin, tokens)
+            )
         return found, None if ends_once else said[cuts[-1] - 2] - self.begin
 
 

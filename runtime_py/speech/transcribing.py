@@ -21,7 +21,7 @@ from kvc.runtime.generation.settings import Arguments, GenerationSettings, setti
 from kvc.runtime.sessions.methods import find_roles
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.speech.spectrum import Floats, Spectrum, spectrum_of
-from kvc.runtime.speech.speech_prompts import Part, SpeechTokens, speech_tokens
+from kvc.runtime.speech.speech_prompts import SpeechTokens, SpokenPart, speech_tokens
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
@@ -188,14 +188,14 @@ class _Hearing:
 
     def _parts(
         self, said: Sequence[int], frames: int
-    ) -> tuple[Sequence[Part], float | None]:
+    ) -> tuple[Sequence[SpokenPart], float | None]:
         """Return the parts of an answer; moments part it even if nobody wants them."""
         steps = frames // self._stride
         if self.tokens.none is None:
-            return [Part(0, steps, tuple(said))], None
+            return [SpokenPart(0, steps, tuple(said))], None
         return self.tokens.moments(self._settings).parts(said, steps)
 
-    def _segment(self, part: Part, start: float, seconds: float) -> Segment:
+    def _segment(self, part: SpokenPart, start: float, seconds: float) -> Segment:
         text = "".join(self._texts(part.tokens))
         times = start + part.start * seconds, start + part.end * seconds
         return Segment(*times, part.tokens, text)

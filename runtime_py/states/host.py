@@ -14,7 +14,7 @@ from kvc.runtime.memory.arrays import Array, Part, copy_into, own_copy, zero
 from kvc.runtime.memory.forking import share_arena
 from kvc.runtime.memory.intervals import Intervals
 from kvc.runtime.memory.pages import PageTable
-from kvc.runtime.states.layout import Layout, lay_out, pages_of
+from kvc.runtime.states.layout import GroupLayout, lay_out, pages_of
 from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Buffer, Group, InitialValue, Span
 from kvc.schema.model import ResetRule
 
@@ -36,7 +36,9 @@ class HostStore:
             before another.
     """
 
-    def __init__(self, layout: Layout, arena: Arena, initial: InitialValue) -> None:
+    def __init__(
+        self, layout: GroupLayout, arena: Arena, initial: InitialValue
+    ) -> None:
         self.layout, self.shape, self.slots = layout, layout.shape, layout.slots
         self.begins = layout.group.first.initial is not None
         self.shared, self.changed = False, _UNCHANGED
@@ -123,7 +125,7 @@ class HostMemory:
 
     def __init__(
         self,
-        layouts: Sequence[Layout],
+        layouts: Sequence[GroupLayout],
         nbytes: Mapping[ResetRule, int],
         initial: InitialValue,
     ) -> None:

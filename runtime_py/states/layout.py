@@ -21,7 +21,7 @@ from kvc.schema.model import ResetRule
 Offsets = npt.NDArray[np.int64]
 
 
-class Layout:
+class GroupLayout:
     """The place of the states of one group.
 
     Attributes:
@@ -87,7 +87,7 @@ class Layout:
 
 def lay_out(
     groups: Sequence[Group], sizes: Mapping[str, int]
-) -> tuple[tuple[Layout, ...], Mapping[ResetRule, int]]:
+) -> tuple[tuple[GroupLayout, ...], Mapping[ResetRule, int]]:
     """Return where each group lies, and how many bytes the arenas of all have.
 
     States that a reset clears lie in one arena, those that it keeps in another.
@@ -95,13 +95,13 @@ def lay_out(
     ends = dict.fromkeys(ResetRule, 0)
     layouts = []
     for group in groups:
-        layout = Layout(group, sizes, ends[group.first.reset])
+        layout = GroupLayout(group, sizes, ends[group.first.reset])
         ends[group.first.reset] += layout.step * len(group.states)
         layouts.append(layout)
     return tuple(layouts), ends
 
 
-def pages_of(spans: Iterable[tuple[Layout, tuple[int, int]]]) -> Intervals:
+def pages_of(spans: Iterable[tuple[GroupLayout, tuple[int, int]]]) -> Intervals:
     """Return the pages that hold slots of states, from one to before another.
 
     All slots of a state are all of its bytes; so are any where it has none.

@@ -89,7 +89,7 @@ def _stage(
             library = part(decoder)
             return (lambda: EachToken(library, by_place=True)), False
     library = part(decoder)
-    return (lambda: Held(library, one=False)), True
+    return (lambda: HeldBack(library, one=False)), True
 
 
 def _joined_stage(
@@ -101,7 +101,7 @@ def _joined_stage(
         case {"type": "Strip", "content": str(mark), "start": int(a), "stop": int(b)}:
             return lambda: StripEnds(mark, a, b)
     library = part(decoder)
-    return lambda: Held(library, one=True)
+    return lambda: HeldBack(library, one=True)
 
 
 class Same:
@@ -245,7 +245,7 @@ class StripEnds:
         return ()
 
 
-class Held:
+class HeldBack:
     """Holds everything back, and leaves it to the library."""
 
     def __init__(self, library: Decoder, one: bool) -> None:

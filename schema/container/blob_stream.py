@@ -13,8 +13,8 @@ from kvc.schema.container.header import (
     FORMAT_VERSION,
     HEADER_NBYTES,
     TAIL_ALIGN,
+    FileKind,
     Header,
-    Kind,
     align_up,
     default_align,
     pack_header,
@@ -107,7 +107,7 @@ class BlobStream:
                 return replace(place, file=number)
         return None
 
-    def write_tail(self, raw: bytes, kind: Kind) -> bytes:
+    def write_tail(self, raw: bytes, kind: FileKind) -> bytes:
         """Write the part that ends the file; return the header to put over its start.
 
         Raises:

@@ -64,7 +64,7 @@ class Header:
 
 
 @frozen
-class Kind:
+class FileKind:
     """A kind of file: its name, how it begins, what its tail is called, the limit."""
 
     name: str
@@ -73,11 +73,11 @@ class Kind:
     max_nbytes: int
 
 
-BUNDLE: Final = Kind("a bundle (.kvc)", BUNDLE_MAGIC, "program", MAX_PROGRAM_NBYTES)
-DATA: Final = Kind("a data file (.kvd)", DATA_MAGIC, "index", MAX_INDEX_NBYTES)
+BUNDLE: Final = FileKind("a bundle (.kvc)", BUNDLE_MAGIC, "program", MAX_PROGRAM_NBYTES)
+DATA: Final = FileKind("a data file (.kvd)", DATA_MAGIC, "index", MAX_INDEX_NBYTES)
 
 
-def pack_header(header: Header, kind: Kind = BUNDLE) -> bytes:
+def pack_header(header: Header, kind: FileKind = BUNDLE) -> bytes:
     """Return the 128 bytes of a header."""
     sealed = _SEALED.pack(
         kind.magic,
@@ -91,7 +91,7 @@ def pack_header(header: Header, kind: Kind = BUNDLE) -> bytes:
     return sealed + hashlib.sha256(sealed).digest()
 
 
-def parse_header(raw: bytes, file_nbytes: int, path: str, kind: Kind) -> Header:
+def parse_header(raw: bytes, file_nbytes: int, path: str, kind: FileKind) -> Header:
     """Return the header in the first bytes of a file of `file_nbytes`.
 
     Raises:
@@ -122,7 +122,7 @@ def parse_header(raw: bytes, file_nbytes: int, path: str, kind: Kind) -> Header:
     return header
 
 
-def _check_header(header: Header, file_nbytes: int, path: str, kind: Kind) -> None:
+def _check_header(header: Header, file_nbytes: int, path: str, kind: FileKind) -> None:
     if header.version != FORMAT_VERSION:
         raise UnsupportedVersion(
             path=path, found=header.version, expected=FORMAT_VERSION
@@ -165,7 +165,7 @@ def align_up(offset: int, align: int) -> int:
 
 
 @frozen
-class Layout:
+class PaddingLayout:
     """Where zero padding lies.
 
     Attributes:
@@ -178,8 +178,8 @@ class Layout:
 
 
 def check_layout(
-    blobs: Sequence[Blob], header: Header, kind: Kind, path: str
-) -> Layout:
+    blobs: Sequence[Blob], header: Header, kind: FileKind, path: str
+) -> PaddingLayout:
     """Check that header, blobs of file 0 and tail tile the file; return the padding.
 
     Raises:
@@ -195,7 +195,7 @@ def check_layout(
     if header.tail_offset != expected:
         what = f"it is at {header.tail_offset}, after the blobs comes {expected}"
         raise BadProgram(path=path, where=kind.tail, what=what)
-    return Layout(padding, end)
+    return PaddingLayout(padding, end)
 
 
 def _check_blob(blob: Blob, where: str, end: int, limit: int, path: str) -> None:

@@ -23,7 +23,7 @@ from kvc.schema.container.header import (
     DATA,
     HEADER_NBYTES,
     TAIL_ALIGN,
-    Kind,
+    FileKind,
     align_up,
     default_align,
 )
@@ -349,7 +349,7 @@ def _encode(program: Program, bundle: AtomicFile) -> bytes:
     return _check_size(encode(program), BUNDLE, bundle)
 
 
-def _check_size(raw: bytes, kind: Kind, bundle: AtomicFile) -> bytes:
+def _check_size(raw: bytes, kind: FileKind, bundle: AtomicFile) -> bytes:
     if len(raw) > kind.max_nbytes:
         reason = f"its {kind.tail} takes {len(raw)} bytes, {kind.max_nbytes} at most"
         raise CannotWrite(path=bundle.path, reason=reason)

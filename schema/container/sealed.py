@@ -17,9 +17,9 @@ from kvc.schema.container.header import (
     BUNDLE,
     DATA,
     HEADER_NBYTES,
+    FileKind,
     Header,
-    Kind,
-    Layout,
+    PaddingLayout,
     check_layout,
     parse_header,
 )
@@ -34,7 +34,7 @@ from kvc.schema.verify import verify_index, verify_program
 class SealedFile(OpenFile):
     """An open file that begins with a header."""
 
-    def read_header(self, kind: Kind) -> Header:
+    def read_header(self, kind: FileKind) -> Header:
         """Return the checked header.
 
         Raises:
@@ -43,7 +43,7 @@ class SealedFile(OpenFile):
         head = self.pread(0, min(HEADER_NBYTES, self.size))
         return parse_header(head, self.size, self.path, kind)
 
-    def read_tail(self, header: Header, kind: Kind) -> bytes:
+    def read_tail(self, header: Header, kind: FileKind) -> bytes:
         """Return the bytes that end the file.
 
         Raises:
@@ -122,7 +122,9 @@ class DataFileReader(SealedFile):
         with self.closed_on_error():
             self.header: Header = self.read_header(DATA)
             self.blobs: tuple[Blob, ...] = self._read_index()
-            self.layout: Layout = check_layout(self.blobs, self.header, DATA, self.path)
+            self.layout: PaddingLayout = check_layout(
+                self.blobs, self.header, DATA, self.path
+            )
             self.check_zeros(self.layout.tail_padding, self.header.tail_offset)
 
     @property
@@ -158,7 +160,9 @@ class BundleFile(SealedFile):
             self.program: Program = self._read_program(thorough)
             self._whole = self.program
             blobs = self.program.blobs
-            self.layout: Layout = check_layout(blobs, self.header, BUNDLE, self.path)
+            self.layout: PaddingLayout = check_layout(
+                blobs, self.header, BUNDLE, self.path
+            )
             self.check_zeros(self.layout.tail_padding, self.header.tail_offset)
 
     @classmethod

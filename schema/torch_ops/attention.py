@@ -28,7 +28,7 @@ from kvc.schema.torch_ops.rows import (
     check_row_lengths,
     read_row_lengths,
 )
-from kvc.schema.torch_ops.visibility import Scoring, Sight
+from kvc.schema.torch_ops.visibility import RowVisibility, Scoring
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _LAYOUTS = ("linear", "circular")
@@ -187,7 +187,7 @@ def attend_into(out: Tensor, *arguments: object) -> None:
         elif count:
             end = total if mask is None else min(total, mask.shape[3])
             first = oldest(total, slots, given.keep)
-            sight = Sight(
+            sight = RowVisibility(
                 count, total - count, first, end, given.window_left, ahead, given.keep
             )
             attend_row(o, x, y, z, sight, scoring.of_row(row))

@@ -21,7 +21,7 @@ from kvc.schema.torch_ops.int8_rows import (
     key_products,
     mixed_values,
 )
-from kvc.schema.torch_ops.visibility import Block, Scoring, Sight
+from kvc.schema.torch_ops.visibility import Block, RowVisibility, Scoring
 
 # Elements of the largest piece of keys or values that is cast to float32 at once.
 PIECE_CELLS = 2**20
@@ -154,7 +154,7 @@ def attend_last(
 
 
 def attend_row(
-    out: Tensor, q: Tensor, k: Cache, v: Cache, sight: Sight, scoring: Scoring
+    out: Tensor, q: Tensor, k: Cache, v: Cache, sight: RowVisibility, scoring: Scoring
 ) -> None:
     """Write the attention of one row [1, heads, seq, value_dim] into `out`."""
     seeing = sight.seeing()
@@ -178,7 +178,9 @@ def attend_row(
         attend(part, queries, keys, values, block, scoring)
 
 
-def _can_fuse(q: Tensor, k: Cache, v: Cache, sight: Sight, scoring: Scoring) -> bool:
+def _can_fuse(
+    q: Tensor, k: Cache, v: Cache, sight: RowVisibility, scoring: Scoring
+) -> bool:
     """Whether torch's attention computes this without expanding keys and values.
 
     Its kernel that goes over blocks of keys takes values only as wide as keys, and
@@ -197,7 +199,9 @@ def _can_fuse(q: Tensor, k: Cache, v: Cache, sight: Sight, scoring: Scoring) -> 
     return q.shape[3] == v.shape[3] and q.stride(3) == k.stride(3) == v.stride(3) == 1
 
 
-def _cut(heads: int, sight: Sight, scoring: Scoring, fused: bool) -> Iterable[Block]:
+def _cut(
+    heads: int, sight: RowVisibility, scoring: Scoring, fused: bool
+) -> Iterable[Block]:
     """Return the blocks of a row, so that masks and scores stay within bounds."""
     if not fused:
         return sight.blocks(SCORE_CELLS // heads)

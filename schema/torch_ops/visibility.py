@@ -114,7 +114,7 @@ def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
 
 
 @frozen
-class Sight:
+class RowVisibility:
     """What the `seq` queries of a row see; query i has position `start + i`.
 
     A key at position p is seen by the query at position s where

@@ -89,7 +89,7 @@ _CACHES: Final = ("k", "v", "k_scale", "v_scale")  # their slots lie along axis 
 
 
 @frozen
-class Held:
+class HeldState:
     """A value that is a state at a cursor.
 
     Attributes:
@@ -127,7 +127,7 @@ class CursorAccesses:
         self,
         graph: Graph,
         step: Instruction,
-        held: dict[int, Held],
+        held: dict[int, HeldState],
         used: list[int],
         fields: Fields,
         at: str,
@@ -164,7 +164,7 @@ class CursorAccesses:
         what = f"the rows of {state.name!r} are not those of its cursor"
         self._require(fits or state.window is None, at, what)
         filled = Filled(frozenset([start.further(count)]), count)
-        held[result] = Held(one.state, one.order, filled)
+        held[result] = HeldState(one.state, one.order, filled)
         self.filled[one.state] = filled
 
     def _check_extent(
@@ -222,7 +222,7 @@ class CursorAccesses:
         graph: Graph,
         roots: Sequence[int],
         step: Instruction,
-        held: dict[int, Held],
+        held: dict[int, HeldState],
         used: list[int],
         fields: Fields,
         at: str,

@@ -27,7 +27,7 @@ from kvc.schema.verify.cursor_accesses import (
     MODES,
     CursorAccesses,
     Filled,
-    Held,
+    HeldState,
     filled_after,
 )
 from kvc.schema.verify.graphs import Operands
@@ -66,7 +66,7 @@ class CursorUses:
     def check(self) -> None:
         """Check the method's own graph, and from there on all blocks."""
         graph, states = self._method.graph, self._program.states
-        held: dict[int, Held] = {}
+        held: dict[int, HeldState] = {}
         fields: dict[int, CursorSlot | After] = {}
         for i, value in enumerate(graph.values):
             storage = value.storage
@@ -77,7 +77,7 @@ class CursorUses:
                 if state.cursor is not None and state.kind in MODES:
                     order = tuple(range(len(value.type.dims)))
                     start = Filled(frozenset([After(state.cursor, 0)]))
-                    held[i] = Held(storage.state, order, start)
+                    held[i] = HeldState(storage.state, order, start)
         made = self._check_graph(graph, self._operands[0], held, fields)
         ends = self._ends.finish(made)
         for number, filled in self._accesses.filled.items():
@@ -93,7 +93,7 @@ class CursorUses:
         self._report.require(not handed, self._where, what)
 
     def _check_graph(
-        self, graph: Graph, operands: Operands, held: dict[int, Held], lent: Fields
+        self, graph: Graph, operands: Operands, held: dict[int, HeldState], lent: Fields
     ) -> Fields:
         """Check a graph, and note which of its values are states; fields are `lent`.
 
@@ -138,7 +138,7 @@ class CursorUses:
         self,
         graph: Graph,
         step: Instruction,
-        held: dict[int, Held],
+        held: dict[int, HeldState],
         fields: dict[int, CursorSlot | After],
         at: str,
     ) -> None:
@@ -162,8 +162,12 @@ class CursorUses:
         self._follow_results(step, control, held, gone, fields, at)
 
     def _check_block(
-        self, step: Instruction, number: int, held: Mapping[int, Held], fields: Fields
-    ) -> tuple[Way, Mapping[int, Held]]:
+        self,
+        step: Instruction,
+        number: int,
+        held: Mapping[int, HeldState],
+        fields: Fields,
+    ) -> tuple[Way, Mapping[int, HeldState]]:
         """Check a block; return what its values are to cursors, and which are states.
 
         Args:
@@ -195,8 +199,8 @@ class CursorUses:
         self,
         step: Instruction,
         control: Control[object],
-        held: dict[int, Held],
-        gone: Sequence[tuple[Way, Mapping[int, Held]]],
+        held: dict[int, HeldState],
+        gone: Sequence[tuple[Way, Mapping[int, HeldState]]],
         fields: Fields,
         at: str,
     ) -> None:
@@ -238,7 +242,7 @@ class CursorUses:
             self._accesses.filled[base.state] = filled
 
     def _follow_view(
-        self, step: Instruction, held: dict[int, Held], base: int, at: str
+        self, step: Instruction, held: dict[int, HeldState], base: int, at: str
     ) -> None:
         one = held[base]
         order = None
@@ -246,12 +250,12 @@ class CursorUses:
             order = tuple(one.order[a] for a in _axes(step, len(one.order)))
         if order is None:
             self._accesses.refuse_windows([one.state], f"{step.op} of", at)
-        made = Held(one.state, order, one.filled)
+        made = HeldState(one.state, order, one.filled)
         held.update(dict.fromkeys(step.results, made))
 
 
 def _written_over(
-    graph: Graph, roots: Sequence[int], step: Instruction, held: Mapping[int, Held]
+    graph: Graph, roots: Sequence[int], step: Instruction, held: Mapping[int, HeldState]
 ) -> bool:
     """Tell whether a result lies over a state, whatever the operands are."""
     for value in step.results:

@@ -28,7 +28,7 @@ from kvc.schema.model import (
 from kvc.schema.rings import Window
 from kvc.schema.types import TensorType, bounds, symbols_of
 from kvc.schema.verify.cursor_uses import CursorUses
-from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.graphs import Operands
 from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.states import fixed_symbols
@@ -37,7 +37,7 @@ from kvc.schema.verify.states import fixed_symbols
 class CursorChecker:
     """The checks on all cursors of a program, method by method."""
 
-    def __init__(self, program: Program, sizes: Sizes, report: Reporter) -> None:
+    def __init__(self, program: Program, sizes: CheckedTypes, report: Reporter) -> None:
         """Check what cursors and states say by themselves.
 
         Raises:

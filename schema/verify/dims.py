@@ -1,7 +1,7 @@
 """Types under all allowed sizes of the symbols: their bounds, and a few points to try.
 
-In: the symbols of a program. Out: a `Sizes`, which checks each type once, knows its
-greatest size in bytes, and gives its shape at each of the points.
+In: the symbols of a program. Out: a `CheckedTypes`, which checks each type once, knows
+its greatest size in bytes, and gives its shape at each of the points.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class Point:
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
-        # By identity, as in `Sizes`, whose types these are.
+        # By identity, as in `CheckedTypes`, whose types these are.
         self._types: dict[int, tuple[TensorType, TensorType]] = {}
 
     def at(self, kind: TensorType) -> TensorType:
@@ -48,7 +48,7 @@ class Point:
         return found[1]
 
 
-class Sizes:
+class CheckedTypes:
     """Checked types of one program; remembers those that it has seen."""
 
     def __init__(self, symbols: Sequence[Symbol], report: Reporter) -> None:

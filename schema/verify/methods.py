@@ -13,7 +13,7 @@ from kvc.schema.model import Method, Program, StateKind, Update
 from kvc.schema.roles import LOGITS, ROLES, SINGLE_ROLES, TOKENS, has_signature
 from kvc.schema.types import symbols_in, symbols_of
 from kvc.schema.verify import limits
-from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.effects import effects
 from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.trees import check_call_tree, check_tree
@@ -21,7 +21,7 @@ from kvc.schema.verify.trees import check_call_tree, check_tree
 _COPYING: Final = frozenset({"aten::clone", "aten::copy", "kvc::replace"})
 
 
-def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
+def check_methods(program: Program, sizes: CheckedTypes, report: Reporter) -> None:
     """Check the methods' names, roles, trees and steps, apart from their graphs."""
     report.limit("the number of methods", len(program.methods), limits.MAX_METHODS)
     report.unique([method.name for method in program.methods], "methods")

@@ -26,7 +26,7 @@ from kvc.schema.uses import (
 from kvc.schema.verify import limits
 from kvc.schema.verify.blocks import check_blocks
 from kvc.schema.verify.cursors import CursorChecker
-from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.graphs import GraphChecker
 from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.methods import (
@@ -42,7 +42,7 @@ from kvc.schema.verify.variants import check_variants
 _MAX_OFFSET: Final = 1 << 62
 
 
-def check_tables(program: Program, sizes: Sizes, report: Reporter) -> None:
+def check_tables(program: Program, sizes: CheckedTypes, report: Reporter) -> None:
     """Check everything that stands before the methods.
 
     Raises:
@@ -112,7 +112,7 @@ def _check_each_blob(blobs: Sequence[Blob], files: int, report: Reporter) -> Non
     report.require(len(contents) == len(blobs), "blobs", what)
 
 
-def _check_names(program: Program, sizes: Sizes, report: Reporter) -> None:
+def _check_names(program: Program, sizes: CheckedTypes, report: Reporter) -> None:
     report.limit("the number of names", len(program.names), limits.MAX_NAMES)
     report.unique([named.name for named in program.names], "named data")
     for named in program.names:
@@ -259,7 +259,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
         LimitExceeded: something is too large.
     """
     report = Reporter(path)
-    check_tables(program, Sizes(program.symbols, report), report)
+    check_tables(program, CheckedTypes(program.symbols, report), report)
     check_variants(program, report)
     for number, body in enumerate(program.bodies):
         within = f"variant {body.provenance.recipe!r}, " if number else ""
@@ -268,7 +268,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
 
 def _check_code(program: Program, report: Reporter, thorough: bool) -> None:
     """Check the methods and delegates that a recipe has made of a program."""
-    sizes = Sizes(program.symbols, report)
+    sizes = CheckedTypes(program.symbols, report)
     check_methods(program, sizes, report)
     checker = GraphChecker(report)
     cursors = CursorChecker(program, sizes, report)

@@ -12,7 +12,7 @@ from kvc.schema.graph import Argument, Graph, Instruction, Item, Ref
 from kvc.schema.ops import CONTROL_OPS, OPS, OpSpec, Param, ParamKind
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred
 from kvc.schema.types import Affine, Dim, TensorType, symbols_of
-from kvc.schema.verify.dims import Point, Sizes
+from kvc.schema.verify.dims import CheckedTypes, Point
 from kvc.schema.verify.limits import MAX_LIST
 
 _ITEMS: Final[Mapping[ParamKind, frozenset[type]]] = {
@@ -33,7 +33,10 @@ class Misfit(ValueError):
 
 
 def check_signature(
-    instruction: Instruction, spec: OpSpec, types: Sequence[TensorType], sizes: Sizes
+    instruction: Instruction,
+    spec: OpSpec,
+    types: Sequence[TensorType],
+    sizes: CheckedTypes,
 ) -> None:
     """Check an instruction's arguments and results against its op.
 
@@ -186,7 +189,7 @@ def _divides(dims: Sequence[Dim]) -> bool:
     return any(isinstance(dim, Affine) and bool(dim.quotients) for dim in dims)
 
 
-def _check_argument(param: Param, argument: Argument, sizes: Sizes) -> None:
+def _check_argument(param: Param, argument: Argument, sizes: CheckedTypes) -> None:
     if argument is None and param.optional:
         return
     if param.is_list != isinstance(argument, tuple):
@@ -202,7 +205,7 @@ def _check_argument(param: Param, argument: Argument, sizes: Sizes) -> None:
             _check_item(param, item, sizes)
 
 
-def _check_item(param: Param, item: Item, sizes: Sizes) -> None:
+def _check_item(param: Param, item: Item, sizes: CheckedTypes) -> None:
     if not accepts(param.kind, item, Ref):
         raise Misfit(f"{param.name} must be {param.kind.value}, not {item!r}")
     if isinstance(item, Affine):

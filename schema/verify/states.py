@@ -10,7 +10,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.model import Program, State, StateKind
 from kvc.schema.types import symbols_in
 from kvc.schema.verify import limits
-from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.limits import Reporter
 
 _WITHOUT_AXIS: Final = (StateKind.PLAIN, StateKind.COUNTER)
@@ -22,7 +22,7 @@ _AT_CURSOR: Final = (
 )
 
 
-def check_states(program: Program, sizes: Sizes, report: Reporter) -> None:
+def check_states(program: Program, sizes: CheckedTypes, report: Reporter) -> None:
     """Check the states.
 
     Raises:
@@ -35,7 +35,7 @@ def check_states(program: Program, sizes: Sizes, report: Reporter) -> None:
 
 
 def _check_state(
-    state: State, program: Program, sizes: Sizes, report: Reporter
+    state: State, program: Program, sizes: CheckedTypes, report: Reporter
 ) -> None:
     where, rank = f"state {state.name!r}", len(state.type.dims)
     sizes.check(state.type, where)

@@ -12,7 +12,7 @@ from kvc.schema.frozen import frozen
 from kvc.schema.graph import Alias, Constant, Graph, Scratch, StateSlot, Value
 from kvc.schema.model import State, StateKind
 from kvc.schema.types import Dim, TensorType, bounds, only_symbol
-from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.limits import SCRATCH_ALIGN, Reporter
 
 
@@ -30,7 +30,7 @@ class Surroundings:
     where: str
     constants: Sequence[TensorType]
     states: Sequence[State]
-    sizes: Sizes
+    sizes: CheckedTypes
 
 
 class ValueChecker:

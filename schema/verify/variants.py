@@ -12,12 +12,12 @@ from kvc.schema.graph import Caller
 from kvc.schema.model import Advance, Method, Program
 from kvc.schema.types import TensorType
 from kvc.schema.verify import limits
-from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.limits import Reporter
 
 
 @frozen
-class Signature:
+class VisibleSignature:
     """What a caller and a session see of a method.
 
     Attributes:
@@ -40,11 +40,11 @@ class Signature:
     advances: tuple[Advance, ...]
 
 
-def signature_of(method: Method) -> Signature:
+def signature_of(method: Method) -> VisibleSignature:
     """Return what a caller and a session see of a method."""
     values = method.graph.values
     inputs = [values[number] for number in method.graph.inputs]
-    return Signature(
+    return VisibleSignature(
         name=method.name,
         role=method.role,
         input_names=method.input_names,
@@ -72,9 +72,9 @@ def check_variants(program: Program, report: Reporter) -> None:
         report.name(variant.recipe, where)
         same = [replace(symbol, sizes=()) for symbol in variant.symbols] == bounds
         report.require(same, where, "its symbols are not the program's")
-        Sizes(variant.symbols, Reporter(report.path, f"{where}, ")).check_symbols(
-            variant.symbols
-        )
+        CheckedTypes(
+            variant.symbols, Reporter(report.path, f"{where}, ")
+        ).check_symbols(variant.symbols)
         for wanted, method in zip(own, variant.methods, strict=False):
             what = f"method {method.name!r} is not what {wanted.name!r} is to a caller"
             report.require(signature_of(method) == wanted, where, what)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvc.runtime.execution.executor import Frame, Progress
+from kvc.runtime.execution.executor import Frame, RunProgress
 
 Function = Callable[..., None]
 
@@ -37,7 +37,7 @@ def broken_step(
 
         return step
 
-    def broken(self: Frame, progress: Progress) -> None:
+    def broken(self: Frame, progress: RunProgress) -> None:
         frames.append(self)
         steps = tuple((breaking(function), given) for function, given in self.steps)
         run(replace(self, steps=steps), progress)
@@ -52,7 +52,7 @@ def broken_run(number: int, share: float) -> Iterator[None]:
     """Let one of the next runs fail after one of its steps, a share of them on."""
     run, numbers = Frame.run, itertools.count()
 
-    def broken(self: Frame, progress: Progress | None = None) -> None:
+    def broken(self: Frame, progress: RunProgress | None = None) -> None:
         if next(numbers) != number:
             run(self, progress)
             return

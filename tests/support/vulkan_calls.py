@@ -12,7 +12,7 @@ from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
 from kvc.runtime.delegates.vulkan.steps import Steps
 from kvc.runtime.execution.executor import Unbegun
-from kvc.runtime.execution.values import Memory
+from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arenas import Within
 from kvc.runtime.memory.arrays import Array, tensor_as_array
 from kvc.schema.graph import Graph
@@ -51,7 +51,7 @@ def run(
 
     steps = Steps(places.find, reserve)
     outs = [mirrors.array(array) for array in outputs]
-    memory = Memory(
+    memory = GraphMemory(
         scratch=Within(scratch.bytes),
         constant=_no_constant,
         given=place_outputs(graph, {}, outs),

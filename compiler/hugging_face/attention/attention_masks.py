@@ -1,4 +1,4 @@
-"""`Sight`: what stands in the place of a mask, which keys a query sees.
+"""`MaskStandIn`: what stands in the place of a mask, which keys a query sees.
 
 In: what `windows.py` finds of a mask function. Out: a value that a model hands on to
 attention as it would a mask: it may be cut to the keys that there are, expanded over
@@ -28,7 +28,7 @@ _KEYS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sight:
+class MaskStandIn:
     """What stands in the place of a mask: which keys a query sees.
 
     Attributes:
@@ -74,7 +74,7 @@ class Sight:
 
     def __eq__(self, other: object) -> bool:
         """Tell whether another sees the same; a mask is compared with nothing else."""
-        if other is None or isinstance(other, Sight):
+        if other is None or isinstance(other, MaskStandIn):
             return other is not None and self._seen() == other._seen()
         raise _refused("==")
 
@@ -82,7 +82,7 @@ class Sight:
         """Return the hash of what it sees."""
         return hash(self._seen())
 
-    def __getitem__(self, index: object) -> "Sight":
+    def __getitem__(self, index: object) -> "MaskStandIn":
         """Return the mask of all rows, heads and queries, and of the keys there are."""
         asked = list(index) if isinstance(index, tuple) else [index]
         if any(part is Ellipsis for part in asked):
@@ -93,7 +93,7 @@ class Sight:
             raise _refused("[...]")
         return self
 
-    def __getattr__(self, name: str) -> Callable[..., "Sight"]:
+    def __getattr__(self, name: str) -> Callable[..., "MaskStandIn"]:
         """Return a method of tensors that keeps what is seen; refuse any other name."""
         if name in _KEEPING:
             return partial(self._itself, name)
@@ -119,7 +119,7 @@ class Sight:
     def _seen(self) -> tuple[object, ...]:
         return self.window, self.chunk, self.whole, self.joined
 
-    def _itself(self, name: str, *given: object, **named: object) -> "Sight":
+    def _itself(self, name: str, *given: object, **named: object) -> "MaskStandIn":
         """Refuse true and false, and whole numbers: in a mask of floats 0 is seen."""
         for one in (*given, *named.values()):
             kind = one if isinstance(one, torch.dtype) else getattr(one, "dtype", None)
@@ -152,7 +152,7 @@ def _refused(what: str) -> UnsupportedModel:
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
-    def refuse(self: Sight, *_: object) -> NoReturn:
+    def refuse(self: MaskStandIn, *_: object) -> NoReturn:
         raise _refused(name)
 
     return refuse
@@ -164,4 +164,4 @@ for _name in (
     "setitem", "matmul", "rmatmul", "float", "int", "abs", "pow", "rpow", "floordiv",
     "rfloordiv", "mod", "rmod", "array",
 ):  # fmt: skip
-    setattr(Sight, f"__{_name}__", _refusing(_name))
+    setattr(MaskStandIn, f"__{_name}__", _refusing(_name))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvc.compiler.hugging_face.attention.attention_masks import Sight
+from kvc.compiler.hugging_face.attention.attention_masks import MaskStandIn
 from kvc.compiler.hugging_face.attention.windows import MaskFunction
 from kvc.compiler.hugging_face.reading.calls import any_call
 from kvc.compiler.hugging_face.reading.model_lines import name_of
@@ -25,7 +25,7 @@ from kvc.schema.errors import UnsupportedModel
 
 def find_around_picture(
     mask: MaskFunction, picture: range, count: int, model: str
-) -> Sight:
+) -> MaskStandIn:
     """Return what queries see in a text of so many tokens.
 
     Other positions are not asked about: the function may know of these tokens alone. A
@@ -46,14 +46,14 @@ def find_around_picture(
     return found
 
 
-def _find(mask: MaskFunction, picture: range, count: int) -> Sight | None:
+def _find(mask: MaskFunction, picture: range, count: int) -> MaskStandIn | None:
     last = _seen(mask, count - 1, count).nonzero()
     if not last.numel():
         return None
     first = int(last[0])
     window = count - first if first else None
     asked = _asked(picture, window or count, count)
-    for sight in (Sight(window), Sight(window, joined=True)):
+    for sight in (MaskStandIn(window), MaskStandIn(window, joined=True)):
         if all(
             torch.equal(
                 _seen(mask, query, count), _wanted(sight, query, picture, count)
@@ -80,7 +80,7 @@ def _seen(mask: MaskFunction, query: int, count: int) -> Tensor:
     return seen.expand(count)
 
 
-def _wanted(sight: Sight, query: int, picture: range, count: int) -> Tensor:
+def _wanted(sight: MaskStandIn, query: int, picture: range, count: int) -> Tensor:
     end = picture.stop if sight.joined and query in picture else query + 1
     keys = torch.arange(count)
     return (keys >= sight.first(query)) & (keys < end)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from kvc.compiler.hugging_face.attention.attention_masks import Sight
+from kvc.compiler.hugging_face.attention.attention_masks import MaskStandIn
 from kvc.compiler.hugging_face.attention.picture_masks import find_around_picture
 from kvc.compiler.hugging_face.attention.windows import (
     ALL,
@@ -26,7 +26,12 @@ from kvc.compiler.hugging_face.attention.windows import (
     sees_all,
 )
 from kvc.compiler.hugging_face.caches.latents import absorbed, is_latent, unabsorbed
-from kvc.compiler.hugging_face.reading.calls import Call, Kept, any_call, current_call
+from kvc.compiler.hugging_face.reading.calls import (
+    Kept,
+    ModelCall,
+    any_call,
+    current_call,
+)
 from kvc.schema.errors import UnsupportedModel
 
 NAME: Final = "kvc"
@@ -51,7 +56,7 @@ def sight(
     config: object = None,
     attention_mask: object = None,
     **_: object,
-) -> Sight:
+) -> MaskStandIn:
     """Return what a mask lets queries see, in the place of the mask.
 
     A mask that a model has made already, and hands on to one within it, stays what
@@ -61,7 +66,7 @@ def sight(
         UnsupportedModel: it is neither causal, nor a causal window, nor chunks, nor of
             an encoder that sees all.
     """
-    if isinstance(attention_mask, Sight):
+    if isinstance(attention_mask, MaskStandIn):
         return attention_mask
     call = any_call()
     if call is not None and call.uncached:
@@ -73,7 +78,7 @@ def sight(
     crossing = encoded or getattr(config, "is_decoder", None) is True
     # A decoder that could be beside an encoder makes such a mask, and uses it nowhere.
     if crossing and sees_all(mask_function):
-        return Sight(None, whole=True)
+        return MaskStandIn(None, whole=True)
     try:
         return find_sight(mask_function, "the model")
     except UnsupportedModel as error:
@@ -90,7 +95,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Sight | Tensor | None,
+    attention_mask: MaskStandIn | Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -200,7 +205,7 @@ def attend_among(
     key: Tensor,
     value: Tensor,
     scale: float | None = None,
-    seen: Sight = ALL,
+    seen: MaskStandIn = ALL,
     softcap: float | None = None,
     sinks: Tensor | None = None,
     bias: Tensor | None = None,
@@ -245,9 +250,9 @@ def attend_causally(
 
     Where the tokens of a call see each other, each sees later ones, too.
 
-    Args are those of `attend` and `kvc::attention`; `chunk` is that of `Sight`, `part`
-    says which numbers of each key queries are compared with, and `bias` is added to
-    scores, [batch or 1, heads, seq, slots].
+    Args are those of `attend` and `kvc::attention`; `chunk` is that of `MaskStandIn`,
+    `part` says which numbers of each key queries are compared with, and `bias` is added
+    to scores, [batch or 1, heads, seq, slots].
 
     Returns:
         [batch, seq, heads, value_dim].
@@ -294,7 +299,7 @@ def attend_causally(
     return attended.transpose(1, 2).contiguous()
 
 
-def _begins(call: Call, chunk: int, seq: int, slots: int) -> Tensor:
+def _begins(call: ModelCall, chunk: int, seq: int, slots: int) -> Tensor:
     """Return which slots of a linear cache lie in each query's chunk, or after it.
 
     Returns:
@@ -314,7 +319,7 @@ def _latents(kept: Kept) -> Tensor:
 
 
 def _find_kept(
-    call: Call, module: nn.Module, key: Tensor, value: Tensor
+    call: ModelCall, module: nn.Module, key: Tensor, value: Tensor
 ) -> Kept | None:
     """Return the caches that keys and values are, None within an encoder.
 
@@ -332,7 +337,9 @@ def _find_kept(
     )
 
 
-def _seen(module: nn.Module, mask: Sight | Tensor | None, whole: bool) -> Sight:
+def _seen(
+    module: nn.Module, mask: MaskStandIn | Tensor | None, whole: bool
+) -> MaskStandIn:
     """Return which keys a query sees.
 
     Raises:
@@ -340,8 +347,8 @@ def _seen(module: nn.Module, mask: Sight | Tensor | None, whole: bool) -> Sight:
             all keys, or no later ones, and it does not.
     """
     if mask is None and whole and not getattr(module, "is_causal", False):
-        return Sight(None, whole=True)
-    if not isinstance(mask, Sight):
+        return MaskStandIn(None, whole=True)
+    if not isinstance(mask, MaskStandIn):
         what = "no mask" if mask is None else "a mask of its own"
     elif mask.whole != whole:
         what = (
@@ -355,8 +362,8 @@ def _seen(module: nn.Module, mask: Sight | Tensor | None, whole: bool) -> Sight:
 
 
 def _seen_among(
-    module: nn.Module, mask: Sight | Tensor | None, others: dict[str, object]
-) -> Sight:
+    module: nn.Module, mask: MaskStandIn | Tensor | None, others: dict[str, object]
+) -> MaskStandIn:
     """Return which of a call's tokens a query sees.
 
     Raises:
@@ -367,10 +374,12 @@ def _seen_among(
     _check_others(module, others, whole=True)
     if mask is None:
         causal = getattr(module, "is_causal", False) if asked is None else asked
-        return Sight(None, whole=not causal)
-    if isinstance(mask, Sight) and mask.chunk is None:
+        return MaskStandIn(None, whole=not causal)
+    if isinstance(mask, MaskStandIn) and mask.chunk is None:
         return mask
-    what = "chunks of the text" if isinstance(mask, Sight) else "a mask of its own"
+    what = (
+        "chunks of the text" if isinstance(mask, MaskStandIn) else "a mask of its own"
+    )
     raise UnsupportedModel(model=type(module).__name__, reason=f"it has {what}")
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, masking_utils
 
-from kvc.compiler.hugging_face.attention.attention_masks import Sight
+from kvc.compiler.hugging_face.attention.attention_masks import MaskStandIn
 from kvc.compiler.hugging_face.reading.model_lines import running_line
 from kvc.schema.errors import UnsupportedModel
 
@@ -46,7 +46,7 @@ def unpadded_chunks(_: PreTrainedModel) -> Iterator[None]:
         masking_utils.chunked_causal_mask_function = original
 
 
-def find_sight(mask: MaskFunction, model: str) -> Sight:
+def find_sight(mask: MaskFunction, model: str) -> MaskStandIn:
     """Return what a query sees.
 
     A thread of its own asks, since the modes in which torch traces are the thread's.
@@ -64,10 +64,10 @@ def sees_all(mask: MaskFunction) -> bool:
         return other.submit(_all_seen, mask).result()
 
 
-ALL: Final = Sight(None, whole=True)
+ALL: Final = MaskStandIn(None, whole=True)
 
 
-def find_both_ways(mask: MaskFunction, model: str) -> Sight:
+def find_both_ways(mask: MaskFunction, model: str) -> MaskStandIn:
     """Return what a query sees of the tokens of one call.
 
     That is all, or a window to both sides, or what `find_sight` finds.
@@ -97,12 +97,12 @@ def _of_positions(model: str) -> Iterator[None]:
         raise _unsupported(model, reason) from error
 
 
-def _find_both(mask: MaskFunction, model: str) -> Sight:
+def _find_both(mask: MaskFunction, model: str) -> MaskStandIn:
     if _all_seen(mask):
         return ALL
     reach = _reach(mask)
     if reach is not None and _is_both_sided(mask, reach):
-        return Sight(reach, whole=True)
+        return MaskStandIn(reach, whole=True)
     return _find(mask, model)
 
 
@@ -128,10 +128,12 @@ def _all_seen(mask: MaskFunction) -> bool:
     return all(bool(mask(zero, zero, query, keys).all()) for query in queries)
 
 
-def _find(mask: MaskFunction, model: str) -> Sight:
+def _find(mask: MaskFunction, model: str) -> MaskStandIn:
     reach = _reach(mask)
     first, *others = (
-        [Sight(None)] if reach is None else [Sight(reach), Sight(reach, chunk=reach)]
+        [MaskStandIn(None)]
+        if reach is None
+        else [MaskStandIn(reach), MaskStandIn(reach, chunk=reach)]
     )
     wrong = _differs(mask, first, reach)
     if wrong is None:
@@ -151,7 +153,7 @@ def _reach(mask: MaskFunction) -> int | None:
     return int(blind[0]) if blind.numel() else None
 
 
-def _differs(mask: MaskFunction, sight: Sight, reach: int | None) -> int | None:
+def _differs(mask: MaskFunction, sight: MaskStandIn, reach: int | None) -> int | None:
     """Return a query that sees something else, None if there is none."""
     near = [reach + off for off in (-1, 0, 1, 2 * reach + 1)] if reach else []
     for query in (*_NEAR, *near, _FAR - 1, _FAR):

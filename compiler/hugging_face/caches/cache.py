@@ -26,7 +26,7 @@ from kvc.compiler.hugging_face.caches.layer_shapes import (
     LayerShape,
     StateShape,
 )
-from kvc.compiler.hugging_face.reading.calls import Call, Kept
+from kvc.compiler.hugging_face.reading.calls import Kept, ModelCall
 from kvc.compiler.hugging_face.reading.settings import Sizes
 from kvc.compiler.hugging_face.reading.unread import NoLayers, Unread
 from kvc.schema.errors import UnsupportedModel
@@ -79,7 +79,7 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
     is_sliding = False
     is_croppable = False
 
-    def __init__(self, layer: int, buffers: LayerBuffers, call: Call) -> None:
+    def __init__(self, layer: int, buffers: LayerBuffers, call: ModelCall) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._layer, self._buffers, self._call = layer, buffers, call
         self.is_initialized = True
@@ -144,7 +144,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
 
     is_compileable = False
 
-    def __init__(self, buffers: LayerBuffers, call: Call) -> None:
+    def __init__(self, buffers: LayerBuffers, call: ModelCall) -> None:
         numbers = [int(name.rpartition("_")[2]) for name in buffers.states]
         count = 1 + max(numbers)
         super().__init__(number_of_states=count)
@@ -196,7 +196,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
 class HybridLayer(RecurrentLayer, KvLayer):  # type: ignore[no-untyped-call, override]
     """A layer that attends and has states beside."""
 
-    def __init__(self, number: int, buffers: LayerBuffers, call: Call) -> None:
+    def __init__(self, number: int, buffers: LayerBuffers, call: ModelCall) -> None:
         KvLayer.__init__(self, number, buffers, call)
         RecurrentLayer.__init__(self, buffers, call)
 
@@ -204,7 +204,7 @@ class HybridLayer(RecurrentLayer, KvLayer):  # type: ignore[no-untyped-call, ove
 class OneLength(Cache):
     """A cache whose layers hold as many tokens, whether they attend or not."""
 
-    _call: Call
+    _call: ModelCall
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return how many tokens there are: a tensor, as static caches do."""
@@ -223,7 +223,7 @@ class KvCache(OneLength):
     from here, `update_conv_state`, or from the call (`recurrences.py`).
     """
 
-    def __init__(self, buffers: nn.ModuleDict, call: Call, single: bool) -> None:
+    def __init__(self, buffers: nn.ModuleDict, call: ModelCall, single: bool) -> None:
         count = 1 + max(map(int, buffers))
         super().__init__(layers=[_layer(buffers, i, call) for i in range(count)])
         self._call, self._single = call, single
@@ -263,7 +263,7 @@ class KvCache(OneLength):
 
 
 def _layer(
-    buffers: nn.ModuleDict, number: int, call: Call
+    buffers: nn.ModuleDict, number: int, call: ModelCall
 ) -> CacheLayerMixin | LinearAttentionCacheLayerMixin:
     """Return a layer's cache; one that shares another layer's is given no buffers."""
     name = str(number)
@@ -285,7 +285,7 @@ class NotingCache(OneLength):
         cross: whether they are made of what an encoder made.
     """
 
-    def __init__(self, call: Call, cross: bool = False) -> None:
+    def __init__(self, call: ModelCall, cross: bool = False) -> None:
         super().__init__(layer_class_to_replicate=DynamicLayer)
         self.cross = cross
         self.noted: dict[int, LayerShape] = {}

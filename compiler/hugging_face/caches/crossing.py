@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from kvc.compiler.hugging_face.caches.cache import KvLayer, LayerBuffers, OneLength
-from kvc.compiler.hugging_face.reading.calls import Call, Kept
+from kvc.compiler.hugging_face.reading.calls import Kept, ModelCall
 
 
 class CrossLayer(KvLayer):  # type: ignore[no-untyped-call]  # its hook has no types
     """A layer of `CrossCache`; a decoder reads its `keys` and `values`."""
 
-    def __init__(self, layer: int, buffers: LayerBuffers, call: Call) -> None:
+    def __init__(self, layer: int, buffers: LayerBuffers, call: ModelCall) -> None:
         super().__init__(layer, buffers, call)
         self.keys, self.values = buffers.keys, buffers.values  # no longer None
         call.kept.append(Kept(layer, self.keys, self.values, cross=True))
@@ -54,7 +54,7 @@ class CrossCache(OneLength):
             row, 0 if none.
     """
 
-    def __init__(self, buffers: nn.ModuleDict, call: Call) -> None:
+    def __init__(self, buffers: nn.ModuleDict, call: ModelCall) -> None:
         self._kept = [
             CrossLayer(int(layer), own, call)
             for layer, own in buffers.items()

@@ -20,7 +20,7 @@ from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.caches.cache import NotingCache
 from kvc.compiler.hugging_face.caches.probe import run_model
 from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput
-from kvc.compiler.hugging_face.reading.calls import Call
+from kvc.compiler.hugging_face.reading.calls import ModelCall
 from kvc.compiler.hugging_face.reading.inputs import (
     is_masked,
     of_decoder,
@@ -117,7 +117,7 @@ def _read(
     """
     held = 0 if first is None else _HELD
     seq, start = _WHOLE - held, torch.full((1,), held)
-    call = Call(start, start + seq, first=first or 0)
+    call = ModelCall(start, start + seq, first=first or 0)
     cache = NotingCache(call) if first is None else HoldingCache(call)
     cross = NotingCache(call, cross=True)
     tokens = torch.full((1, seq), plain_token(decoder.config.get_text_config()))

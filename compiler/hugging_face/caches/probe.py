@@ -21,7 +21,7 @@ from kvc.compiler.hugging_face.caches.crossing import Caches
 from kvc.compiler.hugging_face.caches.latents import latent_layers
 from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput
-from kvc.compiler.hugging_face.reading.calls import Call, attending
+from kvc.compiler.hugging_face.reading.calls import ModelCall, attending
 from kvc.compiler.hugging_face.reading.inputs import (
     cache_name,
     has_encoder,
@@ -38,7 +38,7 @@ from kvc.schema.errors import UnsupportedModel
 _EAGER: Final = "eager"  # transformers' own attention
 
 
-def run_alone(model: PreTrainedModel, tokens: Tensor, call: Call) -> None:
+def run_alone(model: PreTrainedModel, tokens: Tensor, call: ModelCall) -> None:
     """Run a model on tokens alone, without a cache, in transformers' own attention."""
     before = model.config._attn_implementation
     model.set_attn_implementation(_EAGER)
@@ -52,7 +52,7 @@ def run_alone(model: PreTrainedModel, tokens: Tensor, call: Call) -> None:
 def run_model(
     model: PreTrainedModel,
     tokens: Tensor,
-    call: Call,
+    call: ModelCall,
     own: Cache,
     cross: Cache | None = None,
     encoder: Mapping[str, Tensor] | None = None,
@@ -116,7 +116,7 @@ def cached_layers(
     """
     with stand_ins(decoder), observed(decoder):
         start = torch.zeros(1, dtype=torch.int64)
-        call = Call(start, start + _TOKENS)
+        call = ModelCall(start, start + _TOKENS)
         cache, cross = NotingCache(call), NotingCache(call, cross=True)
         tokens = torch.zeros(1, _TOKENS, dtype=torch.int64)
         encoder = None if given is None else {given.name: given.example}
@@ -138,7 +138,7 @@ def cached_layers(
 
 
 def _own_layers(
-    decoder: PreTrainedModel, cache: NotingCache, call: Call
+    decoder: PreTrainedModel, cache: NotingCache, call: ModelCall
 ) -> dict[int, CachedLayer]:
     latent = latent_layers(decoder)
     shapes = {
@@ -151,7 +151,7 @@ def _own_layers(
     }
 
 
-def _window(layer: int, call: Call) -> int | None:
+def _window(layer: int, call: ModelCall) -> int | None:
     """Return how far any attention sees that is over a layer's cache; None: all."""
     found = [window for number, window in call.windows if number == layer]
     known = [window for window in found if window is not None]

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.encoder.pooling import Pooling
-from kvc.compiler.hugging_face.reading.calls import Call, attending
+from kvc.compiler.hugging_face.reading.calls import ModelCall, attending
 from kvc.compiler.hugging_face.reading.inputs import has_encoder
 from kvc.compiler.hugging_face.reading.model_code import model_code, without_interface
 from kvc.compiler.hugging_face.reading.observing import observed
@@ -37,7 +37,7 @@ _STATES: Final = "last_hidden_state"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EncoderSpec:
     """What the methods of a model take.
 
     Attributes:
@@ -63,7 +63,7 @@ class Reading:
     pools: bool = False
     pooled: bool = False
 
-    def of_length(self, length: int) -> "Reading":
+    def of_length(self, length: int) -> "EncoderSpec":
         """Return the same with texts of so many tokens at most."""
         return replace(self, length=length)
 
@@ -76,7 +76,7 @@ class Encoders(nn.Module):
     """Methods of a model without a cache."""
 
     def __init__(
-        self, model: PreTrainedModel, reading: Reading, pooling: Pooling
+        self, model: PreTrainedModel, reading: EncoderSpec, pooling: Pooling
     ) -> None:
         super().__init__()
         for name, child in model.named_children():
@@ -135,14 +135,14 @@ class Encoders(nn.Module):
         return _run_texts(self._model[0], call_of(lengths), tokens, padding)
 
 
-def call_of(lengths: Tensor | None) -> Call:
+def call_of(lengths: Tensor | None) -> ModelCall:
     """Return a call without a cache, of rows of these lengths; None: all is real."""
     nothing = torch.zeros(0, dtype=torch.int64)  # of a cache
-    return Call(nothing, nothing, lengths, uncached=True)
+    return ModelCall(nothing, nothing, lengths, uncached=True)
 
 
 def _run_texts(
-    model: PreTrainedModel, call: Call, tokens: Tensor, padding: int
+    model: PreTrainedModel, call: ModelCall, tokens: Tensor, padding: int
 ) -> object:
     """Run a model on tokens int64 [batch, seq]; its own code may pool by the mask."""
     given = {_TEXTS: tokens}
@@ -156,7 +156,7 @@ def _run_texts(
         return made
 
 
-def run_pictures(model: PreTrainedModel, call: Call, pixels: Tensor) -> object:
+def run_pictures(model: PreTrainedModel, call: ModelCall, pixels: Tensor) -> object:
     """Run a model on pixels float32 [batch, channels, height, width]."""
     with attending(call):
         return (getattr(model, PICTURE_FEATURES, None) or model)(pixel_values=pixels)
@@ -173,7 +173,7 @@ def features_of(model: PreTrainedModel) -> Callable[..., object] | None:
     return found if callable(found) else None
 
 
-def picture_features(model: PreTrainedModel, call: Call, pixels: Tensor) -> Tensor:
+def picture_features(model: PreTrainedModel, call: ModelCall, pixels: Tensor) -> Tensor:
     """Return what a model that makes text sees in pictures, float32 [tokens, hidden].
 
     Args:
@@ -199,7 +199,7 @@ def _tensor(made: object, name: str) -> Tensor:
 
 def read_model(
     model: PreTrainedModel, task: Task, size: tuple[int, int] | None = None
-) -> Reading:
+) -> EncoderSpec:
     """Return what the methods of a model are to take.
 
     Args:
@@ -214,7 +214,7 @@ def read_model(
     if has_encoder(model):
         reason = f"it has an encoder and a decoder, and kvc has no task {task} for it"
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
-    reading = Reading()
+    reading = EncoderSpec()
     both = makes_features(model)
     if both or model.main_input_name == _TEXTS:
         reading = _read_texts(model, task)
@@ -236,7 +236,7 @@ def _has_class_token(model: PreTrainedModel) -> bool:
     return any(name.endswith(_CLASS_TOKENS) for name, _ in model.named_parameters())
 
 
-def _read_texts(model: PreTrainedModel, task: Task) -> Reading:
+def _read_texts(model: PreTrainedModel, task: Task) -> EncoderSpec:
     config = model.config.get_text_config()
     padding = getattr(config, "pad_token_id", None)
     if type(padding) is not int or not 0 <= padding < config.vocab_size:
@@ -244,7 +244,7 @@ def _read_texts(model: PreTrainedModel, task: Task) -> Reading:
     # SigLIP embeds a text by what it makes of the last position, which may be padding.
     fixed = model.config.model_type.startswith("siglip")
     pools = task == "embed" and not makes_features(model)
-    reading = Reading(task, "", 0, fixed, padding, pools=pools)
+    reading = EncoderSpec(task, "", 0, fixed, padding, pools=pools)
     first = _probe(model, reading)
     limit = getattr(config, "max_position_embeddings", None)
     length = limit - first if type(limit) is int and limit > first else 0
@@ -254,9 +254,9 @@ def _read_texts(model: PreTrainedModel, task: Task) -> Reading:
 def _read_pictures(
     model: PreTrainedModel,
     task: Task,
-    reading: Reading,
+    reading: EncoderSpec,
     prepared: tuple[int, int] | None,
-) -> Reading:
+) -> EncoderSpec:
     """Return the same with what a model takes of pictures.
 
     Raises:
@@ -284,7 +284,7 @@ def _read_pictures(
     return made
 
 
-def _probe(model: PreTrainedModel, reading: Reading) -> int:
+def _probe(model: PreTrainedModel, reading: EncoderSpec) -> int:
     """Run a method on tensors without values; return the number of the first position.
 
     Raises:
@@ -314,7 +314,7 @@ def _probe(model: PreTrainedModel, reading: Reading) -> int:
     return max((_first(meeting.value) for meeting in meetings), default=0)
 
 
-def methods_of(reading: Reading, rows: int) -> tuple[Method, ...]:
+def methods_of(reading: EncoderSpec, rows: int) -> tuple[Method, ...]:
     """Return what to compile, for so many rows at most."""
     methods, batch = list[Method](), {0: Dim("batch", 1, rows)}
     if reading.fixed:

@@ -33,7 +33,7 @@ from kvc.compiler.hugging_face.pictures.sized_pictures import (
     Tower,
     tower_of,
 )
-from kvc.compiler.hugging_face.reading.calls import Call, attending
+from kvc.compiler.hugging_face.reading.calls import ModelCall, attending
 from kvc.compiler.hugging_face.reading.inputs import cache_name, has_encoder, inputs_of
 from kvc.compiler.hugging_face.reading.model_code import asked_for, model_code
 from kvc.compiler.hugging_face.reading.observing import Meeting, observed
@@ -244,9 +244,9 @@ def _fed(
     return [*meetings[before:], *map(seen, call.windows)], call.joined
 
 
-def _call(tokens: Tensor, first: int) -> Call:
+def _call(tokens: Tensor, first: int) -> ModelCall:
     start = torch.zeros(1, dtype=torch.int64)
-    return Call(start, start + tokens.shape[1], first=first)
+    return ModelCall(start, start + tokens.shape[1], first=first)
 
 
 def refused(model: PreTrainedModel, reason: str) -> UnsupportedModel:

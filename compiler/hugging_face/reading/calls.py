@@ -1,6 +1,6 @@
 """What functions that a model calls know of the call of kvc's method that is running.
 
-In: a `Call`, told by `attending`. Out: the same to whoever asks, `current_call`:
+In: a `ModelCall`, told by `attending`. Out: the same to whoever asks, `current_call`:
 attention, recurrent layers, positions. It also notes what attention was over.
 """
 
@@ -37,7 +37,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Call:
+class ModelCall:
     """One call of a method while it runs.
 
     Attributes:
@@ -111,11 +111,11 @@ class Call:
         return inputs
 
 
-_call: ContextVar[Call] = ContextVar("kvc_hugging_face_call")
+_call: ContextVar[ModelCall] = ContextVar("kvc_hugging_face_call")
 
 
 @contextmanager
-def attending(call: Call) -> Iterator[None]:
+def attending(call: ModelCall) -> Iterator[None]:
     """Let the registered functions know of a call."""
     token = _call.set(call)
     try:
@@ -124,11 +124,11 @@ def attending(call: Call) -> Iterator[None]:
         _call.reset(token)
 
 
-def current_call() -> Call:
+def current_call() -> ModelCall:
     """Return the call that `attending` told of."""
     return _call.get()
 
 
-def any_call() -> Call | None:
+def any_call() -> ModelCall | None:
     """Return the same, None where none is running."""
     return _call.get(None)

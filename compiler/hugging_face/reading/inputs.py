@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from kvc.compiler.hugging_face.reading.calls import Call
+from kvc.compiler.hugging_face.reading.calls import ModelCall
 
 # These make a mask as long as the cache when they are given none; of one that hides
 # nothing, only its length matters to them.
@@ -20,7 +20,7 @@ _MASKED: Final = frozenset({"biogpt", "falcon"})
 
 
 def inputs_of(
-    decoder: PreTrainedModel, call: Call, seq: int, cache: Cache, keep: int
+    decoder: PreTrainedModel, call: ModelCall, seq: int, cache: Cache, keep: int
 ) -> dict[str, object]:
     """Return the arguments of one call, the tokens or embeddings apart.
 
@@ -91,7 +91,7 @@ def takes_positions(decoder: PreTrainedModel) -> bool:
     return of_decoder(decoder, "position_ids") in _arguments(decoder)
 
 
-def _positions(call: Call, seq: int) -> Tensor:
+def _positions(call: ModelCall, seq: int) -> Tensor:
     """Return int64 [batch, seq], or of several axes [axes, batch, seq]."""
     if call.places is not None:
         return call.places

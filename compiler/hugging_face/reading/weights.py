@@ -115,7 +115,7 @@ def _values(model: PreTrainedModel, name: str) -> Tensor | None:
 
 
 Collected = Mapping[str, Sequence[FileTensor]]  # by the converter's source pattern
-Read = Mapping[str, Sequence[Tensor]]
+ReadTensors = Mapping[str, Sequence[Tensor]]
 
 
 class Conversion:
@@ -172,7 +172,7 @@ class Conversion:
         """Whether each part along axis 0 is made of sources of its own."""
         return self._by_part
 
-    def _convert(self, tensors: Read) -> dict[str, Tensor]:
+    def _convert(self, tensors: ReadTensors) -> dict[str, Tensor]:
         converter = deepcopy(self._converter)
         for pattern, found in tensors.items():
             for tensor in found:

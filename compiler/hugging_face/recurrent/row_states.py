@@ -13,7 +13,7 @@ from torch._higher_order_ops.scan import scan
 from kvc.compiler.hugging_face.reading.calls import current_call
 
 # What is carried, and what a step takes -> what is carried on, and a result.
-Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
+RowStep = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
 
 
 def of_tokens(tensor: Tensor, axis: int) -> Tensor:
@@ -50,7 +50,7 @@ def state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def scanned(
-    step: Step, before: Tensor, given: Sequence[Tensor]
+    step: RowStep, before: Tensor, given: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Run a step over the first axis; return what is left, and all results."""
     if torch.compiler.is_exporting():

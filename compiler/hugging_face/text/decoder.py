@@ -24,7 +24,7 @@ from transformers.cache_utils import Cache
 from kvc.compiler.hugging_face.caches.cache import KvCache, LayerBuffers
 from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.encoder.encoding_methods import call_of, picture_features
-from kvc.compiler.hugging_face.reading.calls import Call, attending
+from kvc.compiler.hugging_face.reading.calls import ModelCall, attending
 from kvc.compiler.hugging_face.reading.inputs import inputs_of, takes_positions
 from kvc.compiler.hugging_face.reading.settings import Sizes
 from kvc.schema.errors import UnsupportedModel
@@ -123,7 +123,7 @@ class CachedDecoder(nn.Module):
             self.kvc_position.clone(),
             seq if row_lengths is None else row_lengths,
         )
-        call = Call(start, start + more, row_lengths, self._first)
+        call = ModelCall(start, start + more, row_lengths, self._first)
         call.apart, call.together = self._apart, together
         self._place(call, seq, positions)
         cache = KvCache(self.kvc_cache, call, single=type(seq) is int and seq == 1)
@@ -132,12 +132,12 @@ class CachedDecoder(nn.Module):
         self.kvc_position.add_(more)
         return logits.float()
 
-    def _place(self, call: Call, seq: int, positions: Tensor | None) -> None:
+    def _place(self, call: ModelCall, seq: int, positions: Tensor | None) -> None:
         """Say where the tokens of a call are, if that is not how many there are."""
 
     def _run(
         self,
-        call: Call,
+        call: ModelCall,
         seq: int,
         cache: Cache,
         keep: int,

@@ -19,7 +19,7 @@ from kvc.compiler.hugging_face.pictures.sized_pictures import (
     embeddings_of,
     tower_of,
 )
-from kvc.compiler.hugging_face.reading.calls import Call
+from kvc.compiler.hugging_face.reading.calls import ModelCall
 from kvc.compiler.hugging_face.reading.settings import LEAST_LENGTH, Sizes
 from kvc.compiler.hugging_face.text.decoder import (
     CACHE,
@@ -223,7 +223,7 @@ class AxesDecoder(CachedDecoder):
         (tower,) = self._tower
         return embeddings_of(tower, patches, places)
 
-    def _place(self, call: Call, seq: int, positions: Tensor | None) -> None:
+    def _place(self, call: ModelCall, seq: int, positions: Tensor | None) -> None:
         """Say where the tokens of a call are, and write what follows each."""
         last = (call.start - 1).clamp(min=0)[:, None]
         found = self.kvc_after[:, 0, :, 0].gather(1, last)[:, 0]

@@ -24,7 +24,7 @@ from kvc.compiler.hugging_face.caches.crossing import Caches, CrossCache
 from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.caches.probe import run_model
 from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput
-from kvc.compiler.hugging_face.reading.calls import Call, attending
+from kvc.compiler.hugging_face.reading.calls import ModelCall, attending
 from kvc.compiler.hugging_face.reading.inputs import inputs_of, of_decoder
 from kvc.compiler.hugging_face.reading.settings import Sizes
 from kvc.compiler.hugging_face.text.decoder import (
@@ -88,7 +88,7 @@ class CachedEncoderDecoder(CachedDecoder):
         """
         (model,) = self._decoder
         start = self.kvc_heard.clone()
-        call = Call(start, start + 1, row_lengths, heard=start)
+        call = ModelCall(start, start + 1, row_lengths, heard=start)
         cross = CrossCache(self.kvc_cross, call)
         first = torch.zeros(given.shape[0], 1, dtype=torch.int64)
         run_model(
@@ -97,7 +97,12 @@ class CachedEncoderDecoder(CachedDecoder):
         self.kvc_heard.add_(cross.added if row_lengths is None else row_lengths)
 
     def _run(
-        self, call: Call, seq: int, own: Cache, keep: int, inputs: Mapping[str, Tensor]
+        self,
+        call: ModelCall,
+        seq: int,
+        own: Cache,
+        keep: int,
+        inputs: Mapping[str, Tensor],
     ) -> Tensor:
         (model,) = self._decoder
         call.heard = self.kvc_heard.clone()

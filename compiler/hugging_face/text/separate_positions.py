@@ -2,8 +2,8 @@
 
 Such a model counts positions by itself, from how many tokens its cache holds. In: a
 model. Out: inside `rows_apart`, it takes that number for each row, int64 [batch, 1], as
-caches give it where `Call.apart` says so; `check_apart` compares what it computes of
-rows together with what it computes of each alone, on tensors without values.
+caches give it where `ModelCall.apart` says so; `check_apart` compares what it computes
+of rows together with what it computes of each alone, on tensors without values.
 """
 
 import inspect
@@ -22,7 +22,7 @@ from kvc.compiler.hugging_face.caches.cache import NotingCache
 from kvc.compiler.hugging_face.caches.positions import HoldingCache, plain_token
 from kvc.compiler.hugging_face.caches.probe import run_model
 from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput
-from kvc.compiler.hugging_face.reading.calls import Call, current_call
+from kvc.compiler.hugging_face.reading.calls import ModelCall, current_call
 from kvc.compiler.hugging_face.reading.model_code import model_code
 from kvc.compiler.hugging_face.reading.observing import Meeting, observed
 from kvc.schema.errors import UnsupportedModel
@@ -168,7 +168,7 @@ def _read(
 ) -> list[Meeting]:
     """Return what a model computes of rows that hold so many tokens."""
     rows, start = len(held), torch.tensor(held)
-    call = Call(start, start + _SEQ, apart=True)
+    call = ModelCall(start, start + _SEQ, apart=True)
     token = plain_token(model.config.get_text_config())
     encoded = given.of_length(_HEARD)
     encoder = {given.name: encoded.expand(rows, *encoded.shape[1:])}

@@ -19,7 +19,7 @@ from kvc.runtime.delegates.coreai.plan import Plan
 from kvc.runtime.delegates.subprocess_calls import (
     ApartCall,
     ApartContext,
-    Places,
+    ArrayPlaces,
     ended_if_broken,
 )
 from kvc.runtime.delegates.subprocesses import BUILDING_S, Process
@@ -142,7 +142,7 @@ class Call(ApartCall[Plan]):
         memory = "kvc-coreai", kinds
         super().__init__(context, plan, plan.function.name, number, memory)
 
-    def placed(self) -> Mapping[str, Places]:
+    def placed(self) -> Mapping[str, ArrayPlaces]:
         """Return where inputs, states and outputs lie."""
         function = self.plan.function
         return {
@@ -151,7 +151,7 @@ class Call(ApartCall[Plan]):
             "outputs": self._placed(function.outputs),
         }
 
-    def _placed(self, names: Iterable[str]) -> Places:
+    def _placed(self, names: Iterable[str]) -> ArrayPlaces:
         known = self.plan.function.passed
         return [
             (n, known[n].dtype, self.memory.places[n], known[n].shape) for n in names

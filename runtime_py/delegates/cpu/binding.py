@@ -15,7 +15,7 @@ from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.execution.array_views import bind_view
 from kvc.runtime.execution.delegate import first_write
 from kvc.runtime.execution.executor import Unbegun, fail
-from kvc.runtime.execution.values import Memory, Values, checks_rows
+from kvc.runtime.execution.values import GraphMemory, Values, checks_rows
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, lies_over
 from kvc.runtime.native import (
@@ -133,7 +133,7 @@ class _Binder:
         method: str,
         graph: Graph,
         sizes: Mapping[str, int],
-        memory: Memory,
+        memory: GraphMemory,
         steps: Steps,
         first_write: int,
     ) -> None:

@@ -25,7 +25,7 @@ from kvc.runtime.delegates.subprocess_calls import (
     WEIGHTS,
     ApartCall,
     ApartContext,
-    Places,
+    ArrayPlaces,
     ended_if_broken,
 )
 from kvc.runtime.delegates.subprocesses import BUILDING_S, Process
@@ -159,7 +159,7 @@ class Call(ApartCall[Plan]):
         kinds = {value.name: (value.dtype, value.shape) for value in passed}
         super().__init__(context, plan, plan.model.name, number, ("kvc-qnn", kinds))
 
-    def placed(self) -> Mapping[str, Places]:
+    def placed(self) -> Mapping[str, ArrayPlaces]:
         """Return where inputs and outputs lie; dtypes are numbers of ONNX."""
         model = self.plan.model
         return {
@@ -167,7 +167,7 @@ class Call(ApartCall[Plan]):
             "outputs": self._placed(model.outputs),
         }
 
-    def _placed(self, values: Iterable[Value]) -> Places:
+    def _placed(self, values: Iterable[Value]) -> ArrayPlaces:
         return [
             (v.name, KINDS[v.dtype], self.memory.places[v.name], v.shape)
             for v in values

@@ -34,7 +34,7 @@ from kvc.runtime.execution.delegate import (
     Workspace,
     library_unless,
 )
-from kvc.runtime.execution.values import Memory
+from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arenas import Within, align_up
 from kvc.runtime.memory.arrays import Array, copy_into
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
@@ -222,7 +222,7 @@ class VulkanHandle(Handle):
         ins, outs = (
             [_inside(buffer, mirrors) for buffer in some] for some in (inputs, outputs)
         )
-        memory = Memory(
+        memory = GraphMemory(
             scratch=Within(scratch.bytes),
             constant=self._backend.weight,
             given=place_outputs(graph, sizes, outs),

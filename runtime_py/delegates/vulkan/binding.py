@@ -20,7 +20,7 @@ from kvc.runtime.delegates.vulkan.steps import Steps
 from kvc.runtime.execution.array_views import bind_view
 from kvc.runtime.execution.delegate import first_write
 from kvc.runtime.execution.executor import Unbegun, fail
-from kvc.runtime.execution.values import Memory, Values, checks_rows
+from kvc.runtime.execution.values import GraphMemory, Values, checks_rows
 from kvc.runtime.memory.arrays import Array, lies_over
 from kvc.schema.errors import (
     BranchMismatch,
@@ -120,7 +120,7 @@ class Binder:
         method: str,
         block: Block,
         sizes: Mapping[str, int],
-        memory: Memory,
+        memory: GraphMemory,
         steps: Steps,
     ) -> None:
         """Take a block that holds nothing but what the backend takes.

@@ -6,8 +6,8 @@ import pytest
 from ir_samples import I64, method, node, program, value
 
 from kvc.compiler.analysis.cursor_fields import (
+    CursorAdvance,
     CursorView,
-    Step,
     input_of,
     start_of,
     with_places,
@@ -84,12 +84,15 @@ def use(program: Program, *places: str) -> Program:
     """Return the program with cursor values; `places`: who is given each token's."""
 
     def views(method: FlatMethod) -> tuple[CursorView, ...]:
-        added = {n: Step(t, input_of(method, name)) for n, t, name in method.advances}
+        added = {
+            n: CursorAdvance(t, input_of(method, name))
+            for n, t, name in method.advances
+        }
         return tuple(
             CursorView(
                 method,
                 start_of(method, cursor, program),
-                added.get(number, Step(None)),
+                added.get(number, CursorAdvance(None)),
                 cursor.rows,
             )
             for number, cursor in enumerate(program.cursors)

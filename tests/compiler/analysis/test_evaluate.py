@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 from ir_samples import I64, method, node, program, value
 
-from kvc.compiler.analysis.cursor_fields import CursorView, Step, with_places
+from kvc.compiler.analysis.cursor_fields import CursorAdvance, CursorView, with_places
 from kvc.compiler.analysis.evaluate import check_equal
 from kvc.compiler.analysis.flat import flatten
 from kvc.compiler.ir import Method, Node, Value
@@ -44,7 +44,9 @@ def view_of(known: Known, *nodes: Node, blocks: tuple[Method, ...] = ()) -> Curs
     named = replace(made, position=made.input_names[0])
     (flat,) = flatten(program(named, *blocks, symbols=SYMBOLS, states=()))
     flat = with_places(flat) if known.places else flat
-    return CursorView(flat, known.start, Step(known.tokens, known.lengths), known.rows)
+    return CursorView(
+        flat, known.start, CursorAdvance(known.tokens, known.lengths), known.rows
+    )
 
 
 def check(known: Known, field: CursorField, *nodes: Node) -> None:

@@ -2,7 +2,7 @@
 import pytest
 from ir_samples import I64, value
 
-from kvc.compiler.ingest.calls import Call, Made, Unsupported
+from kvc.compiler.ingest.calls import MadeArgument, OpCall, Unsupported
 from kvc.compiler.ingest.normalize import (
     arguments_of,
     is_known,
@@ -100,7 +100,7 @@ def test_a_slice_that_is_written_becomes_an_index_copy(start, end, step, places)
     named = {"self": X, "src": rows, "dim": 1, "start": start, "end": end, "step": step}
     call = normalize("aten::slice_scatter", named, kind(2, 6))
     index = call.named["index"]
-    assert isinstance(index, Made)
+    assert isinstance(index, MadeArgument)
     assert (call.op, call.named["dim"]) == ("aten::index_copy", 1)
     assert arguments_of(index.call) == (*places, I64)
     assert index.type == kind(3, dtype=I64)
@@ -159,8 +159,8 @@ def test_filling_with_a_tensor_casts_it():
     number = value(3, dtype=I64)
     named = {"self": X, "dim": 0, "index": Y, "value": number}
     call = normalize("aten::index_fill.int_Tensor", named, X.type)
-    assert call.named["values"] == Made(
-        Call("aten::_to_copy", {"self": number, "dtype": F32}), kind()
+    assert call.named["values"] == MadeArgument(
+        OpCall("aten::_to_copy", {"self": number, "dtype": F32}), kind()
     )
 
 
@@ -195,7 +195,7 @@ def test_other_scatters_reduce(op, given, reduce, whole):
 def test_writing_an_empty_slice_copies():
     source = value(1, 2, 0)
     named = {"self": X, "src": source, "dim": 1, "start": 5, "end": 2, "step": 1}
-    assert normalize("aten::slice_scatter", named, X.type) == Call(
+    assert normalize("aten::slice_scatter", named, X.type) == OpCall(
         "aten::clone", {"self": X}
     )
 
@@ -218,8 +218,8 @@ def test_writing_an_empty_slice_copies():
 )
 def test_a_number_that_no_overload_takes_becomes_a_tensor(op, named, place, number):
     call = normalize(f"aten::{op}", named, kind(2, 6))
-    full = Call("aten::full", {"size": (), "fill_value": number, "dtype": F32})
-    assert call.named[place] == Made(full, kind())
+    full = OpCall("aten::full", {"size": (), "fill_value": number, "dtype": F32})
+    assert call.named[place] == MadeArgument(full, kind())
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_a_mask_of_leading_axes_is_given_the_others():
     mask, row = value(2, 2, dtype=DType.BOOL), value(3, 6)
     named = {"self": X, "indices": (mask,), "values": row, "accumulate": False}
     call = normalize("aten::index_put", named, kind(2, 6))
-    view = Call("aten::view", {"self": mask, "size": (2, 1)})
-    assert call.named["condition"] == Made(view, kind(2, 1, dtype=DType.BOOL))
+    view = OpCall("aten::view", {"self": mask, "size": (2, 1)})
+    assert call.named["condition"] == MadeArgument(view, kind(2, 1, dtype=DType.BOOL))
 
 
 def test_a_boolean_index_is_refused():
@@ -260,14 +260,14 @@ def test_a_norm_gives_only_its_first_result():
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (Call("aten::neg", {"self": 2}), "self must be Tensor, not 2"),
-        (Call("aten::cat", {"tensors": X, "dim": 0}), "tensors must be a list"),
+        (OpCall("aten::neg", {"self": 2}), "self must be Tensor, not 2"),
+        (OpCall("aten::cat", {"tensors": X, "dim": 0}), "tensors must be a list"),
         (
-            Call("aten::cat", {"tensors": (X, None), "dim": 0}),
+            OpCall("aten::cat", {"tensors": (X, None), "dim": 0}),
             "tensors must be Tensor, not None",
         ),
         (
-            Call("aten::mul.Scalar", {"self": X, "other": Y}),
+            OpCall("aten::mul.Scalar", {"self": X, "other": Y}),
             "other must be Scalar, not %1",
         ),
     ],

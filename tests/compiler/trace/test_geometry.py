@@ -3,13 +3,18 @@ import random
 import pytest
 import torch
 
-from kvc.compiler.trace.geometry import Layout, taken, touched_axes, views_between
+from kvc.compiler.trace.geometry import (
+    StridedLayout,
+    taken,
+    touched_axes,
+    views_between,
+)
 
 BASE = torch.arange(24.0).reshape(2, 3, 4)
 
 
 def between(whole, part):
-    return views_between(Layout.of(whole), Layout.of(part))
+    return views_between(StridedLayout.of(whole), StridedLayout.of(part))
 
 
 @pytest.mark.parametrize(

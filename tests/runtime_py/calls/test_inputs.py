@@ -10,13 +10,13 @@ from sample_programs import sample_program
 
 from kvc.runtime import CacheOverflow, InputMismatch, generate, load
 from kvc.runtime.calls.entries import find_tokens
-from kvc.runtime.calls.inputs import Signature, take_inputs
+from kvc.runtime.calls.inputs import InputSignature, take_inputs
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine, Symbol, TensorType
 
 
 def signature(dtype):
-    return Signature("run", ["x"], [TensorType(dtype, (2,))], [dtype.numpy], {})
+    return InputSignature("run", ["x"], [TensorType(dtype, (2,))], [dtype.numpy], {})
 
 
 def test_an_array_is_taken_without_a_copy():
@@ -66,7 +66,7 @@ S, T = Affine(0, (("s", 1),)), Affine(0, (("t", 1),))
 
 def sized(*dims):
     types = [TensorType(DType.FLOAT32, d) for d in dims]
-    return Signature("run", ["a", "b"][: len(types)], types, [], SYMBOLS)
+    return InputSignature("run", ["a", "b"][: len(types)], types, [], SYMBOLS)
 
 
 def test_a_symbol_is_solved_from_any_linear_expression():

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from kvc.runtime import CacheOverflow, KernelFailed
-from kvc.runtime.execution.executor import Frame, Progress, Unbegun
+from kvc.runtime.execution.executor import Frame, RunProgress, Unbegun
 from kvc.runtime.native import NativeCall, NativePartition, Steps, find_library
 from kvc.schema.errors import KvcError
 from kvc.schema.graph import Instruction
@@ -69,7 +69,7 @@ def partition():
 def test_a_failure_of_joined_partitions_is_placed_at_the_instruction_of_its_partition(
     partition,
 ):
-    joined, progress = NativeCall([partition(0), partition(5)]), Progress()
+    joined, progress = NativeCall([partition(0), partition(5)]), RunProgress()
     with pytest.raises(KernelFailed) as caught:
         frame((list, ()), (joined, ()), places=(0, (0, 1))).run(progress)
     assert str(caught.value) == "method run, instruction 1, aten::copy: status 5"
@@ -77,7 +77,7 @@ def test_a_failure_of_joined_partitions_is_placed_at_the_instruction_of_its_part
 
 
 def test_a_partition_that_is_not_ready_is_named_and_none_has_begun(partition):
-    joined, progress = NativeCall([partition(0), partition(0, unready)]), Progress()
+    joined, progress = NativeCall([partition(0), partition(0, unready)]), RunProgress()
     with pytest.raises(KernelFailed) as caught:
         frame((list, ()), (joined, ()), places=(0, (1, 2))).run(progress)
     assert str(caught.value) == "method run, instruction 2, aten::add.Tensor: no"

@@ -7,7 +7,7 @@ from hand_built import F32
 from stateful_programs import LONGER, PAST, rows_type
 
 from kvc.runtime.execution.dependents import Dependence
-from kvc.runtime.execution.values import Memory, Values
+from kvc.runtime.execution.values import GraphMemory, Values
 from kvc.runtime.memory.arenas import Arena
 from kvc.schema.graph import Alias, Graph, Scratch, StateSlot, Value
 from kvc.schema.types import TensorType
@@ -25,7 +25,7 @@ GRAPH = Graph(VALUES, (), (), (), 256, 0)
 @pytest.fixture
 def memory():
     state = np.arange(1 * 3 * 8 * 64, dtype=np.float32).reshape(1, 3, 8, 64)
-    return Memory(Arena(256), lambda _: state, states=[state])
+    return GraphMemory(Arena(256), lambda _: state, states=[state])
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import itertools
 import pytest
 import torch
 
-from kvc.schema.torch_ops.visibility import Block, Sight
+from kvc.schema.torch_ops.visibility import Block, RowVisibility
 
 BOUNDS = (None, 0, 2, 5)
 CPU = torch.device("cpu")
 
 
-def sees(sight: Sight, query: int, key: int) -> bool:
+def sees(sight: RowVisibility, query: int, key: int) -> bool:
     p = sight.start + query
     in_window = sight.left is None or key >= p - sight.left
     return (
@@ -26,7 +26,7 @@ def keys_of(block: Block) -> list[int]:
 
 
 SIGHTS = [
-    Sight(seq, total - seq, keep + oldest, end, left, ahead, keep)
+    RowVisibility(seq, total - seq, keep + oldest, end, left, ahead, keep)
     for seq, total in itertools.product((1, 4, 9), (0, 3, 12))
     for keep, oldest, end in itertools.product((0, 1, 3), (0, 2), (0, 3, 12))
     if end <= total
@@ -67,18 +67,20 @@ def test_only_queries_that_see_are_in_blocks():
 
 
 def test_distances_are_positions_of_keys_less_those_of_queries():
-    (block,) = Sight(3, 7, 2, 10, 4, 0).blocks(1000)
+    (block,) = RowVisibility(3, 7, 2, 10, 4, 0).blocks(1000)
     assert keys_of(block) == list(range(3, 10))
     assert block.distances(torch.float32, CPU)[:, 0].tolist() == [-4, -5, -6]
 
 
 def test_windows_of_any_size_do_not_overflow():
-    (block,) = Sight(2, 2**62, 2**62 - 3, 2**62 + 2, 2**63 - 1, 2**63 - 1).blocks(99)
+    (block,) = RowVisibility(
+        2, 2**62, 2**62 - 3, 2**62 + 2, 2**63 - 1, 2**63 - 1
+    ).blocks(99)
     assert block.sees_all
     assert block.keys == 5
 
 
 def test_a_window_bounds_the_pairs_of_a_long_row():
-    blocks = list(Sight(4096, 0, 0, 4096, 99, 0).blocks(2**22))
+    blocks = list(RowVisibility(4096, 0, 0, 4096, 99, 0).blocks(2**22))
     assert sum(block.count * block.keys for block in blocks) < 4096 * 300
     assert {block.count for block in blocks} == {128}

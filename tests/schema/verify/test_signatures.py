@@ -8,7 +8,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.graph import Instruction, Ref
 from kvc.schema.ops import OPS
 from kvc.schema.types import Affine, Symbol, TensorType
-from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.signatures import Misfit, check_signature
 
@@ -18,7 +18,7 @@ ROTARY = "kvc::rotary_embedding"
 
 @pytest.mark.parametrize("upper", [6, 8])  # 4 between 2 and 6 is even, 5 is not
 def test_rotary_embeddings_have_a_width_that_is_a_number(upper: int):
-    sizes = Sizes((Symbol("w", 2, upper),), Reporter("m.kvc"))
+    sizes = CheckedTypes((Symbol("w", 2, upper),), Reporter("m.kvc"))
     x = TensorType(F32, (3, Affine(0, (("w", 1),))))
     types = [x, TensorType(F32, x.dims[1:]), TensorType(F32, x.dims[1:]), x]
     turned = Instruction(ROTARY, (Ref(0), Ref(1), Ref(2)), (3,))

@@ -14,7 +14,7 @@ from kvc.schema.graph import Caller, Constant, Value
 from kvc.schema.model import Blob, Variant
 from kvc.schema.types import Symbol, TensorType, affine
 from kvc.schema.verify import verify_program
-from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.limits import MAX_BUCKETS, MAX_VARIANTS, Reporter
 
 BARE, BYTES = delegated_program(backend="one")
@@ -117,7 +117,7 @@ def test_buckets_of_a_dim_together_are_few(count, fits):
     sizes = tuple(range(1, MAX_BUCKETS + 1))
     symbols = [Symbol(f"s{n}", 1, MAX_BUCKETS, sizes) for n in range(count)]
     total = affine(0, {symbol.name: 1 for symbol in symbols})
-    check = Sizes(symbols, Reporter("m.kvc"))
+    check = CheckedTypes(symbols, Reporter("m.kvc"))
     if fits:
         check.check_dim(total, "value 0")
         return

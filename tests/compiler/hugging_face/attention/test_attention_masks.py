@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from kvc.compiler.hugging_face.attention.attention_masks import Sight
+from kvc.compiler.hugging_face.attention.attention_masks import MaskStandIn
 from kvc.schema.errors import UnsupportedModel
 
-WINDOW = Sight(8)
+WINDOW = MaskStandIn(8)
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ def test_a_mask_that_is_cut_or_converted_shows_the_same_keys(handed_on):
 
 
 def test_masks_are_equal_where_they_show_the_same():
-    assert Sight(8) == WINDOW
-    assert Sight(7) != WINDOW
+    assert MaskStandIn(8) == WINDOW
+    assert MaskStandIn(7) != WINDOW
     assert WINDOW is not None
     assert (WINDOW.ndim, WINDOW.dim(), WINDOW.device.type) == (4, 4, "cpu")
-    assert len({Sight(8), WINDOW, Sight(None)}) == 2
+    assert len({MaskStandIn(8), WINDOW, MaskStandIn(None)}) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from transformers import Gemma4UnifiedForConditionalGeneration, masking_utils
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face.attention import picture_masks
-from kvc.compiler.hugging_face.attention.attention_masks import Sight
+from kvc.compiler.hugging_face.attention.attention_masks import MaskStandIn
 from kvc.compiler.hugging_face.attention.picture_masks import (
     find_around_picture,
     without_blocks,
 )
-from kvc.compiler.hugging_face.reading.calls import Call, attending
+from kvc.compiler.hugging_face.reading.calls import ModelCall, attending
 from kvc.compiler.hugging_face.reading.left_out import PartLeftOut
 from kvc.schema.errors import UnsupportedModel
 from kvc.tools.dev.shrunken import shrunken
@@ -48,11 +48,11 @@ def within(window, other):
 @pytest.mark.parametrize(
     ("mask", "sight"),
     [
-        (causal, Sight(None)),
-        (joined, Sight(None, joined=True)),
-        (within(4, causal), Sight(4)),
-        (within(4, joined), Sight(4, joined=True)),
-        (within(7, joined), Sight(7, joined=True)),
+        (causal, MaskStandIn(None)),
+        (joined, MaskStandIn(None, joined=True)),
+        (within(4, causal), MaskStandIn(4)),
+        (within(4, joined), MaskStandIn(4, joined=True)),
+        (within(7, joined), MaskStandIn(7, joined=True)),
     ],
 )
 def test_windows_and_joined_places_are_found(mask, sight):
@@ -124,11 +124,11 @@ def seen(overlay, call):
 
 
 def test_a_text_alone_has_no_blocks(overlay):
-    assert not seen(overlay, Call(NONE, NONE)).any()
+    assert not seen(overlay, ModelCall(NONE, NONE)).any()
 
 
 def test_a_text_with_a_picture_keeps_its_blocks(overlay):
-    call = Call(NONE, NONE)
+    call = ModelCall(NONE, NONE)
     call.picture = range(1, 3)
     assert int(seen(overlay, call).sum()) == 4
 

@@ -8,9 +8,9 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from kvc.compiler.hugging_face.attention.attention_masks import Sight
+from kvc.compiler.hugging_face.attention.attention_masks import MaskStandIn
 from kvc.compiler.hugging_face.attention.replaced import attend, sight
-from kvc.compiler.hugging_face.reading.calls import Call, Kept, attending
+from kvc.compiler.hugging_face.reading.calls import Kept, ModelCall, attending
 from kvc.schema.errors import UnsupportedModel
 
 Q = torch.ones(1, 2, 1, 4)
@@ -19,8 +19,8 @@ CACHE = torch.ones(1, 1, 8, 4)
 
 def attended(**others):
     length = torch.ones(1, dtype=torch.int64)
-    with attending(Call(length - 1, length, kept=[Kept(0, CACHE, CACHE)])):
-        return attend(nn.Identity(), Q, CACHE, CACHE, Sight(None), **others)
+    with attending(ModelCall(length - 1, length, kept=[Kept(0, CACHE, CACHE)])):
+        return attend(nn.Identity(), Q, CACHE, CACHE, MaskStandIn(None), **others)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,6 @@ def test_what_says_nothing_about_the_result_is_let_through():
 
 def test_a_mask_that_a_model_hands_on_stays_what_it_is():
     made = sight(mask_function=sliding_window_causal_mask_function(8))
-    assert made == Sight(8)
+    assert made == MaskStandIn(8)
     within = sight(mask_function=causal_mask_function, attention_mask=made)
-    assert within == Sight(8)
+    assert within == MaskStandIn(8)

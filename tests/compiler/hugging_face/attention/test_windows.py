@@ -10,7 +10,7 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from kvc.compiler.hugging_face.attention.attention_masks import Sight
+from kvc.compiler.hugging_face.attention.attention_masks import MaskStandIn
 from kvc.compiler.hugging_face.attention.windows import (
     ALL,
     find_both_ways,
@@ -21,25 +21,25 @@ from kvc.schema.errors import UnsupportedModel
 
 
 def test_a_causal_mask_has_no_window():
-    assert find_sight(causal_mask_function, "model") == Sight(None)
+    assert find_sight(causal_mask_function, "model") == MaskStandIn(None)
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 4096, 100_000])
 def test_a_windows_width_counts_the_query_itself(width):
     mask = sliding_window_causal_mask_function(width)
-    assert find_sight(mask, "model") == Sight(width)
+    assert find_sight(mask, "model") == MaskStandIn(width)
 
 
 @pytest.mark.parametrize("length", [2, 3, 8, 8192, 100_000])
 def test_of_chunks_a_query_sees_its_own(length):
     padding = torch.zeros(1, dtype=torch.int64)
     mask = chunked_causal_mask_function(length, padding)
-    assert find_sight(mask, "model") == Sight(length, chunk=length)
+    assert find_sight(mask, "model") == MaskStandIn(length, chunk=length)
 
 
 def test_of_two_windows_the_smaller_one_holds():
     masks = [sliding_window_causal_mask_function(width) for width in (8, 5)]
-    assert find_sight(and_masks(*masks), "model") == Sight(5)
+    assert find_sight(and_masks(*masks), "model") == MaskStandIn(5)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_of_a_call_a_query_may_see_a_window_to_both_sides(distance):
 def test_of_a_call_a_query_may_see_all_or_what_comes_before_it():
     assert find_both_ways(bidirectional_mask_function, "model") == ALL
     assert ALL.ahead is None
-    assert find_both_ways(causal_mask_function, "model") == Sight(None)
+    assert find_both_ways(causal_mask_function, "model") == MaskStandIn(None)
     window = sliding_window_causal_mask_function(5)
-    assert find_both_ways(window, "model") == Sight(5)
-    assert Sight(5).ahead == 0
+    assert find_both_ways(window, "model") == MaskStandIn(5)
+    assert MaskStandIn(5).ahead == 0
 
 
 @pytest.mark.parametrize(

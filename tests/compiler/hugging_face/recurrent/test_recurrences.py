@@ -9,7 +9,7 @@ from transformers.models.mamba2 import modeling_mamba2 as mamba2
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.compiler.hugging_face.reading.calls import Call, attending
+from kvc.compiler.hugging_face.reading.calls import ModelCall, attending
 from kvc.compiler.hugging_face.recurrent import recurrences
 from kvc.runtime import load
 from kvc.schema.errors import CompileError, UnsupportedModel
@@ -25,9 +25,9 @@ def inputs():
     return lambda *shape: torch.randn(ROWS, *shape, generator=generator)
 
 
-def call(state=None, row_lengths=None) -> Call:
+def call(state=None, row_lengths=None) -> ModelCall:
     start = torch.zeros(ROWS, dtype=torch.int64)
-    return Call(start, start, row_lengths, recurrent=state)
+    return ModelCall(start, start, row_lengths, recurrent=state)
 
 
 def near(found, wanted) -> bool:

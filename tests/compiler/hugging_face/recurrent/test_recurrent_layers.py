@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers.models.kimi_linear import modeling_kimi_linear as kimi
 from transformers.models.minimax import modeling_minimax as minimax
 
-from kvc.compiler.hugging_face.reading.calls import Call, attending, current_call
+from kvc.compiler.hugging_face.reading.calls import ModelCall, attending, current_call
 from kvc.compiler.hugging_face.recurrent import recurrences
 from kvc.compiler.hugging_face.recurrent.recurrent_layers import adapted_layers
 from kvc.compiler.hugging_face.recurrent.row_states import state_before
@@ -22,9 +22,9 @@ def inputs():
     return lambda *shape: torch.randn(ROWS, *shape, generator=generator)
 
 
-def call(row_lengths=None, recurrent=None) -> Call:
+def call(row_lengths=None, recurrent=None) -> ModelCall:
     start = torch.zeros(ROWS, dtype=torch.int64)
-    return Call(start, start, row_lengths, recurrent=recurrent)
+    return ModelCall(start, start, row_lengths, recurrent=recurrent)
 
 
 def near(found, wanted) -> bool:

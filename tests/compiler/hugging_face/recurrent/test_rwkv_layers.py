@@ -6,7 +6,7 @@ from hf_models import build
 from torch import Tensor
 from transformers.models.rwkv import modeling_rwkv as rwkv
 
-from kvc.compiler.hugging_face.reading.calls import Call, attending, current_call
+from kvc.compiler.hugging_face.reading.calls import ModelCall, attending, current_call
 from kvc.compiler.hugging_face.recurrent.rwkv_layers import adapted_rwkv
 
 ROWS, WIDTH, SUMS, LAYER = 2, 64, 64, 2
@@ -53,7 +53,7 @@ def states(generator, held: bool) -> tuple[States, list[Tensor]]:
 def kvcs(model, hidden, own, row_lengths=None) -> tuple[Tensor, Tensor]:
     block = model.rwkv.blocks[LAYER]
     start = torch.zeros(ROWS, dtype=torch.int64)
-    call = Call(start, start, row_lengths)
+    call = ModelCall(start, start, row_lengths)
     with torch.no_grad(), adapted_rwkv(model), attending(call):
         mixed, _ = block.attention(hidden, state=own, use_cache=True)
         made, _ = block.feed_forward(hidden, state=own)
