@@ -1,4 +1,4 @@
-"""Kernels that fill, move, view or resize elements without computing."""
+"""Kernels that fill, move or resize elements without computing; fresh."""
 
 import torch
 from torch import Tensor
@@ -24,19 +24,6 @@ def _reshape(out: Tensor, x: Tensor, _: tuple[int, ...]) -> None:
     out.view(x.shape).copy_(x)
 
 
-def _alias(x: Tensor) -> Tensor:
-    return x
-
-
-def _slice(
-    x: Tensor, dim: int, start: int | None, end: int | None, step: int
-) -> Tensor:
-    first, last, _ = slice(start, end, step).indices(x.shape[dim])
-    if step == 1:
-        return x.narrow(dim, first, max(0, last - first))
-    return x[(slice(None),) * (dim % x.dim()) + (slice(first, last, step),)]
-
-
 KERNELS: dict[str, Kernel] = {
     "aten::arange.start_step": _arange,
     "aten::cat": into(torch.cat),
@@ -51,16 +38,6 @@ KERNELS: dict[str, Kernel] = {
     "aten::tril": into(torch.tril),
     "aten::triu": into(torch.triu),
     "aten::unfold": copied(Tensor.unfold),
-    "aten::alias": _alias,
-    "aten::expand": Tensor.expand,
-    "aten::permute": torch.permute,
-    "aten::select.int": torch.select,
-    "aten::slice.Tensor": _slice,
-    "aten::split_with_sizes": torch.split_with_sizes,
-    "aten::squeeze.dims": torch.squeeze,
-    "aten::transpose.int": torch.transpose,
-    "aten::unsqueeze": torch.unsqueeze,
-    "aten::view": Tensor.view,
     "aten::_adaptive_avg_pool2d": copied(_nn.adaptive_avg_pool2d),
     "aten::_adaptive_avg_pool3d": copied(_nn.adaptive_avg_pool3d),
     "aten::_upsample_bicubic2d_aa": into(_nn._upsample_bicubic2d_aa),

@@ -26,6 +26,7 @@ def load_kernels() -> Mapping[str, Kernel]:
         reductions,
         shape,
         updates,
+        views,
     )
 
     return MappingProxyType(
@@ -39,6 +40,7 @@ def load_kernels() -> Mapping[str, Kernel]:
             **fused.KERNELS,
             **shape.KERNELS,
             **index.KERNELS,
+            **views.KERNELS,
             **updates.KERNELS,
         }
     )

@@ -2,26 +2,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvc.runtime.scoring import Window, cut_windows
+from kvc.runtime.scoring import TextWindow, cut_windows
 from kvc.schema.errors import BadSetting
 
 
 def test_windows_overlap_and_each_token_counts_once():
     assert list(cut_windows(10, 4, 2, has_start=True)) == [
-        Window(0, 0, 4),
-        Window(2, 4, 6),
-        Window(4, 6, 8),
-        Window(6, 8, 10),
+        TextWindow(0, 0, 4),
+        TextWindow(2, 4, 6),
+        TextWindow(4, 6, 8),
+        TextWindow(6, 8, 10),
     ]
 
 
 def test_without_a_start_token_the_first_token_does_not_count():
     assert list(cut_windows(5, 4, 3, has_start=False)) == [
-        Window(0, 1, 4),
-        Window(3, 4, 5),
+        TextWindow(0, 1, 4),
+        TextWindow(3, 4, 5),
     ]
     assert list(cut_windows(1, 4, 3, has_start=False)) == []
-    assert list(cut_windows(1, 4, 3, has_start=True)) == [Window(0, 0, 1)]
+    assert list(cut_windows(1, 4, 3, has_start=True)) == [TextWindow(0, 0, 1)]
     assert list(cut_windows(0, 4, 3, has_start=True)) == []
 
 
