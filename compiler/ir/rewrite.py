@@ -1,6 +1,6 @@
 """Rename values and rebuild methods, for several passes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from kvc.compiler.ir import Argument, Method, Node, Program, Value, map_argument
@@ -50,16 +50,6 @@ def read_through(
         else:
             names.update(zip((v.id for v in node.outputs), found, strict=True))
     return rename_results(replace(method, nodes=tuple(kept)), names)
-
-
-def factors(node: Node) -> Iterator[tuple[Value, Value]]:
-    """Yield the tensors that a node multiplies both ways round, none for another op."""
-    if node.op != "aten::mul.Tensor":
-        return
-    a, b = node.arguments
-    if isinstance(a, Value) and isinstance(b, Value):
-        yield a, b
-        yield b, a
 
 
 class NodeList:

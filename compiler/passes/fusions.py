@@ -1,273 +1,140 @@
-"""Turn RMS norms that are written as several ops into `aten::rms_norm`.
+"""Fuse operators that a model writes one by one: RMS norms, gated units, rotary turns.
 
-`x * rsqrt(mean(x^2, -1) + eps)`, with or without a constant weight of the last axis
-before or after it, is how models of transformers write the norm: six nodes, each over a
-whole activation. kvc's kernel rounds as these do, so nothing changes in float32.
+Each formula stands below as a pattern. Its last node is replaced by one operator; the
+nodes before it are dead then. kvc's kernels round as these nodes do, so that results in
+float32 stay the same.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Final, cast
 
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
-from kvc.compiler.ir.rewrite import each_method, factors
+from kvc.compiler.ir.pattern import LAST, Any, Bindings, Makers, Pattern, op
+from kvc.compiler.ir.rewrite import each_method
 from kvc.schema.dtypes import DType
+
+_X: Final = Any("x")
+
+# RMS norms: `x * rsqrt(mean(x^2, -1) + eps)`, with or without a constant weight of the
+# last axis before or after it, as models of transformers write them.
+
+_SQUARE: Final = op("aten::pow.Tensor_Scalar", _X, 2) | (_X * _X)
+_MEAN: Final = op("aten::mean.dim", _SQUARE, LAST, True)
+_SUM: Final = op("aten::add.Scalar", _MEAN, Any("eps"), 1)
+_ROOT: Final = op("aten::rsqrt", _SUM) | op("aten::pow.Tensor_Scalar", _SUM, -0.5)
+_NORM: Final = _X * _ROOT
+_WEIGHTED: Final = Any("weight") * Any("normed", _NORM)
 
 
 @dataclass(frozen=True, slots=True)
 class FuseRmsNorms:
-    """Replace the last product of a norm; what leads to it is dead then."""
+    """Replace the last product of a norm."""
 
     name: ClassVar[str] = "fuse-rms-norms"
 
     def run(self, program: Program) -> Program:
         """Return the program with its norms in one node each."""
-        return each_method(program, _fuse)
+        return each_method(program, _fuse_norms)
 
 
-@dataclass(frozen=True, slots=True)
-class _Norm:
-    """What is normalised, without a weight."""
-
-    x: Value
-    eps: float
-
-
-def _fuse(method: Method) -> Method:
-    makers = method.makers()
-    reads = method.reads()
+def _fuse_norms(method: Method) -> Method:
+    makers, reads = method.makers(), method.reads()
     constants = {value.id for value, _ in method.constants}
-    norms: dict[int, _Norm] = {}
-    nodes = []
-    for node in method.nodes:
-        weighted = _weighted(node, norms, constants, reads)
-        norm = _norm(node, makers)
-        if weighted is not None:
-            node = _fused(node, *weighted)
-        elif norm is not None:
-            norms[node.outputs[0].id] = norm
-            node = _fused(node, norm, None)
-        nodes.append(node)
-    return replace(method, nodes=tuple(nodes))
+
+    def fused(node: Node) -> Node:
+        for found in _WEIGHTED.matches(node, makers):
+            x, weight, normed = _values(found, "x", "weight", "normed")
+            row = weight.type.dims == x.type.dims[-1:] and _is_float(weight)
+            inner = _is_norm(found, normed) and reads[normed.id] == 1
+            if inner and row and weight.id in constants:
+                return _norm(node, found, weight)
+        for found in _NORM.matches(node, makers):
+            if _is_norm(found, node.outputs[0]):
+                return _norm(node, found, None)
+        return node
+
+    return replace(method, nodes=tuple(map(fused, method.nodes)))
 
 
-def _fused(node: Node, norm: _Norm, weight: Value | None) -> Node:
-    arguments = (norm.x, norm.x.type.dims[-1:], weight, norm.eps)
+def _is_norm(found: Bindings, normed: Value) -> bool:
+    """Tell whether kvc's kernel of the norm takes its input, and gives its result."""
+    (x,) = _values(found, "x")
+    static = bool(x.type.dims) and isinstance(x.type.dims[-1], int)
+    same = normed.type == x.type and isinstance(found["eps"], float)
+    return static and same and _is_float(x)
+
+
+def _norm(node: Node, found: Bindings, weight: Value | None) -> Node:
+    (x,) = _values(found, "x")
+    arguments = (x, x.type.dims[-1:], weight, found["eps"])
     return replace(node, op="aten::rms_norm", arguments=arguments)
 
 
-def _norm(node: Node, makers: Mapping[int, Node]) -> _Norm | None:
-    """Return what a product normalises, None where it is another product."""
-    for x, factor in factors(node):
-        dims = x.type.dims
-        plain = x.type.dtype is DType.FLOAT32 and dims and isinstance(dims[-1], int)
-        eps = _eps(x, makers.get(factor.id), makers) if plain else None
-        if eps is not None and node.outputs[0].type == x.type:
-            return _Norm(x, eps)
-    return None
+# Gated units: `silu(gate) * up`, or with another activation.
 
-
-def _weighted(
-    node: Node,
-    norms: Mapping[int, _Norm],
-    constants: set[int],
-    reads: Mapping[int, int],
-) -> tuple[_Norm, Value] | None:
-    """Return norm and weight of a product, None where it is another product."""
-    for weight, normed in factors(node):
-        norm = norms.get(normed.id)
-        if norm is None or weight.id not in constants or reads[normed.id] > 1:
-            continue
-        if (
-            weight.type.dtype is DType.FLOAT32
-            and weight.type.dims == norm.x.type.dims[-1:]
-        ):
-            return norm, weight
-    return None
-
-
-def _eps(x: Value, root: Node | None, makers: Mapping[int, Node]) -> float | None:
-    """Return eps where a node makes `rsqrt(mean(x^2, -1) + eps)`."""
-    if root is None or not _is_root(root):
-        return None
-    total = makers.get(root.inputs[0].id)
-    if total is None or total.op != "aten::add.Scalar" or total.arguments[2] != 1:
-        return None
-    mean, eps = makers.get(total.inputs[0].id), total.arguments[1]
-    if mean is None or mean.op != "aten::mean.dim" or not isinstance(eps, float):
-        return None
-    last = len(x.type.dims) - 1
-    if mean.arguments[1:] not in (((-1,), True), ((last,), True)):
-        return None
-    square = makers.get(mean.inputs[0].id)
-    return eps if square is not None and _is_square(square, x) else None
-
-
-def _is_root(node: Node) -> bool:
-    power = node.op == "aten::pow.Tensor_Scalar" and node.arguments[1] == -0.5
-    return power or node.op == "aten::rsqrt"
-
-
-def _is_square(node: Node, x: Value) -> bool:
-    power = node.op == "aten::pow.Tensor_Scalar" and node.arguments == (x, 2)
-    return power or (node.op == "aten::mul.Tensor" and node.arguments == (x, x))
-
-
-# Fuse `silu(gate) * up`, and other gated units, into `kvc::glu`.
+_GLUS: Final[Mapping[str, Pattern]] = {
+    name: Any("active", active) * Any("up")
+    for name, active in {
+        "silu": op("aten::silu", Any("gate")),
+        "gelu": op("aten::gelu", Any("gate"), "none"),
+        "gelu_tanh": op("aten::gelu", Any("gate"), "tanh"),
+    }.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
 class FuseGlus:
-    """Replace the product; the activation is dead then."""
+    """Replace the product of a gated unit."""
 
     name: ClassVar[str] = "fuse-glus"
 
     def run(self, program: Program) -> Program:
         """Return the program with its gated units in one node each."""
-        return each_method(program, _fuse_glu)
+        return each_method(program, _fuse_glus)
 
 
-def _fuse_glu(method: Method) -> Method:
-    makers = method.makers()
-    reads = method.reads()
-    nodes = (_fused_glu(node, makers, reads) for node in method.nodes)
-    return replace(method, nodes=tuple(nodes))
+def _fuse_glus(method: Method) -> Method:
+    makers, reads = method.makers(), method.reads()
+
+    def fused(node: Node) -> Node:
+        for activation, glu in _GLUS.items():
+            for found in glu.matches(node, makers):
+                gate, up, active = _values(found, "gate", "up", "active")
+                types = {gate.type, up.type, active.type, node.outputs[0].type}
+                if len(types) == 1 and _is_float(gate) and reads[active.id] == 1:
+                    return replace(
+                        node, op="kvc::glu", arguments=(gate, up, activation)
+                    )
+        return node
+
+    return replace(method, nodes=tuple(map(fused, method.nodes)))
 
 
-def _fused_glu(
-    node: Node, makers: Mapping[int, Node], reads: Mapping[int, int]
-) -> Node:
-    for active, up in factors(node):
-        maker = makers.get(active.id)
-        activation = "" if maker is None else _activation(maker)
-        if maker is None or not activation or reads[active.id] > 1:
-            continue
-        gate = maker.inputs[0]
-        types = {gate.type, up.type, active.type, node.outputs[0].type}
-        if len(types) == 1 and gate.type.dtype is DType.FLOAT32:
-            return replace(node, op="kvc::glu", arguments=(gate, up, activation))
-    return node
-
-
-def _activation(node: Node) -> str:
-    if node.op == "aten::silu":
-        return "silu"
-    if node.op == "aten::gelu":
-        return "gelu_tanh" if node.arguments[1] == "tanh" else "gelu"
-    return ""
-
-
-# Turn rotary position embeddings that are written as many ops into one node.
-
-
-_Makers = Mapping[int, Node]
-_Turn = tuple[Value, Value, Value]  # x, cos, sin
+# Rotary position embeddings: the halves of the last axis are turned by an angle.
 
 
 @dataclass(frozen=True, slots=True)
-class FuseRotaryEmbeddings:
-    """Replace the last node of an embedding; what leads to it is dead then."""
+class _Half(Pattern):
+    """The first or the second half of `x` along its last axis, by slice or split."""
 
-    name: ClassVar[str] = "fuse-rotary-embeddings"
+    number: int
 
-    def run(self, program: Program) -> Program:
-        """Return the program with its rotary embeddings in one node each."""
-        return each_method(program, _fuse_rotary)
-
-
-def _fuse_rotary(method: Method) -> Method:
-    makers = method.makers()
-    nodes = (_fused_rotary(node, makers) for node in method.nodes)
-    return replace(method, nodes=tuple(nodes))
-
-
-def _fused_rotary(node: Node, makers: _Makers) -> Node:
-    if (
-        node.op not in ("aten::add.Tensor", "aten::cat")
-        or not node.outputs[0].type.dims
-    ):
-        return node
-    for turn in (*_of_a_whole(node, makers), *_of_halves(node, makers)):
-        x, cos, sin = turn
-        floats = {each.type.dtype for each in turn} == {DType.FLOAT32}
-        if floats and cos.type == sin.type and node.outputs[0].type == x.type:
-            return replace(node, op="kvc::rotary_embedding", arguments=turn)
-    return node
+    def match(
+        self, argument: Argument, makers: Makers, bound: Bindings
+    ) -> Iterator[Bindings]:
+        if not isinstance(argument, Value):
+            return
+        x, start, end = _part(argument, makers)
+        width = None if x is None else x.type.dims[-1]
+        if isinstance(width, int) and width % 2 == 0:
+            half = width // 2
+            if (start, end) == (self.number * half, (self.number + 1) * half):
+                yield from _X.match(x, makers, bound)
 
 
-def _of_a_whole(node: Node, makers: _Makers) -> Iterator[_Turn]:
-    """Yield what `x * cos + cat(-second, first) * sin` turns, and by what."""
-    for straight, across in _terms(node, makers):
-        for turned, sin in factors(across):
-            joined = _joined(turned, makers)
-            minus = makers.get(joined[0].id) if joined else None
-            if minus is None or minus.op != "aten::neg":
-                continue
-            x = _of_both_halves(joined[1], minus.inputs[0], makers)
-            for whole, cos in factors(straight):
-                if whole == x and cos.type.dims[-1:] == x.type.dims[-1:]:
-                    yield x, cos, sin
-
-
-def _of_halves(node: Node, makers: _Makers) -> Iterator[_Turn]:
-    """Yield what `cat(first cos - second sin, second cos + first sin)` turns."""
-    joined = _joined(node.outputs[0], makers)
-    difference = makers.get(joined[0].id) if joined else None
-    total = makers.get(joined[1].id) if joined else None
-    if difference is None or total is None or not _is_plain(difference, "sub"):
-        return
-    minuend, subtrahend = (makers.get(v.id) for v in difference.inputs)
-    if minuend is None or subtrahend is None:
-        return
-    wanted = [
-        (x, cos, sin, {first.id, sin.id}, {second.id, cos.id})
-        for first, cos in factors(minuend)
-        for second, sin in factors(subtrahend)
-        if (x := _of_both_halves(first, second, makers)) is not None
-        and cos.type.dims[-1:] == first.type.dims[-1:]
-    ]
-    for one, other in _terms(total, makers):
-        read = {v.id for v in one.inputs}, {v.id for v in other.inputs}
-        products = one.op == other.op == "aten::mul.Tensor"
-        yield from (w[:3] for w in wanted if products and w[3:] == read)
-
-
-def _terms(node: Node, makers: _Makers) -> Iterator[tuple[Node, Node]]:
-    """Yield the nodes that make the terms of a sum both ways round."""
-    if _is_plain(node, "add"):
-        a, b = (makers.get(v.id) for v in node.inputs)
-        if a is not None and b is not None:
-            yield a, b
-            yield b, a
-
-
-def _is_plain(node: Node, name: str) -> bool:
-    both = node.op == f"aten::{name}.Tensor" and len(node.inputs) == 2
-    return both and node.arguments[2] == 1
-
-
-def _joined(value: Value, makers: _Makers) -> tuple[Value, ...]:
-    """Return the two values that lie side by side along the last axis, or nothing."""
-    node = makers.get(value.id)
-    if node is None or node.op != "aten::cat" or len(node.inputs) != 2:
-        return ()
-    return node.inputs if _is_last(node.arguments[1], value) else ()
-
-
-def _of_both_halves(first: Value, second: Value, makers: _Makers) -> Value | None:
-    """Return the value whose halves these are, in this order."""
-    (x, *start), (whole, *rest) = _part(first, makers), _part(second, makers)
-    if x is None or x != whole:
-        return None
-    width = x.type.dims[-1]
-    if not isinstance(width, int) or width % 2:
-        return None
-    halves = [0, width // 2], [width // 2, width]
-    return x if (start, rest) == halves else None
-
-
-def _part(value: Value, makers: _Makers) -> tuple[Value | None, int, int]:
-    """Return of what a value is a part along the last axis, from where to where."""
+def _part(value: Value, makers: Makers) -> tuple[Value | None, int, int]:
+    """Return the tensor whose last axis a value is a part of, with start and end."""
     node, dims = makers.get(value.id), value.type.dims
     if node is None or not dims or not isinstance(dims[-1], int):
         return None, 0, 0
@@ -281,10 +148,57 @@ def _part(value: Value, makers: _Makers) -> tuple[Value | None, int, int]:
     else:
         return None, 0, 0
     start = 0 if start is None else start
-    if _is_last(axis, value) and step == 1 and isinstance(start, int):
+    if axis in (-1, len(dims) - 1) and step == 1 and isinstance(start, int):
         return node.inputs[0], start, start + dims[-1]
     return None, 0, 0
 
 
-def _is_last(axis: object, value: Value) -> bool:
-    return axis in (-1, len(value.type.dims) - 1)
+_FIRST: Final = Any("first", _Half(0))
+_SECOND: Final = _Half(1)
+_COS: Final = Any("cos")
+_SIN: Final = Any("sin")
+_WHOLE: Final = (_X * _COS) + (op("aten::cat", (-_SECOND, _FIRST), LAST) * _SIN)
+_HALVES: Final = op(
+    "aten::cat",
+    (_FIRST * _COS - _SECOND * _SIN, _SECOND * _COS + _FIRST * _SIN),
+    LAST,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FuseRotaryEmbeddings:
+    """Replace the last node of an embedding."""
+
+    name: ClassVar[str] = "fuse-rotary-embeddings"
+
+    def run(self, program: Program) -> Program:
+        """Return the program with its rotary embeddings in one node each."""
+        return each_method(program, _fuse_rotary)
+
+
+def _fuse_rotary(method: Method) -> Method:
+    makers = method.makers()
+
+    def fused(node: Node) -> Node:
+        for pattern, width in ((_WHOLE, "x"), (_HALVES, "first")):
+            for found in pattern.matches(node, makers):
+                x, cos, sin, table = _values(found, "x", "cos", "sin", width)
+                same = cos.type == sin.type and node.outputs[0].type == x.type
+                fits = cos.type.dims[-1:] == table.type.dims[-1:]
+                if same and fits and _is_float(x) and _is_float(cos):
+                    arguments = (x, cos, sin)
+                    return replace(
+                        node, op="kvc::rotary_embedding", arguments=arguments
+                    )
+        return node
+
+    return replace(method, nodes=tuple(map(fused, method.nodes)))
+
+
+def _values(found: Bindings, *names: str) -> tuple[Value, ...]:
+    """Return what names are bound to, all of them values."""
+    return tuple(cast("Value", found[name]) for name in names)
+
+
+def _is_float(value: Value) -> bool:
+    return value.type.dtype is DType.FLOAT32
