@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def program_summary(stored: StoredBlobs) -> str:
     """Return the overview of an open bundle."""
-    from kvc.tools.reports.files import describe_file
+    from kvc.tools.reports.bundle import describe_file
     from kvc.tools.reports.overview import overview_lines
 
     bundle = stored.files[0]
@@ -26,6 +26,6 @@ def program_summary(stored: StoredBlobs) -> str:
 
 def residency_summary(report: "Residency") -> str:
     """Return a report on memory as text."""
-    from kvc.tools.reports.residency import residency_lines
+    from kvc.tools.reports.summaries import residency_lines
 
     return "\n".join(residency_lines(report))

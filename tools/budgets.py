@@ -12,7 +12,7 @@ from kvc.schema.container import SavedBundle
 from kvc.schema.errors import BudgetExceeded
 from kvc.schema.graph import Graph, Scratch
 from kvc.schema.model import Program
-from kvc.tools.reports.families import families
+from kvc.tools.reports.blobs import held_weights
 from kvc.tools.reports.footprint import (
     TOKENS,
     Footprint,
@@ -22,8 +22,7 @@ from kvc.tools.reports.footprint import (
     state_nbytes,
 )
 from kvc.tools.reports.savings import describe_savings
-from kvc.tools.reports.weights import held_weights
-from kvc.tools.text import columns, escape, plural, size
+from kvc.tools.text import columns, escape, families, plural, size
 
 _MOST: Final = 5  # lines about what takes the most
 

@@ -18,7 +18,7 @@ from kvc.compiler.models import BUILTIN
 from kvc.recipes import DefaultRecipe, Wanted
 from kvc.schema.container import Progress
 from kvc.schema.errors import FactoryFailed, KvcError, ModelNotFound, listing, meant
-from kvc.tools.folder_options import FolderOptions
+from kvc.tools.compile_options import FolderOptions
 
 _PYTHON: Final = sysconfig.get_path("stdlib")
 _PACKAGES: Final = "site-packages"  # where others' code is installed

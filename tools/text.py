@@ -1,9 +1,30 @@
-"""Text for a terminal: safe names, readable sizes, columns."""
+"""Text for a terminal: safe names, readable sizes, columns, and what repeats told once.
 
+A model of thirty layers has thirty names of everything, and its code thirty times the
+same lines; an overview wants one. So names that differ only in a number are one name,
+`layers.{0..4}.attn.k`, lines that repeat are told once, `... 28 more times`, and values
+that count up are told by the first and the last, `%28..%53`.
+"""
+
+import re
+import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # what a terminal obeys or hides
+T = TypeVar("T")
+# Of a layer or the like: between dots, underscores, spaces or brackets, as in `k[:,1]`.
+# Python reads no number of thousands of digits.
+NUMBER = re.compile(r"(?<![^._\s([,])\d{1,18}(?![^._\s)\]])")
+_MOST_LINES = 400  # of what repeats
+_LEAST_SAVED = 6
+_ID = re.compile(r"%\d+|\bat \d+|^\s*\d+")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.\d+(?:\.\w+)*")
+_DIGITS = re.compile(r"\d+")
+_VALUE: Final = re.compile(r"%(\d{1,18})")
+_LONGEST: Final = 6  # as many states as a layer has
+_LEAST: Final = 4  # texts that are worth it
 
 
 def escape(text: str, keep: str = "") -> str:
@@ -77,3 +98,159 @@ def columns(
 
 def _pad(cell: str, side: str, width: int) -> str:
     return cell.rjust(width) if side == ">" else cell.ljust(width)
+
+
+def families(
+    items: Iterable[T], name: Callable[[T], str], like: Callable[[T], Hashable]
+) -> list[tuple[str, list[T]]]:
+    """Group items whose names differ only in their numbers.
+
+    Args:
+        items: in any order; groups come in the order of their first members.
+        name: the name of an item.
+        like: what else must be equal within a group.
+
+    Returns:
+        For each group its pattern and its members. A number that varies is shown as
+        `{0..4}`, with commas where some are missing.
+    """
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault((NUMBER.sub("#", name(item)), like(item)), []).append(item)
+    found = groups.values()
+    return [(pattern_of([name(i) for i in group]), group) for group in found]
+
+
+def pattern_of(names: Sequence[str]) -> str:
+    """Return one text for names that differ only in their numbers."""
+    numbers = zip(*(map(int, NUMBER.findall(name)) for name in names), strict=True)
+    ranges = iter([_range(sorted(set(column))) for column in numbers])
+    return NUMBER.sub(lambda _: next(ranges), names[0])
+
+
+def _range(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return str(numbers[0])
+    first, last = numbers[0], numbers[-1]
+    if numbers == list(range(first, last + 1)):
+        return f"{{{first}..{last}}}"
+    shown = ",".join(map(str, numbers[:3]))
+    return f"{{{shown}}}" if len(numbers) <= 3 else f"{{{shown},..{last}}}"
+
+
+def folded(lines: Sequence[str], indent: str) -> Iterator[str]:
+    """Yield lines; of those that repeat one after another only the first.
+
+    Lines are alike if only numbers of values, addresses and numbers in dotted names
+    differ.
+
+    Args:
+        lines: in their order.
+        indent: before the line that stands for those left out.
+    """
+    if len(lines) > sys.maxunicode:  # nobody reads so many
+        yield from lines
+        return
+    numbers: dict[str, int] = {}
+    # A character for each line, the same for those that are alike: quick to compare.
+    keys = "".join(
+        chr(numbers.setdefault(_line_key(one), len(numbers))) for one in lines
+    )
+    at = 0
+    while at < len(lines):
+        length, times = _line_run(keys, at)
+        yield from lines[at : at + length]
+        if times > 1:
+            starts = [
+                _first_name(lines[at + length * i : at + length * (i + 1)])
+                for i in range(times)
+            ]
+            where = f", for {pattern_of(starts[1:])}" if all(starts) else ""
+            what = "the line above" if length == 1 else f"the {length} lines above"
+            yield f"{indent}... {what} {times - 1} more times{where}"
+        at += length * times
+
+
+def _line_key(line: str) -> str:
+    """Return what lines that are alike share."""
+    return _DOTTED.sub(lambda name: _DIGITS.sub("#", name[0]), _ID.sub("%", line))
+
+
+def _line_run(keys: str, at: int) -> tuple[int, int]:
+    """Return what repeats from a place on: of how many lines it is, and how often.
+
+    Of all that repeats it is what leaves most lines out; one line once if that is few.
+    """
+    best, saved = (1, 1), _LEAST_SAVED - 1
+    end = at + min(_MOST_LINES, (len(keys) - at) // 2) + 1
+    again = at
+    while (again := keys.find(keys[at], again + 1, end)) != -1:
+        first, length, times = keys[at:again], again - at, 1
+        while keys.startswith(first, at + length * times):
+            times += 1
+        if length * (times - 1) > saved:
+            best, saved = (length, times), length * (times - 1)
+    return best
+
+
+def _first_name(lines: Sequence[str]) -> str:
+    """Return the first name with a number in some lines, up to that number, or ""."""
+    for line in lines:
+        found = _DOTTED.search(line)
+        if found:
+            number = _DIGITS.search(found[0], found[0].index("."))
+            return found[0][: number.end()] if number else ""
+    return ""
+
+
+def in_runs(texts: Iterable[str]) -> str:
+    """Join texts; of many in a row whose values count up the first and the last.
+
+    Where texts of a few kinds take turns, as keys and values do, the first turn stands
+    for all: `float32[4] in %2, int8[4] in %3, ... %25`.
+    """
+    given, shown, at = list(texts), list[str](), 0
+    keys = [_value_key(text) for text in given]
+    while at < len(given):
+        length, end = _value_run(keys, at)
+        first, count = given[at : at + length], end - at
+        if length == 1 and count >= _LEAST:
+            shown.append(_ends(first[0], keys[end - 1][1]))
+        elif count >= max(_LEAST, 2 * length):
+            shown += [*first, f"... %{keys[end - 1][1]}"]
+        else:
+            shown, end = [*shown, given[at]], at + 1
+        at = end
+    return ", ".join(shown)
+
+
+def _value_key(text: str) -> tuple[str, int]:
+    """Return what texts of a run share, and the value that counts up, -1 for none."""
+    values = _VALUE.findall(text)
+    if len(values) != 1:
+        return text, -1
+    return _VALUE.sub("%", text), int(values[0])
+
+
+def _value_run(keys: Sequence[tuple[str, int]], at: int) -> tuple[int, int]:
+    """Return the length of a turn, and where the turns end that begin at a place."""
+    best = 1, at + 1
+    for length in range(1, _LONGEST + 1):
+        end = at + length
+        if any(number < 0 for _, number in keys[at:end]) or end > len(keys):
+            break
+        while end < len(keys) and _is_next(keys[end - length], keys[end], length):
+            end += 1
+        end -= (end - at) % length
+        if end > best[1] and end - at >= 2 * length:
+            best = length, end
+    return best
+
+
+def _is_next(one: tuple[str, int], other: tuple[str, int], step: int) -> bool:
+    return (one[0], one[1] + step) == other
+
+
+def _ends(text: str, last: int) -> str:
+    """Return `%4..%25 SLOTS` of `%4 SLOTS`."""
+    return _VALUE.sub(lambda found: f"{found[0]}..%{last}", text)

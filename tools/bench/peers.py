@@ -1,16 +1,28 @@
-"""Peers of `kvc bench --against`: whose file it is tells which program runs it."""
+"""Peers of `kvc bench --against`: other runtimes, which run the same tests.
 
+In: a GGUF file, which llama.cpp's own llama-bench runs, or an ONNX model as Optimum
+exports them, which ONNX Runtime does: whose file it is tells which. Out: the seconds of
+each test. llama-bench warms up before each test by itself, and counts neither loading
+nor the tokens that a depth takes. ONNX Runtime runs in a process of its own, of a
+Python that has onnxruntime: `onnx_process.py`.
+"""
+
+import json
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 
-from kvc.tools.bench.llama_bench import find_llama_bench, run_llama_bench
-from kvc.tools.bench.onnx_bench import check_onnxruntime, run_onnx
 from kvc.tools.bench.plan import SpeedTest
 from kvc.tools.text import escape
+
+_PROCESS: Final = Path(__file__).with_name("onnx_process.py")
+Done = subprocess.CompletedProcess[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +84,114 @@ def _nbytes(model: str) -> int:
     except OSError as error:
         what = f"cannot read {escape(model)}: {error.strerror}"
         raise click.ClickException(what) from error
+
+
+def find_llama_bench(program: str) -> str:
+    """Return the path of llama-bench.
+
+    Raises:
+        ClickException: there is no such program.
+    """
+    found = shutil.which(program)
+    if found is None:
+        raise click.ClickException(
+            f"there is no {program}, which --against needs; build llama.cpp (its "
+            "target llama-bench), and name the program by --llama-bench PATH"
+        )
+    return found
+
+
+def run_llama_bench(
+    program: str, model: str, tests: Sequence[SpeedTest], threads: int
+) -> tuple[float, ...]:
+    """Return the seconds of each test, run once after llama-bench's own warm-up.
+
+    Raises:
+        ClickException: it fails, or prints something else.
+    """
+    return tuple(_run_test(program, model, test, threads) for test in tests)
+
+
+def _run_test(program: str, model: str, test: SpeedTest, threads: int) -> float:
+    asked = ("-p", test.prompt, "-n", test.steps, "-d", test.depth)
+    command = [program, "-m", model, *asked, "-t", threads, "-r", 1, "-o", "json"]
+    done = output_of([str(part) for part in command])
+    try:
+        check_ended(done)
+        (found,) = json.loads(done.stdout)
+        return float(found["samples_ns"][0]) / 1e9
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise failure("llama-bench", model, done, error) from error
+
+
+def check_onnxruntime(python: str) -> None:
+    """Check that a Python has onnxruntime.
+
+    Raises:
+        ClickException: it has not, or is none.
+    """
+    done = output_of([python, "-P", "-c", "import onnxruntime"])
+    if done.returncode:
+        raise click.ClickException(
+            f"{escape(python)} cannot import onnxruntime, which --against needs for a "
+            ".onnx file; pip install onnxruntime, or name a Python that has it by "
+            "--onnx-python PATH"
+        )
+
+
+def run_onnx(
+    python: str, model: str, tests: Sequence[SpeedTest], threads: int
+) -> tuple[float, ...]:
+    """Return the seconds of each test, run once after a warm-up.
+
+    Raises:
+        ClickException: it fails, or the model is no decoder with growing caches.
+    """
+    plan = {
+        "model": model,
+        "threads": threads,
+        "tests": [asdict(test) for test in tests],
+    }
+    done = output_of([python, "-P", str(_PROCESS), json.dumps(plan)])
+    try:
+        check_ended(done)
+        return tuple(map(float, json.loads(done.stdout.splitlines()[-1])))
+    except (ValueError, TypeError, IndexError) as error:
+        raise failure("ONNX Runtime", model, done, error) from error
+
+
+def output_of(command: Sequence[str]) -> Done:
+    """Run a program to its end.
+
+    Raises:
+        ClickException: the system cannot run it: it is none of this machine.
+    """
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="backslashreplace"
+        )
+    except OSError as error:
+        reason = f"cannot run {escape(command[0])}: {error.strerror}"
+        raise click.ClickException(reason) from error
+
+
+def check_ended(done: Done) -> None:
+    """Check that a program has not failed.
+
+    Raises:
+        ValueError: it has.
+    """
+    if done.returncode:
+        raise ValueError(f"exit code {done.returncode}")
+
+
+def failure(
+    name: str, model: str, done: Done, error: Exception
+) -> click.ClickException:
+    """Return the error of a program that failed or printed something else.
+
+    It has the last line that the program wrote to stderr, if there is one.
+    """
+    said = done.stderr.strip().splitlines()
+    reason = escape(said[-1]) if said else repr(error)
+    return click.ClickException(f"{name} fails on {escape(model)}: {reason}")

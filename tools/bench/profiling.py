@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import Final
 
 from kvc.runtime import Program, Session, Span, record
-from kvc.tools.bench.feeding import feeder_at, random_prompts
+from kvc.tools.bench.measuring import feeder_at, random_prompts
 from kvc.tools.bench.plan import SpeedTest
-from kvc.tools.reports.families import families
-from kvc.tools.reports.places import line_of, module_of
+from kvc.tools.reports.listing import line_of, module_of
+from kvc.tools.text import families
 
 OUTSIDE: Final = "outside the steps"
 _MADE_BY: Final = {"otherData": {"made by": "kvc profile"}}

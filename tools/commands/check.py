@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.endings import end_in_trouble
-from kvc.tools.json_text import report_text
-from kvc.tools.loading import Loading, loading_options, open_program
+from kvc.tools.options import Loading, loading_options, open_program
+from kvc.tools.printing import end_in_trouble, report_text
 
 if TYPE_CHECKING:
     from kvc.schema.errors import CheckFailed, DigestMismatch
@@ -58,8 +57,7 @@ def _compared(bundle: str, loading: Loading) -> "Checked":
     """
     from kvc.schema.errors import NoCheck
     from kvc.tools.checks.calls import sample_results
-    from kvc.tools.checks.expected import FILE, compare, expected_of
-    from kvc.tools.checks.stored import check_stored
+    from kvc.tools.checks.expected import FILE, check_stored, compare, expected_of
 
     with open_program(bundle, loading) as program:
         if FILE not in program.files:

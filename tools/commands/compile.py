@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from kvc.schema.interrupts import keeping_interrupts
-from kvc.tools.amounts import nbytes_of, sizes_of, whole_number
-from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
-from kvc.tools.what_if_option import print_what_if
+from kvc.tools.compile_options import (
+    FolderOptions,
+    folder_options,
+    print_what_if,
+    refuse_options,
+)
+from kvc.tools.options import nbytes_of, sizes_of, whole_number
 
 if TYPE_CHECKING:
     from kvc.compiler.bundle import Bundle, Placement, SaveReport
@@ -218,7 +222,7 @@ def compile_command(
     if options["slack"]:
         _warn_of_idle_slack(path)
     if not quiet:
-        from kvc.tools.reports.compiled import compiled_lines
+        from kvc.tools.reports.summaries import compiled_lines
 
         seconds = time.perf_counter() - start
         lines = compiled_lines(
@@ -257,7 +261,7 @@ def _with_results(bundle: "Bundle", stages: "Stages") -> "Bundle":
         CheckFailed: a backend's library and its reference do not agree.
         KvcError: a session cannot be opened.
     """
-    from kvc.tools.checks.made import with_results
+    from kvc.tools.checks.expected import with_results
 
     return with_results(bundle, stages.show)
 

@@ -2,7 +2,7 @@
 
 import click
 
-from kvc.tools.json_text import report_text
+from kvc.tools.printing import report_text
 
 
 @click.command()

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.amounts import nbytes_of, sizes_of
-from kvc.tools.data_folders import data_folders_option
-from kvc.tools.json_text import report_text
-from kvc.tools.terminal import show
+from kvc.tools.options import data_folders_option, nbytes_of, sizes_of
+from kvc.tools.printing import report_text, show
 
 if TYPE_CHECKING:
     from kvc.schema.model import Program
-    from kvc.tools.executorch.opening import Described
-    from kvc.tools.reports.exported import ExportedReport
+    from kvc.tools.executorch import Described
+    from kvc.tools.reports.bundle import DumpReport
+    from kvc.tools.reports.files import ExportedReport
     from kvc.tools.reports.listing import ListingReport
-    from kvc.tools.reports.overview import DumpReport
 
 
 @click.command()
@@ -114,9 +112,8 @@ def dump(
     Example: kvc dump model.kvc --at capacity=8192,seq=128,tokens=512,threads=2
     """
     from kvc.schema.container import BundleFile
-    from kvc.tools.executorch.opening import describe_executorch
-    from kvc.tools.reports.files import describe_file
-    from kvc.tools.reports.recipes import body_of
+    from kvc.tools.executorch import describe_executorch
+    from kvc.tools.reports.bundle import body_of, describe_file
 
     places = sizes_of(at)
     most = None if max_ram is None else nbytes_of(max_ram, "--max-ram")
@@ -166,7 +163,7 @@ def _is_printed(path: str, plain: bool, as_json: bool) -> bool:
         as_json: whether to print JSON.
     """
     from kvc.schema.container import is_session
-    from kvc.tools.reports.exported import describe_exported
+    from kvc.tools.reports.files import describe_exported
     from kvc.tools.text import escape
 
     exported = None
@@ -185,7 +182,7 @@ def _is_printed(path: str, plain: bool, as_json: bool) -> bool:
 
 
 def _print_session(path: str, as_json: bool) -> None:
-    from kvc.tools.reports.session import describe_session, session_lines
+    from kvc.tools.reports.files import describe_session, session_lines
 
     report = describe_session(path)
     if as_json:
@@ -195,7 +192,7 @@ def _print_session(path: str, as_json: bool) -> None:
 
 
 def _print_exported(path: str, report: "ExportedReport", as_json: bool) -> None:
-    from kvc.tools.reports.exported import exported_lines
+    from kvc.tools.reports.files import exported_lines
 
     if as_json:
         click.echo(report_text("dump", {"exported": asdict(report)}))
@@ -206,8 +203,8 @@ def _print_exported(path: str, report: "ExportedReport", as_json: bool) -> None:
 def _print_executorch(
     foreign: "Described", asked: Sequence[str], ops: Sequence[str], as_json: bool
 ) -> None:
+    from kvc.tools.executorch import methods_named
     from kvc.tools.executorch.lines import code_lines, pte_lines, table_of
-    from kvc.tools.executorch.opening import methods_named
 
     report, methods = foreign
     chosen = methods_named(methods, ops)
@@ -226,10 +223,8 @@ def _write_page(
 ) -> None:
     from kvc.schema.container import BundleFile
     from kvc.tools.outputs import check_own_output
-    from kvc.tools.page.content import describe_page
-    from kvc.tools.page.writing import page_start, write_page
-    from kvc.tools.reports.files import describe_file
-    from kvc.tools.reports.recipes import body_of
+    from kvc.tools.page.content import describe_page, page_start, write_page
+    from kvc.tools.reports.bundle import body_of, describe_file
 
     path = check_own_output(name, page_start())
     with BundleFile.open(bundle) as file:
@@ -247,12 +242,12 @@ def _print_footprint(
     backend: str | None,
 ) -> None:
     from kvc.schema.container import BundleFile
+    from kvc.tools.reports.bundle import body_of
     from kvc.tools.reports.footprint import (
         describe_footprint,
         footprint_lines,
         largest_footprint,
     )
-    from kvc.tools.reports.recipes import body_of
     from kvc.tools.reports.savings import describe_savings, saving_lines
     from kvc.tools.text import escape, size
 
@@ -315,14 +310,17 @@ def _lines(
     full: bool,
 ) -> list[str]:
     """Return the overview, or the tables that were asked for, a blank line between."""
-    from kvc.tools.reports.blobs import blob_lines, blob_size_lines
-    from kvc.tools.reports.copies import copy_lines
-    from kvc.tools.reports.delegates import delegate_lines
-    from kvc.tools.reports.memory import memory_lines
-    from kvc.tools.reports.operators import operator_lines
-    from kvc.tools.reports.overview import overview_lines
-    from kvc.tools.reports.sizes import size_lines
-    from kvc.tools.reports.states import position_line, state_lines
+    from kvc.tools.reports.overview import overview_lines, position_line
+    from kvc.tools.reports.tables import (
+        blob_lines,
+        blob_size_lines,
+        copy_lines,
+        delegate_lines,
+        memory_lines,
+        operator_lines,
+        size_lines,
+        state_lines,
+    )
 
     if not asked and not listings:
         return overview_lines(report)
@@ -345,7 +343,7 @@ def _lines(
     }
     tables = [table[name]() for name in asked]
     if listings:
-        from kvc.tools.reports.listing import listing_lines
+        from kvc.tools.reports.tables import listing_lines
 
         tables += [listing_lines(one, full) for one in listings]
     return [line for table in tables for line in ("", *table)][1:]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.data_folders import data_folders_option
+from kvc.tools.options import data_folders_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +39,7 @@ def export(
     from kvc.runtime import load
     from kvc.runtime.delegates.table import exports_folder
     from kvc.schema.container import AtomicFile
-    from kvc.tools.folders import write_folder
-    from kvc.tools.outputs import check_new_folder, check_plain_output
+    from kvc.tools.outputs import check_new_folder, check_plain_output, write_folder
     from kvc.tools.text import escape, size
 
     backend = target.partition(":")[0]

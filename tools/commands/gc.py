@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.endings import BAD, end_in_trouble
-from kvc.tools.json_text import report_text
+from kvc.tools.printing import BAD, end_in_trouble, report_text
 
 if TYPE_CHECKING:
     from kvc.schema.container import Collected

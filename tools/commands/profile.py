@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.json_text import report_text
-from kvc.tools.loading import Loading, loading_options, open_program
-from kvc.tools.terminal import show
+from kvc.tools.options import Loading, loading_options, open_program
+from kvc.tools.printing import report_text, show
 
 if TYPE_CHECKING:
     from kvc.tools.bench.profiling import Profile
@@ -90,14 +89,13 @@ def profile_command(
 
     Example: kvc profile q8.kvc -n 64 -d 512 --by module --trace trace.json
     """
-    from kvc.tools.bench.plan import plan_tests
+    from kvc.tools.bench.plan import fitting, most_tokens, plan_tests
     from kvc.tools.bench.profiling import (
         GROUPINGS,
         TRACE_START,
         describe_profile,
         profile,
     )
-    from kvc.tools.bench.usual import fitting, most_tokens
     from kvc.tools.outputs import check_own_output
 
     if prompt is None or steps is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.loading import Loading, loading_options, open_program
+from kvc.tools.options import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,7 +93,7 @@ def _session(
     """Return the session of a call: a new one, or that of a file."""
     if kept is None:
         return open_new()
-    from kvc.tools.session_files import kept_session
+    from kvc.tools.outputs import kept_session
 
     return kept_session(program, kept, open_new)
 

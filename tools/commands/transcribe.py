@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.loading import Loading, loading_options, open_program
-from kvc.tools.sampling import generation_options, telling_what_is_ignored
+from kvc.tools.options import (
+    Loading,
+    generation_options,
+    loading_options,
+    open_program,
+    telling_what_is_ignored,
+)
 from kvc.tools.text import escape
 
 if TYPE_CHECKING:

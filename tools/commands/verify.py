@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.data_folders import data_folders_option
-from kvc.tools.endings import BAD, TROUBLE, tell
-from kvc.tools.json_text import report_text
+from kvc.tools.options import data_folders_option
+from kvc.tools.printing import BAD, TROUBLE, report_text, tell
 
 if TYPE_CHECKING:
     from kvc.schema.container import Verified

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from kvc.tools.executorch.contents import PteMethod
+from kvc.tools.executorch.memory import operator_of, written_by
 from kvc.tools.executorch.report import (
     PteMethodReport,
     PteReport,
@@ -10,10 +11,9 @@ from kvc.tools.executorch.report import (
     shown,
     typed,
 )
-from kvc.tools.executorch.states import operator_of, written_by
-from kvc.tools.reports.families import families
-from kvc.tools.reports.sizes import size_lines, size_summary_lines
-from kvc.tools.text import columns, escape, plural, share, size
+from kvc.tools.reports.overview import size_summary_lines
+from kvc.tools.reports.tables import size_lines
+from kvc.tools.text import columns, escape, families, plural, share, size
 
 _FEW = 3  # names of operators that a line lists
 

@@ -5,22 +5,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvc.tools.executorch.contents import (
-    UNBOUND,
-    Call,
-    Pte,
-    PteMethod,
-)
-from kvc.tools.executorch.flat_tensor import Ptd
-from kvc.tools.executorch.peak import peak_of, tensor_in_memory
-from kvc.tools.executorch.states import (
+from kvc.tools.executorch.contents import UNBOUND, Call, Pte, PteMethod
+from kvc.tools.executorch.memory import (
     WRITE_BACK,
     operator_of,
+    peak_of,
     states_of,
+    tensor_in_memory,
     writes_back,
     written_by,
 )
-from kvc.tools.reports.sizes import PartReport, SizeReport
+from kvc.tools.executorch.reading import Ptd
+from kvc.tools.reports.blobs import PartReport, SizeReport
 
 _COPIES: Final = ("_copy", "::clone", WRITE_BACK, "::_clone_dim_order")
 

@@ -1,22 +1,32 @@
-"""What the page of a bundle shows, as plain data for its script.
+"""What the page of a bundle shows, and the page itself: one file without a network.
 
 In: the decoded program and the reports on it. Out: a `PageContent`, whose fields are
-the JSON in the page. Every size is in bytes, with every symbol at its upper bound.
+the JSON in the page, and the page as HTML. Every size is in bytes, with every symbol at
+its upper bound.
 """
 
+import html
+import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
 
+from kvc.schema.container import AtomicFile
 from kvc.schema.control import computes, read_control
 from kvc.schema.graph import Graph, Instruction, Scratch
 from kvc.schema.model import Block, Program
 from kvc.schema.ops import CONTROL_OPS, DELEGATE
 from kvc.schema.uses import FILE
+from kvc.tools.reports.bundle import DumpReport
 from kvc.tools.reports.footprint import Footprint, describe_footprint
+from kvc.tools.reports.listing import line_of, module_of, operands, state_of
 from kvc.tools.reports.memory import lifetimes
-from kvc.tools.reports.overview import DumpReport
-from kvc.tools.reports.places import line_of, module_of
-from kvc.tools.reports.uses import operands, state_of
+from kvc.tools.text import escape
+
+_LIBRARIES = ("vendor/echarts.min.js", "vendor/tabulator.min.js")
+_STYLES = ("vendor/tabulator.min.css", "page.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,3 +293,49 @@ def _regions(graph: Graph) -> Iterator[Region]:
                 module=module_of(source),
                 line=line_of(source),
             )
+
+
+def page_text(content: PageContent) -> str:
+    """Return the page as HTML.
+
+    The text is the same for the same bundle. Names of a file that may be a stranger's
+    stand in it as JSON in which nothing can end the element.
+    """
+    parts = {
+        "title": html.escape(escape(Path(content.report.file.path).name)),
+        "style": "\n".join(map(_own, _STYLES)),
+        "libraries": "\n".join(map(_own, _LIBRARIES)),
+        "content": _json(content),
+        "script": _own("page.js"),
+    }
+    # Pieces between the places are joined: no part is searched for places itself.
+    pieces = re.split(r"<!--(\w+)-->", _own("page.html"))
+    pieces[1::2] = [parts[name] for name in pieces[1::2]]
+    return "".join(pieces)
+
+
+def page_start() -> bytes:
+    """Return what every page begins with, by which one is known."""
+    mark = '<meta name="generator" content="kvc dump">'
+    before, _, _ = _own("page.html").partition(mark)
+    return (before + mark).encode()
+
+
+def write_page(path: Path, content: PageContent) -> None:
+    """Write the page, whole or not at all.
+
+    Raises:
+        CannotWrite: the file cannot be written; what was there is untouched.
+    """
+    with AtomicFile(path) as file:
+        file.write(page_text(content).encode())
+        file.commit()
+
+
+def _own(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _json(content: PageContent) -> str:
+    text = json.dumps(asdict(content), separators=(",", ":"))  # of ASCII alone
+    return text.replace("<", "\\u003c")

@@ -14,9 +14,10 @@ from typing import Final
 
 from kvc.schema.uses import FILE
 from kvc.tools.reports.blobs import BlobReport
-from kvc.tools.reports.families import families
-from kvc.tools.reports.listing import ListingReport, listing_lines
-from kvc.tools.reports.overview import DumpReport
+from kvc.tools.reports.bundle import DumpReport
+from kvc.tools.reports.listing import ListingReport
+from kvc.tools.reports.tables import listing_lines
+from kvc.tools.text import families
 
 _OF: Final = " of "  # between a pass and the weight that it was given, in a provenance
 _TOLD_APART: Final = {"name", "left"}  # "left" is what PyTorch runs of the operators

@@ -6,7 +6,7 @@ import pytest
 
 from kvc.runtime.delegates.folders import pack_folder
 from kvc.schema.errors import CannotWrite
-from kvc.tools.folders import write_folder
+from kvc.tools.outputs import write_folder
 
 FILES = {"b/c.txt": b"there", "a.txt": b"here"}
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from kvc.runtime import Conversation, generate, load
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
-from kvc.tools.chatting import Stop, run_chat
 from kvc.tools.cli import main
+from kvc.tools.commands.chat import Stop, run_chat
 
 KVC = Path(sys.executable).parent / "kvc"
 

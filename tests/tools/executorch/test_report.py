@@ -8,12 +8,16 @@ from dataclasses import replace
 import pytest
 
 from kvc.schema.errors import LimitExceeded
-from kvc.tools.executorch.checks import check_method
-from kvc.tools.executorch.contents import Call, PteMethod, PteValue, Tensor
-from kvc.tools.executorch.peak import peak_of
-from kvc.tools.executorch.states import states_of, written_by
+from kvc.tools.executorch.contents import (
+    Call,
+    PteMethod,
+    PteValue,
+    Tensor,
+    check_method,
+)
+from kvc.tools.executorch.memory import peak_of, states_of, written_by
 from kvc.tools.executorch.tables import Buffer
-from kvc.tools.reports.families import families
+from kvc.tools.text import families
 
 
 def tensor(number, offset, nbytes):
