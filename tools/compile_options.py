@@ -141,25 +141,19 @@ def print_what_if(bundle: str, settings: str, at: str | None) -> None:
     from kvc.tools.reports.footprint import describe_footprint
     from kvc.tools.reports.savings import describe_what_if, what_if_lines
 
-    _refuse_others()
-    recipe, cache = _wish(settings)
-    with BundleFile.open(bundle) as file:
-        disk = describe_file(file, (), by_method=False).cost.disk
-        found = describe_footprint(file.program, sizes_of(at))
-        show(what_if_lines(describe_what_if(file.program, disk, found, recipe, cache)))
-
-
-def _refuse_others() -> None:
-    """Refuse options that nothing comes of beside --what-if."""
     context = click.get_current_context()
     for param in context.command.params:
         name = param.name or ""
         source = context.get_parameter_source(name)
         given = source not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-        if given and name not in ("model", "what_if", "at"):
-            raise click.UsageError(
-                f"--what-if writes nothing: leave {param.opts[-1]} out"
-            )
+        if given and name not in ("model", "what_if", "at"):  # nothing comes of it
+            option = param.opts[-1]
+            raise click.UsageError(f"--what-if writes nothing: leave {option} out")
+    recipe, cache = _wish(settings)
+    with BundleFile.open(bundle) as file:
+        disk = describe_file(file, (), by_method=False).cost.disk
+        found = describe_footprint(file.program, sizes_of(at))
+        show(what_if_lines(describe_what_if(file.program, disk, found, recipe, cache)))
 
 
 def _wish(text: str) -> tuple[str, str]:

@@ -180,14 +180,10 @@ def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
     ) as program:
         yield program
         if loading.residency:
-            _print_residency(program)
+            from kvc.tools.reports.summaries import residency_lines
 
-
-def _print_residency(program: "Program") -> None:
-    from kvc.tools.reports.summaries import residency_lines
-
-    for line in residency_lines(program.residency()):
-        click.echo(line, err=True)
+            for line in residency_lines(program.residency()):
+                click.echo(line, err=True)
 
 
 def generation_options(command: Callable[..., None]) -> Callable[..., None]:

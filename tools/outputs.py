@@ -62,7 +62,10 @@ def check_own_output(name: str, start: bytes) -> Path:
     Raises:
         CannotWrite: as `check_output`; or another file is there.
     """
-    return _checked(name, lambda path: "" if _is_own(path, start) else _OTHER)
+    kept = (None, b"", start)
+    return _checked(
+        name, lambda path: "" if _start_of(path, len(start)) in kept else _OTHER
+    )
 
 
 def check_new_folder(name: str) -> Path:
@@ -141,30 +144,35 @@ def _why_kept(path: Path, source: Path | None) -> str:
     return ""
 
 
-def _is_own(path: Path, start: bytes) -> bool:
-    """Tell whether nothing is lost where a file is replaced by one of this kind.
-
-    Raises:
-        OSError: the system does not let anyone look.
-    """
-    if not path.is_file():
-        return True
-    with path.open("rb") as file:
-        return file.read(len(start)) in (start, b"")
-
-
 def _is_bundle(path: Path) -> bool:
-    """Tell whether a file is a bundle.
-
-    Raises:
-        OSError: the system does not let anyone look.
-    """
     from kvc.schema.container.kinds import BUNDLE_MAGIC
 
+    return _start_of(path, len(BUNDLE_MAGIC)) == BUNDLE_MAGIC
+
+
+def _start_of(path: Path, count: int) -> bytes | None:
+    """Return the first bytes of a file, None where there is none.
+
+    Raises:
+        OSError: the system does not let anyone look.
+    """
     if not path.is_file():
-        return False
+        return None
     with path.open("rb") as file:
-        return file.read(len(BUNDLE_MAGIC)) == BUNDLE_MAGIC
+        return file.read(count)
+
+
+def write_file(path: Path, content: bytes | memoryview) -> None:
+    """Write a file, whole or not at all.
+
+    Raises:
+        CannotWrite: that is impossible; what was there is untouched.
+    """
+    from kvc.schema.container import AtomicFile
+
+    with AtomicFile(path) as file:
+        file.write(content)
+        file.commit()
 
 
 def write_folder(path: Path, archive: bytes) -> None:

@@ -55,17 +55,14 @@ TROUBLE: Final = 2
 def show(lines: Sequence[str]) -> None:
     """Print lines on stdout."""
     terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else _asked_width()
+    asked = os.environ.get("COLUMNS", "")  # nothing is asked of files and pipes else
+    width = int(asked) if asked.isdecimal() else 0
+    if terminal:
+        width = shutil.get_terminal_size().columns
     if width:
         colour = terminal and not os.environ.get("NO_COLOR")
         lines = list(fitted(lines, width, colour))
     click.echo("\n".join(lines))
-
-
-def _asked_width() -> int:
-    """Return the width that the environment asks for, 0 where it asks for none."""
-    columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() else 0
 
 
 def fitted(lines: Sequence[str], width: int, colour: bool) -> Iterator[str]:

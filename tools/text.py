@@ -91,17 +91,20 @@ def columns(
     if align[len(widths) - 1] == "<":
         widths[-1] = 0  # nothing comes after it
     return [
-        (" " * indent + "  ".join(map(_pad, row, align, widths))).rstrip()
+        (" " * indent + "  ".join(map(_padded, row, align, widths))).rstrip()
         for row in cells
     ]
 
 
-def _pad(cell: str, side: str, width: int) -> str:
+def _padded(cell: str, side: str, width: int) -> str:
     return cell.rjust(width) if side == ">" else cell.ljust(width)
 
 
 def families(
-    items: Iterable[T], name: Callable[[T], str], like: Callable[[T], Hashable]
+    items: Iterable[T],
+    name: Callable[[T], str],
+    like: Callable[[T], Hashable],
+    apart: bool = False,
 ) -> list[tuple[str, list[T]]]:
     """Group items whose names differ only in their numbers.
 
@@ -109,11 +112,14 @@ def families(
         items: in any order; groups come in the order of their first members.
         name: the name of an item.
         like: what else must be equal within a group.
+        apart: whether each item is a group of its own all the same.
 
     Returns:
         For each group its pattern and its members. A number that varies is shown as
         `{0..4}`, with commas where some are missing.
     """
+    if apart:
+        return [(name(item), [item]) for item in items]
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault((NUMBER.sub("#", name(item)), like(item)), []).append(item)
@@ -215,7 +221,8 @@ def in_runs(texts: Iterable[str]) -> str:
         length, end = _value_run(keys, at)
         first, count = given[at : at + length], end - at
         if length == 1 and count >= _LEAST:
-            shown.append(_ends(first[0], keys[end - 1][1]))
+            last = keys[end - 1][1]  # `%4..%25 SLOTS` of `%4 SLOTS`
+            shown.append(_VALUE.sub(rf"\g<0>..%{last}", first[0]))
         elif count >= max(_LEAST, 2 * length):
             shown += [*first, f"... %{keys[end - 1][1]}"]
         else:
@@ -239,18 +246,12 @@ def _value_run(keys: Sequence[tuple[str, int]], at: int) -> tuple[int, int]:
         end = at + length
         if any(number < 0 for _, number in keys[at:end]) or end > len(keys):
             break
-        while end < len(keys) and _is_next(keys[end - length], keys[end], length):
+        while end < len(keys) and keys[end] == (
+            keys[end - length][0],
+            keys[end - length][1] + length,
+        ):
             end += 1
         end -= (end - at) % length
         if end > best[1] and end - at >= 2 * length:
             best = length, end
     return best
-
-
-def _is_next(one: tuple[str, int], other: tuple[str, int], step: int) -> bool:
-    return (one[0], one[1] + step) == other
-
-
-def _ends(text: str, last: int) -> str:
-    """Return `%4..%25 SLOTS` of `%4 SLOTS`."""
-    return _VALUE.sub(lambda found: f"{found[0]}..%{last}", text)

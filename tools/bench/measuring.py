@@ -67,7 +67,8 @@ def measure(plan: Plan) -> Figures:
     began = time.perf_counter()
     with open_program(plan.bundle, plan.loading) as program:
         load_s = time.perf_counter() - began
-        with _open_session(program, plan.rows) as session:
+        one, rows = plan.rows == 1, plan.rows
+        with program.session() if one else program.session(batch=rows) as session:
             feeder = feeder_at(session, plan.rows, 0)
             feeder.feed_prompts(random_prompts(feeder, plan.rows, 1))
             first_token_s = time.monotonic() - plan.began
@@ -81,10 +82,6 @@ def measure(plan: Plan) -> Figures:
             seconds=seconds,
             memory=_memory(),
         )
-
-
-def _open_session(program: Program, rows: int) -> Session:
-    return program.session() if rows == 1 else program.session(batch=rows)
 
 
 def _nbytes(program: Program) -> int:

@@ -10,7 +10,8 @@ Python that has onnxruntime: `onnx_process.py`.
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,6 @@ from kvc.tools.bench.plan import SpeedTest
 from kvc.tools.text import escape
 
 _PROCESS: Final = Path(__file__).with_name("onnx_process.py")
-Done = subprocess.CompletedProcess[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +41,17 @@ class Peer:
     seconds: Callable[[Sequence[SpeedTest], int], tuple[float, ...]]
 
 
-def find_peers(paths: Sequence[str], llama_bench: str, python: str) -> list[Peer]:
-    """Return the peers of some files.
+def find_peer(path: str, llama_bench: str, python: str) -> Peer:
+    """Return the peer of a file.
 
     Args:
-        paths: of GGUF and ONNX files.
+        path: of a GGUF or ONNX file.
         llama_bench: the program for the former.
         python: that has onnxruntime, for the latter.
 
     Raises:
-        ClickException: a file is missing or neither, or the program is.
+        ClickException: the file is missing or neither, or the program is.
     """
-    return [_find(path, llama_bench, python) for path in paths]
-
-
-def _find(path: str, llama_bench: str, python: str) -> Peer:
     if path.endswith(".onnx"):
         check_onnxruntime(python)
         return Peer(path, _nbytes(path), "onnxruntime", partial(run_onnx, python, path))
@@ -115,13 +111,9 @@ def run_llama_bench(
 def _run_test(program: str, model: str, test: SpeedTest, threads: int) -> float:
     asked = ("-p", test.prompt, "-n", test.steps, "-d", test.depth)
     command = [program, "-m", model, *asked, "-t", threads, "-r", 1, "-o", "json"]
-    done = output_of([str(part) for part in command])
-    try:
-        check_ended(done)
-        (found,) = json.loads(done.stdout)
+    with _failures("llama-bench", model, [str(part) for part in command]) as printed:
+        (found,) = json.loads(printed)
         return float(found["samples_ns"][0]) / 1e9
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise failure("llama-bench", model, done, error) from error
 
 
 def check_onnxruntime(python: str) -> None:
@@ -152,15 +144,33 @@ def run_onnx(
         "threads": threads,
         "tests": [asdict(test) for test in tests],
     }
-    done = output_of([python, "-P", str(_PROCESS), json.dumps(plan)])
+    command = [python, "-P", str(_PROCESS), json.dumps(plan)]
+    with _failures("ONNX Runtime", model, command) as printed:
+        return tuple(map(float, json.loads(printed.splitlines()[-1])))
+
+
+@contextmanager
+def _failures(name: str, model: str, command: Sequence[str]) -> Iterator[str]:
+    """Run a program, give what it prints, and say why that is not what is wanted.
+
+    The reason is the last line that the program wrote to stderr, if there is one.
+
+    Raises:
+        ClickException: it fails, or prints something else.
+    """
+    done = output_of(command)
     try:
-        check_ended(done)
-        return tuple(map(float, json.loads(done.stdout.splitlines()[-1])))
-    except (ValueError, TypeError, IndexError) as error:
-        raise failure("ONNX Runtime", model, done, error) from error
+        if done.returncode:
+            raise ValueError(f"exit code {done.returncode}")
+        yield done.stdout
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        said = done.stderr.strip().splitlines()
+        reason = f"{name} fails on {escape(model)}: "
+        reason += escape(said[-1]) if said else repr(error)
+        raise click.ClickException(reason) from error
 
 
-def output_of(command: Sequence[str]) -> Done:
+def output_of(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a program to its end.
 
     Raises:
@@ -173,25 +183,3 @@ def output_of(command: Sequence[str]) -> Done:
     except OSError as error:
         reason = f"cannot run {escape(command[0])}: {error.strerror}"
         raise click.ClickException(reason) from error
-
-
-def check_ended(done: Done) -> None:
-    """Check that a program has not failed.
-
-    Raises:
-        ValueError: it has.
-    """
-    if done.returncode:
-        raise ValueError(f"exit code {done.returncode}")
-
-
-def failure(
-    name: str, model: str, done: Done, error: Exception
-) -> click.ClickException:
-    """Return the error of a program that failed or printed something else.
-
-    It has the last line that the program wrote to stderr, if there is one.
-    """
-    said = done.stderr.strip().splitlines()
-    reason = escape(said[-1]) if said else repr(error)
-    return click.ClickException(f"{name} fails on {escape(model)}: {reason}")

@@ -7,7 +7,7 @@ Tests are named as llama-bench names its own: `pp128` reads a prompt of 128 toke
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from kvc.runtime.sessions.sizes import position_limit
 from kvc.schema.container import BundleFile
@@ -73,13 +73,9 @@ class Plan:
     began: float
     loading: Loading
 
-    def as_json(self) -> dict[str, object]:
-        """Return the fields."""
-        return asdict(self)
-
 
 def plan_of(fields: dict[str, object]) -> Plan:
-    """Return the plan of such fields, as `Plan.as_json` gave them."""
+    """Return the plan of such fields, as a process was given them."""
     tests, loading = fields["tests"], fields["loading"]
     assert isinstance(tests, list)
     assert isinstance(loading, dict)
@@ -87,7 +83,7 @@ def plan_of(fields: dict[str, object]) -> Plan:
         "tests": tuple(SpeedTest(**test) for test in tests),
         "loading": Loading(**loading),
     }
-    return Plan(**found)  # type: ignore[arg-type]  # as `as_json` wrote them
+    return Plan(**found)  # type: ignore[arg-type]  # as `asdict` made them
 
 
 @dataclass(frozen=True, slots=True)

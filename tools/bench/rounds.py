@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import click
@@ -117,7 +117,16 @@ def run_rounds(
     threads = figures[0][0].threads
     return [
         *(
-            _bundle(bundle, tests, rows, kept)
+            Measured(
+                bundle,
+                kept[0].recipe,
+                kept[0].nbytes,
+                kept[0].threads,
+                rows,
+                tests,
+                tuple(one.seconds for one in kept),
+                tuple(kept),
+            )
             for bundle, kept in zip(bundles, figures, strict=True)
         ),
         *(
@@ -127,58 +136,34 @@ def run_rounds(
     ]
 
 
-def _bundle(
-    bundle: str, tests: tuple[SpeedTest, ...], rows: int, kept: Sequence[Figures]
-) -> Measured:
-    first, rounds = kept[0], tuple(one.seconds for one in kept)
-    return Measured(
-        bundle,
-        first.recipe,
-        first.nbytes,
-        first.threads,
-        rows,
-        tests,
-        rounds,
-        tuple(kept),
-    )
-
-
 def _measure(
     bundle: str, tests: tuple[SpeedTest, ...], rows: int, loading: Loading
 ) -> Figures:
     """Return what a process of its own measures."""
     plan = Plan(bundle, tests, rows, time.monotonic(), loading)
     # -P: a folder that somebody runs kvc in may have a numpy.py.
-    command = [sys.executable, "-P", "-m", _PROCESS, json.dumps(plan.as_json())]
+    command = [sys.executable, "-P", "-m", _PROCESS, json.dumps(asdict(plan))]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise click.ClickException(_reason(bundle, done.stderr.strip()))
+        said, name = done.stderr.strip(), escape(bundle)  # which may name it
+        whole = said if name in said else f"{name}: {said or 'no figures came'}"
+        raise click.ClickException(whole)
     if done.stderr:
         click.echo(done.stderr, err=True, nl=False)
     return figures_of(json.loads(done.stdout))
 
 
-def _reason(bundle: str, said: str) -> str:
-    """Return what a process said, with the bundle if that does not name it."""
-    name = escape(bundle)
-    return said if name in said else f"{name}: {said or 'no figures came'}"
-
-
 def tables(found: Sequence[Measured]) -> list[str]:
     """Return speeds, and what starting and memory cost; medians (least to most)."""
-    lines = columns([_speed_titles(found), *_speed_rows(found)], "<<>><><")
+    lines = columns(_speed_rows(found), "<<>><><")
     costs = [row for one in found if one.figures for row in _cost_rows(one)]
     titles = ("bundle", "load", "first token", "memory", "+ pages of files", "peak")
     return [*lines, "", *columns([titles, *costs], "<>>>>>")]
 
 
-def _speed_titles(found: Sequence[Measured]) -> tuple[str, ...]:
-    titles = ("model", "recipe", "size", "threads", "test", "t/s", "")
-    return (*titles, "of the first") if len(found) > 1 else titles
-
-
 def _speed_rows(found: Sequence[Measured]) -> list[tuple[str, ...]]:
-    rows = []
+    titles = ("model", "recipe", "size", "threads", "test", "t/s", "")
+    rows: list[tuple[str, ...]] = [(*titles, *["of the first"] * (len(found) > 1))]
     for number, test in enumerate(found[0].tests):
         for one in found:
             speed = one.speed(number)
@@ -207,7 +192,8 @@ def _rate(tokens: float) -> str:
 
 
 def _cost_rows(one: Measured) -> list[tuple[str, ...]]:
-    load, first = _spread(one, _load), _spread(one, _first_token)
+    load = Spread.over([figures.load_s for figures in one.figures])
+    first = Spread.over([figures.first_token_s for figures in one.figures])
     memory = one.figures[-1].memory
     sizes = ("-", "-", "-")
     if memory is not None:
@@ -220,18 +206,6 @@ def _cost_rows(one: Measured) -> list[tuple[str, ...]]:
             *sizes,
         )
     ]
-
-
-def _load(figures: Figures) -> float:
-    return figures.load_s
-
-
-def _first_token(figures: Figures) -> float:
-    return figures.first_token_s
-
-
-def _spread(one: Measured, of: Callable[[Figures], float]) -> Spread:
-    return Spread.over([of(figures) for figures in one.figures])
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +277,8 @@ def _report(one: Measured, first: Measured) -> BenchReport:
         )
         for number, test in enumerate(one.tests)
     )
+    loads = [figures.load_s for figures in one.figures]
+    firsts = [figures.first_token_s for figures in one.figures]
     return BenchReport(
         path=one.path,
         recipe=one.recipe,
@@ -310,7 +286,7 @@ def _report(one: Measured, first: Measured) -> BenchReport:
         threads=one.threads,
         rows=one.rows,
         tests=tests,
-        load_s=_spread(one, _load) if one.figures else None,
-        first_token_s=_spread(one, _first_token) if one.figures else None,
+        load_s=Spread.over(loads) if loads else None,
+        first_token_s=Spread.over(firsts) if firsts else None,
         memory=tuple(figures.memory for figures in one.figures),
     )

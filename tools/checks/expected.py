@@ -17,11 +17,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kvc.compiler import Bundle
 from kvc.runtime import load
 from kvc.schema.container import BundleFile, DataFileReader, Progress, StoredBlobs
 from kvc.schema.errors import CheckFailed, NoCheck
@@ -37,7 +36,11 @@ from kvc.tools.checks.readings import (
     differences,
     measure_moves,
     read,
+    rounded,
 )
+
+if TYPE_CHECKING:
+    from kvc.compiler import Bundle
 
 FILE: Final = "kvc_check.json"
 _VERSION: Final = 3  # raised where other calls are made, too
@@ -100,16 +103,12 @@ def _told(expected: Expected) -> dict[str, object]:
             "kind": one.kind,
             "short": one.short,
             "rows": one.rows.tolist(),
-            "coarse": _short(moves.coarse),
-            "fine": list(map(_short, moves.fine)),
+            "coarse": rounded(moves.coarse, _DIGITS),
+            "fine": [rounded(move, _DIGITS) for move in moves.fine],
         }
         for one, moves in pairs
     ]
     return {"calls": list(expected.calls), "results": results}
-
-
-def _short(number: float) -> float:
-    return float(f"{number:.{_DIGITS}g}")
 
 
 def expected_of(content: bytes, recipe: str) -> Expected:
@@ -211,7 +210,7 @@ def _compared(before: Reading, here: Reading, moves: Moves) -> tuple[float, floa
     return largest, most
 
 
-def with_results(bundle: Bundle, progress: Progress) -> Bundle:
+def with_results(bundle: "Bundle", progress: Progress) -> "Bundle":
     """Return a bundle that also holds what sample calls of each recipe give.
 
     They are made twice, by the libraries of the backends that are here, and by the
@@ -251,7 +250,11 @@ def _checked(source: Source) -> Expected:
     reference = load(source.path, reference=True, backend=source.backend)
     with reference as program:
         results = list(sample_results(program, calls))
-    _check_some(results)
+    called = [one for one in results if not one.held]
+    if all(isinstance(one.given, str) for one in called):
+        told = ", ".join(f"{one.name}: {one.given}" for one in called)
+        reason = f"no method takes made-up arguments ({told}); leave --check out"
+        raise NoCheck(reason=reason)
     expected = Expected(calls, read(results), moves)
     with load(source.path, backend=source.backend) as program:
         compare(expected, sample_results(program, calls))
@@ -270,19 +273,6 @@ def _measured(source: Source) -> tuple[tuple[int, ...], tuple[Moves, ...]]:
         return calls, moves
     calls = tuple(range(min(len(calls), SHORT_CALLS)))
     return calls, measure_moves(replace(source, reference=True), calls)
-
-
-def _check_some(results: list[Result]) -> None:
-    """Check that some methods take made-up arguments.
-
-    Raises:
-        NoCheck: none does.
-    """
-    called = [one for one in results if not one.held]
-    if all(isinstance(one.given, str) for one in called):
-        told = ", ".join(f"{one.name}: {one.given}" for one in called)
-        reason = f"no method takes made-up arguments ({told}); leave --check out"
-        raise NoCheck(reason=reason)
 
 
 def check_stored(path: str, folders: Sequence[str]) -> None:

@@ -101,7 +101,7 @@ def _sums(given: Array | str) -> list[float]:
     for piece, start in enumerate(range(0, numbers.size, _PIECE)):
         part = numbers[start : start + _PIECE]
         total += _signs(piece)[:, : part.size] @ part
-    return [_short(one) for one in total / max(1.0, numbers.size) ** 0.5]
+    return [rounded(one, _DIGITS) for one in total / max(1.0, numbers.size) ** 0.5]
 
 
 @lru_cache(maxsize=64)
@@ -111,8 +111,9 @@ def _signs(piece: int) -> npt.NDArray[np.int8]:
     return random.integers(0, 2, (SUMS, _PIECE), np.int8) * 2 - 1
 
 
-def _short(number: float) -> float:
-    return float(f"{number:.{_DIGITS}g}")
+def rounded(number: float, digits: int) -> float:
+    """Return a number with so many digits of a decimal."""
+    return float(f"{number:.{digits}g}")
 
 
 def differences(before: Numbers, here: Numbers) -> Numbers:

@@ -113,7 +113,7 @@ def bench(
 
     Example: kvc bench q8.kvc q4.kvc -p 128 -n 32 -d 0 -d 1024
     """
-    from kvc.tools.bench.peers import find_peers
+    from kvc.tools.bench.peers import find_peer
     from kvc.tools.bench.plan import fitting, most_tokens, plan_tests
     from kvc.tools.bench.rounds import describe_bench, run_rounds, tables
     from kvc.tools.progress import Stages
@@ -128,7 +128,7 @@ def bench(
         raise click.UsageError("nothing to measure: -p and -n are both 0")
     if peers and rows > 1:
         raise click.UsageError("peers run one row: no --batch with --against")
-    found_peers = find_peers(peers, program, python)
+    found_peers = [find_peer(path, program, python) for path in peers]
     with Stages(quiet=False) as stages:
         found = run_rounds(
             bundles,

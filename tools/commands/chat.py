@@ -271,6 +271,8 @@ def chat(
 
     Example: kvc chat model.kvc --system "Be brief."
     """
+    from kvc.runtime import SettingIgnored
+
     with (
         open_program(bundle, loading) as program,
         program.session(capacity=capacity) as session,
@@ -279,7 +281,8 @@ def chat(
         program.pack()
         console = Console()
         console.note(commands_of(conversation))
-        with _unrepeated():
+        # What has been said at the beginning is not said again.
+        with warnings.catch_warnings(action="ignore", category=SettingIgnored):
             run_chat(conversation, console, session.capacity)
 
 
@@ -300,10 +303,3 @@ def _begin(
     with telling_what_is_ignored():
         tokenizer = tokenizer_of(program)
         return Conversation(session, tokenizer, template, system, **settings)
-
-
-def _unrepeated() -> "warnings.catch_warnings[None]":
-    """Leave out what has been said at the beginning."""
-    from kvc.runtime import SettingIgnored
-
-    return warnings.catch_warnings(action="ignore", category=SettingIgnored)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.schema.errors import KvcError
 from kvc.tools.options import data_folders_option
 from kvc.tools.printing import BAD, end_in_trouble, report_text, show
 
@@ -48,7 +49,6 @@ def diff(
 
     Example: kvc diff fp32.kvc q8.kvc
     """
-    from kvc.schema.errors import KvcError
     from kvc.tools.reports.differences import describe_differences
     from kvc.tools.reports.summaries import difference_lines
 

@@ -22,8 +22,7 @@ from kvc.tools.options import Loading, loading_options, open_program
 from kvc.tools.printing import json_text
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    pass
 
 F = TypeVar("F", bound=Callable[..., object])
 _DIGITS = 8  # of a float32
@@ -95,7 +94,7 @@ def embed(
 
     from kvc.runtime.embedding import embed, embed_images
     from kvc.runtime.embedding import similarity as cosines
-    from kvc.tools.outputs import check_plain_output
+    from kvc.tools.outputs import check_plain_output, write_file
 
     listed = _listed(texts, file, images)
     if prompt and not listed:
@@ -111,13 +110,16 @@ def embed(
         raise BadSetting(name="the bundle", expected=expected, found=repr(lengths))
     vectors = np.concatenate(parts)
     if path is not None:
-        _save(path, vectors)
+        made = BytesIO()
+        np.save(made, vectors, allow_pickle=False)
+        write_file(path, made.getbuffer())
     name, rows = "embedding", vectors
     if similarity:
         name, rows = "similarity", cosines(vectors, vectors)
     if path is None or similarity:
         for given, row in zip(_named(listed, images), rows, strict=True):
-            click.echo(json_text({**given, name: _rounded(row)}, ensure_ascii=False))
+            numbers = [float(f"{number:.{_DIGITS}g}") for number in row]
+            click.echo(json_text({**given, name: numbers}, ensure_ascii=False))
 
 
 @click.command()
@@ -172,28 +174,6 @@ def _listed(texts: Sequence[str], file: str | None, images: Sequence[str]) -> li
 def _named(texts: Sequence[str], images: Sequence[str]) -> Iterator[dict[str, str]]:
     yield from ({"text": text} for text in texts)
     yield from ({"image": image} for image in images)
-
-
-def _rounded(row: "npt.NDArray[np.float32]") -> list[float]:
-    """Return numbers with as many digits as float32 has."""
-    return [float(f"{number:.{_DIGITS}g}") for number in row]
-
-
-def _save(path: Path, vectors: "npt.NDArray[np.float32]") -> None:
-    """Write an array, whole or not at all.
-
-    Raises:
-        CannotWrite: that is impossible; what was there is untouched.
-    """
-    import numpy as np
-
-    from kvc.schema.container import AtomicFile
-
-    made = BytesIO()
-    np.save(made, vectors, allow_pickle=False)
-    with AtomicFile(path) as file:
-        file.write(made.getbuffer())
-        file.commit()
 
 
 def read_lines(file: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.schema.errors import BadSetting
+from kvc.schema.errors import BadSetting, FileProblem, reason_of
 from kvc.tools.options import Loading, loading_options, open_program
 from kvc.tools.printing import report_text
 from kvc.tools.text import columns, escape, size
@@ -80,7 +80,9 @@ def evaluate(
     from kvc.runtime.tokenizers import tokenizer_of
 
     tokenizer = tokenizer_of(program)
-    text = _whole_characters(raw)
+    # A character that was cut off is left out; other bytes stay.
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    text = decoder.decode(raw)
     tokens, start = tokenizer.encode(text, special=False), _start(tokenizer)
     if against is not None and "tokenizer" in program.metadata:
         _check_alike(against, text, tokens, bundle)
@@ -125,11 +127,6 @@ def _check_alike(
         raise BadSetting(name="against", expected=expected, found="other tokens")
 
 
-def _whole_characters(raw: bytes) -> str:
-    """Return a text without a character that was cut off; other bytes stay."""
-    return codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(raw)
-
-
 def _start(tokenizer: "Tokenizer") -> Sequence[int]:
     """Return the special tokens that a tokenizer puts before a text."""
     plain, special = (list(tokenizer.encode("1", s)) for s in (False, True))
@@ -161,8 +158,8 @@ def _weights_nbytes(program: "Program") -> int:
 def table(found: Sequence[Evaluation]) -> list[str]:
     """Lay several out, the first line as titles."""
     titles = ("bundle", "recipe", "weights", "bits per byte", "perplexity", "tokens/s")
-    compared = ("divergence", "same tokens") if _compared(found) else ()
-    rows = [(*titles, *compared)]
+    compared = any(one.divergence is not None for one in found)
+    rows = [(*titles, *("divergence", "same tokens") * compared)]
     for one in found:
         bits = "-" if one.bits_per_byte is None else f"{one.bits_per_byte:.4f}"
         rows.append(
@@ -177,10 +174,6 @@ def table(found: Sequence[Evaluation]) -> list[str]:
             )
         )
     return columns(rows, "<<>>>>>>"[: len(rows[0])])
-
-
-def _compared(found: Sequence[Evaluation]) -> bool:
-    return any(one.divergence is not None for one in found)
 
 
 def _comparison(one: Evaluation) -> tuple[str, ...]:
@@ -267,8 +260,6 @@ def _read(file: str, most: int | None) -> bytes:
     Raises:
         FileProblem: it cannot be read.
     """
-    from kvc.schema.errors import FileProblem, reason_of
-
     try:
         with open(file, "rb") as text:  # noqa: PTH123  "" would be "."
             return text.read(-1 if most is None else most)

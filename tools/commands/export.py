@@ -38,8 +38,12 @@ def export(
     """
     from kvc.runtime import load
     from kvc.runtime.delegates.table import exports_folder
-    from kvc.schema.container import AtomicFile
-    from kvc.tools.outputs import check_new_folder, check_plain_output, write_folder
+    from kvc.tools.outputs import (
+        check_new_folder,
+        check_plain_output,
+        write_file,
+        write_folder,
+    )
     from kvc.tools.text import escape, size
 
     backend = target.partition(":")[0]
@@ -47,12 +51,7 @@ def export(
     path = check_new_folder(output) if is_new else check_plain_output(output)
     with load(bundle, data_folders=data_folders, backend=backend) as program:
         (made,) = program.pack(target)
-        if made.folder:
-            write_folder(path, made.content())
-        else:
-            with AtomicFile(path) as file:
-                file.write(made.content())
-                file.commit()
+        (write_folder if made.folder else write_file)(path, made.content())
     click.echo(f"{escape(output)}: {size(made.nbytes)} for {escape(target)}", err=True)
     if made.remark:
         click.echo(made.remark, err=True)

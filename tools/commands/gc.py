@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.schema.errors import KvcError
 from kvc.tools.printing import BAD, end_in_trouble, report_text
+from kvc.tools.text import escape, plural, size
 
 if TYPE_CHECKING:
     from kvc.schema.container import Collected
@@ -29,7 +31,6 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
     Example: kvc gc ./bundles
     """
     from kvc.schema.container import collect_garbage
-    from kvc.schema.errors import KvcError
 
     try:
         done = collect_garbage(folder, dry_run)
@@ -46,8 +47,6 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
 
 
 def _lines(folder: str, dry_run: bool, done: "Collected") -> list[str]:
-    from kvc.tools.text import escape, plural, size
-
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {escape(g.name)} ({size(g.nbytes)})" for g in done.removed]
     lines += [f"left {escape(g.name)}: somebody is using it" for g in done.held]

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -95,8 +94,9 @@ def profile_command(
         TRACE_START,
         describe_profile,
         profile,
+        trace_of,
     )
-    from kvc.tools.outputs import check_own_output
+    from kvc.tools.outputs import check_own_output, write_file
 
     if prompt is None or steps is None:
         most = most_tokens((bundle,), depth)
@@ -109,21 +109,12 @@ def profile_command(
     with open_program(bundle, loading) as program:
         found = [profile(program, test, repeats) for test in tests]
     if path is not None:
-        _save(path, found)
+        write_file(path, json.dumps(trace_of(found)).encode())
     if as_json:
         reports = [asdict(describe_profile(one, GROUPINGS[by])) for one in found]
         click.echo(report_text("profile", {"tests": reports}))
     else:
         show(_lines(found, by))
-
-
-def _save(path: Path, found: Sequence["Profile"]) -> None:
-    from kvc.schema.container import AtomicFile
-    from kvc.tools.bench.profiling import trace_of
-
-    with AtomicFile(path) as file:
-        file.write(json.dumps(trace_of(found)).encode())
-        file.commit()
 
 
 def _lines(found: Sequence["Profile"], by: str) -> list[str]:

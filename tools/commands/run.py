@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.schema.errors import CannotWrite, FileProblem, UnknownName, reason_of
 from kvc.tools.options import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
@@ -71,7 +72,11 @@ def run(
     with open_program(bundle, loading) as program:
         chosen = _method(program.methods, method)
         _check_output(output, len(chosen.graph.outputs))
-        if kept is not None and output is not None and _same_file(kept, output):
+        if (
+            kept is not None
+            and output is not None
+            and (Path(kept).resolve() == Path(output).resolve())
+        ):
             raise click.UsageError(f"--session and --output are both {output}")
         read = _arrays(chosen, inputs)
         arguments = _arguments(chosen, read)
@@ -81,10 +86,6 @@ def run(
             if output is not None:
                 _save(Path(output), arrays)
         _print_arrays(arrays)
-
-
-def _same_file(a: str, b: str) -> bool:
-    return Path(a).resolve() == Path(b).resolve()
 
 
 def _session(
@@ -99,8 +100,6 @@ def _session(
 
 
 def _method(by_name: Mapping[str, "Method"], name: str | None) -> "Method":
-    from kvc.schema.errors import UnknownName
-
     if name is None and len(by_name) == 1:
         (only,) = by_name.values()
         return only
@@ -139,8 +138,6 @@ def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array | None"
         UnknownName: the method has no input of this name.
         click.UsageError: a file is missing, or is one too many.
     """
-    from kvc.schema.errors import UnknownName
-
     given: dict[str, str] = {}
     unnamed: list[str] = []
     for text in inputs:
@@ -178,8 +175,6 @@ def _count_problem(method: "Method", unnamed: int, free: Sequence[str]) -> str:
 
 def _read(path: str) -> "Array":
     import numpy as np
-
-    from kvc.schema.errors import FileProblem, reason_of
 
     try:
         array = np.load(path, allow_pickle=False)
@@ -242,8 +237,6 @@ def _check_output(output: str | None, count: int) -> None:
 def _save(path: Path, arrays: Sequence["Array"]) -> None:
     """Write under a temporary name first, so that no part of a file is ever seen."""
     import numpy as np
-
-    from kvc.schema.errors import CannotWrite, reason_of
 
     partial = path.with_name(f".{path.name}.partial")
     try:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from kvc.tools.options import data_folders_option
+from kvc.tools.text import escape, size
 
 
 @click.command()
@@ -31,7 +32,6 @@ def split(
     from kvc.schema.container import split_bundle
     from kvc.tools.outputs import check_bundle_output
     from kvc.tools.progress import Stages
-    from kvc.tools.text import escape, size
 
     path = Path(bundle) if output is None else check_bundle_output(output)
     with Stages(quiet=quiet) as stages:
@@ -72,7 +72,6 @@ def join(bundle: str, output: str, data_folders: tuple[str, ...], quiet: bool) -
     from kvc.schema.container import join_bundle
     from kvc.tools.outputs import check_bundle_output
     from kvc.tools.progress import Stages
-    from kvc.tools.text import escape, size
 
     path = check_bundle_output(output)
     with Stages(quiet=quiet) as stages:

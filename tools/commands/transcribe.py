@@ -20,7 +20,6 @@ from kvc.tools.text import escape
 
 if TYPE_CHECKING:
     from kvc.runtime.generation import Arguments
-    from kvc.runtime.speech import Transcription
 
 
 @click.command()
@@ -78,16 +77,11 @@ def transcribe(
             seconds = time.perf_counter() - began
             if len(sounds) > 1:
                 click.echo(f"{escape(sound)}:")
-            click.echo(_timed(made) if timestamps else made.text)
+            lines = [
+                f"{s.start:8.2f} {s.end:8.2f}  {s.text.strip()}" for s in made.segments
+            ]
+            click.echo("\n".join(lines) if timestamps else made.text)
             heard = len(samples) / spectrum.rate
             spoken = f"; language {escape(made.language)}" if made.language else ""
             figures = f"{heard:.1f} s of sound in {seconds:.1f} s{spoken}"
             click.echo(figures, err=True)
-
-
-def _timed(made: "Transcription") -> str:
-    """Return a line for each segment, with when it begins and ends."""
-    return "\n".join(
-        f"{segment.start:8.2f} {segment.end:8.2f}  {segment.text.strip()}"
-        for segment in made.segments
-    )

@@ -24,7 +24,7 @@ PYTHON = sys.executable
 QUICK = {
     "format": [PYTHON, "-m", "ruff", "format", "--check", "."],
     "lint": [PYTHON, "-m", "ruff", "check", "."],
-    "schema": [PYTHON, "tools/dev/check_schema.py"],
+    "schema": [PYTHON, "tools/dev/gen_schema.py", "--check"],
     "links": [PYTHON, "tools/dev/link_types.py"],
 }
 TYPES = [PYTHON, "-m", "mypy", "-p", "kvc"]  # a minute where nothing is cached
@@ -103,16 +103,6 @@ FIRST += [
 ]
 
 
-def start_slow() -> list[Step]:
-    """Start what takes minutes, side by side."""
-    return [
-        Step("tests", [*TESTS, *FIRST]),
-        Step("end-to-end tests", [*TESTS, *SECOND]),
-        Step("types", TYPES),
-        Step("wheel", [PYTHON, "tools/dev/check_wheel.py"]),
-    ]
-
-
 def report(name: str, outcome: Outcome) -> bool:
     """Say how a step went, with its output where it failed."""
     word = "failed" if outcome.code else "ok"
@@ -125,8 +115,14 @@ def report(name: str, outcome: Outcome) -> bool:
 
 
 def run_slow() -> bool:
-    """Run what takes minutes; return whether all passed."""
-    passed = [report(step.name, step.wait()) for step in start_slow()]
+    """Run what takes minutes, side by side; return whether all passed."""
+    steps = [
+        Step("tests", [*TESTS, *FIRST]),
+        Step("end-to-end tests", [*TESTS, *SECOND]),
+        Step("types", TYPES),
+        Step("wheel", [PYTHON, "tools/dev/check_wheel.py"]),
+    ]
+    passed = [report(step.name, step.wait()) for step in steps]
     return all(passed)
 
 

@@ -247,7 +247,6 @@ def _started(name: str, task: Task) -> _Running:
 def _ended(one: _Running) -> Outcome | None:
     """Return what came of a process that has ended, or takes too much."""
     seconds = time.monotonic() - one.since
-    reason = ""
     if one.end.poll():
         try:
             kind, said = one.end.recv()
@@ -259,7 +258,7 @@ def _ended(one: _Running) -> Outcome | None:
         reason = f"after {SECONDS} seconds"
     elif _resident(one.process.pid) > BYTES:
         reason = f"with more than {BYTES >> 30} GiB"
-    if not reason:
+    else:
         return None
     one.process.kill()
     one.process.join()

@@ -4,12 +4,10 @@ In: a file, told by its mark. Out: reports as of a bundle, as far as such a file
 so. Nothing of it is run, and the data of weights is never read.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvc.schema.container import OpenFile
 from kvc.schema.container.kinds import PTD_MARK, PTE_MARK
-from kvc.schema.errors import UnknownName
 
 if TYPE_CHECKING:
     from kvc.tools.executorch.contents import PteMethod
@@ -36,18 +34,3 @@ def describe_executorch(path: str) -> "Described | None":
         return describe_ptd(read_ptd(path)), ()
     program = read_pte(path)
     return describe_pte(program), program.methods
-
-
-def methods_named(
-    methods: Sequence["PteMethod"], names: Sequence[str]
-) -> list["PteMethod"]:
-    """Return some methods.
-
-    Raises:
-        UnknownName: there is no such method.
-    """
-    known = {method.name: method for method in methods}
-    for name in names:
-        if name not in known:
-            raise UnknownName(kind="method", name=name, known=tuple(known))
-    return [known[name] for name in names]

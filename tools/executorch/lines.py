@@ -11,7 +11,7 @@ from kvc.tools.executorch.report import (
     shown,
     typed,
 )
-from kvc.tools.reports.overview import size_summary_lines
+from kvc.tools.reports.overview import plan_text, size_summary_lines
 from kvc.tools.reports.tables import size_lines
 from kvc.tools.text import columns, escape, families, plural, share, size
 
@@ -119,7 +119,7 @@ def _state_families(states: Sequence[PteStateReport]) -> list[str]:
         (
             escape(pattern),
             group[0].type,
-            size(group[0].nbytes) if len(group) == 1 else _times(group),
+            f"{len(group)} x " * (len(group) > 1) + size(group[0].nbytes),
             _writers(group[0]),
         )
         for pattern, group in found
@@ -133,10 +133,6 @@ def _state_families(states: Sequence[PteStateReport]) -> list[str]:
             f"({share(copied, whole)} of what they hold)"
         )
     return [*columns(rows, "<<><"), note]
-
-
-def _times(group: Sequence[PteStateReport]) -> str:
-    return f"{len(group)} x {size(group[0].nbytes)}"
 
 
 def _writers(state: PteStateReport) -> str:
@@ -242,10 +238,7 @@ def _memory_summary(report: PteReport) -> list[str]:
     rows = []
     for one in report.memory:
         planned = sum(one.buffers)
-        over = share(planned - one.peak_live, one.peak_live)
-        more = f"{over} more than is ever in use at one moment"
-        if planned <= one.peak_live:
-            more = "as small as it can be: all of it is in use at one moment"
+        more = plan_text(planned, one.peak_live)
         rows.append((escape(one.method), size(planned), more))
     return columns(rows, "<>")
 

@@ -328,13 +328,12 @@ def _read_delegate(
     outside = where is not None and where.integer("location", "b") == 1
     if where is not None and index >= (segments if outside else len(inline)):
         buffer.fail(0, f"payload {index} of a delegate is not there")
-    specs = tuple(_spec(spec) for spec in one.tables("compile_specs", _SPEC))
+    specs = tuple(
+        f"{spec.name('key')} ({spec.nbytes('value')} bytes)"
+        for spec in one.tables("compile_specs", _SPEC)
+    )
     within = inline[index] if where and not outside else 0
     return PteDelegate(one.name("id"), within, index if outside else None, specs)
-
-
-def _spec(spec: Table) -> str:
-    return f"{spec.name('key')} ({spec.nbytes('value')} bytes)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,18 +149,18 @@ def describe_pte(pte: Pte) -> PteReport:
             PteDataReport(key, "", segment, pte.segments[segment].nbytes)
             for key, segment in pte.named
         ),
-        needed=tuple(dict.fromkeys(_needed(pte))),
+        needed=tuple(
+            dict.fromkeys(
+                value.tensor.name
+                for method in pte.methods
+                for value in method.values
+                if value.tensor and value.tensor.external
+            )
+        ),
         delegates=tuple(one for m in pte.methods for one in _delegates(pte, m)),
         memory=tuple(_memory(m, states[m.name]) for m in pte.methods),
         size=SizeReport(pte.nbytes, tuple(_program_parts(pte)), ()),
     )
-
-
-def _needed(pte: Pte) -> Iterator[str]:
-    for method in pte.methods:
-        for value in method.values:
-            if value.tensor and value.tensor.external:
-                yield value.tensor.name
 
 
 def describe_ptd(ptd: Ptd) -> PteReport:

@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from kvc.schema.container import AtomicFile
 from kvc.schema.control import computes, read_control
 from kvc.schema.graph import Graph, Instruction, Scratch
 from kvc.schema.model import Block, Program
 from kvc.schema.ops import CONTROL_OPS, DELEGATE
 from kvc.schema.uses import FILE
+from kvc.tools.outputs import write_file
 from kvc.tools.reports.bundle import DumpReport
 from kvc.tools.reports.footprint import Footprint, describe_footprint
 from kvc.tools.reports.listing import line_of, module_of, operands, state_of
-from kvc.tools.reports.memory import lifetimes
+from kvc.tools.reports.memory import copied_nbytes, lifetimes
 from kvc.tools.text import escape
 
 _LIBRARIES = ("vendor/echarts.min.js", "vendor/tabulator.min.js")
@@ -169,6 +169,7 @@ class _Walk:
 
     def __init__(self, program: Program, index: int) -> None:
         self._program = program
+        self._symbols = {symbol.name: symbol for symbol in program.symbols}
         self.method = program.methods[index]
         self._backends = {
             one.block: one.backend for one in program.delegates if one.method == index
@@ -214,7 +215,7 @@ class _Walk:
                     line=line_of(call.source),
                     reads=tuple(name for name in used if name not in writes),
                     writes=tuple(dict.fromkeys(writes)),
-                    copied=sum(self._nbytes(graph, copy) for copy in copies),
+                    copied=copied_nbytes(graph, copies, self._symbols),
                     inside=inside,
                 )
             if call.op in CONTROL_OPS:
@@ -240,11 +241,6 @@ class _Walk:
             runner = self._backends.get(number, backend)
             deeper = inside + (call.op != DELEGATE)
             yield from self._steps(block, known, runner, deeper)
-
-    def _nbytes(self, graph: Graph, copy: int) -> int:
-        symbols = {symbol.name: symbol for symbol in self._program.symbols}
-        results = graph.instructions[copy].results
-        return sum(graph.values[i].type.max_nbytes(symbols) for i in results)
 
     def arenas(self) -> Iterator[Arena]:
         """Yield the plans of the method and of its blocks, where there are any."""
@@ -305,7 +301,10 @@ def page_text(content: PageContent) -> str:
         "title": html.escape(escape(Path(content.report.file.path).name)),
         "style": "\n".join(map(_own, _STYLES)),
         "libraries": "\n".join(map(_own, _LIBRARIES)),
-        "content": _json(content),
+        # Of ASCII alone.
+        "content": json.dumps(asdict(content), separators=(",", ":")).replace(
+            "<", "\\u003c"
+        ),
         "script": _own("page.js"),
     }
     # Pieces between the places are joined: no part is searched for places itself.
@@ -327,15 +326,8 @@ def write_page(path: Path, content: PageContent) -> None:
     Raises:
         CannotWrite: the file cannot be written; what was there is untouched.
     """
-    with AtomicFile(path) as file:
-        file.write(page_text(content).encode())
-        file.commit()
+    write_file(path, page_text(content).encode())
 
 
 def _own(name: str) -> str:
     return files(__package__).joinpath(name).read_text("utf-8")
-
-
-def _json(content: PageContent) -> str:
-    text = json.dumps(asdict(content), separators=(",", ":"))  # of ASCII alone
-    return text.replace("<", "\\u003c")

@@ -225,11 +225,9 @@ def _data_file(
     if isinstance(found, str):
         needed = sum(part.nbytes for part in own)
         return DataFileReport(file.name, digest, "", found, needed, own)
-    known = {
-        (blob.digest, blob.nbytes) for blob in program.blobs if blob.file == number
-    }
+    known = {(one.digest, one.nbytes) for one in program.blobs if one.file == number}
     others = [
-        blob.nbytes for blob in found.blobs if (blob.digest, blob.nbytes) not in known
+        one.nbytes for one in found.blobs if (one.digest, one.nbytes) not in known
     ]
     parts = [
         PartReport("header", "", 1, header_nbytes),
@@ -246,9 +244,8 @@ def _padded(parts: Sequence[PartReport], nbytes: int) -> tuple[PartReport, ...]:
     """Add what no part holds, which is padding, before the part that ends the file."""
     known = sum(part.nbytes for part in parts)
     padding = PartReport("padding", "between blobs", 1, nbytes - known)
-    last = max(
-        i for i, part in enumerate(parts) if part.category in ("header", "blobs")
-    )
+    before = ("header", "blobs")
+    last = max(i for i, part in enumerate(parts) if part.category in before)
     return (*parts[: last + 1], padding, *parts[last + 1 :])
 
 
@@ -261,9 +258,7 @@ def _blobs(program: Program, file: int) -> Iterator[PartReport]:
     first_name = {data.blob: data for data in reversed(program.names)}
     for index, blob in enumerate(program.blobs):
         if blob.file == file:
-            data = first_name[index]
-            kind = _kind(data)
-            groups.setdefault(kind, []).append(blob.nbytes)
+            groups.setdefault(_kind(first_name[index]), []).append(blob.nbytes)
     for kind, members in sorted(groups.items(), key=lambda g: (-sum(g[1]), g[0])):
         yield PartReport("blobs", kind, len(members), sum(members))
 

@@ -20,7 +20,6 @@ from kvc.schema.container import (
 from kvc.schema.errors import DataFileMissing, KvcError
 from kvc.schema.left import left_of
 from kvc.schema.model import Program
-from kvc.schema.provenance import Calibration
 from kvc.tools.reports.blobs import (
     BlobReport,
     FoundFile,
@@ -151,18 +150,16 @@ class RecipeReport:
 
 def describe_recipes(program: Program) -> tuple[RecipeReport, ...]:
     """Return a report on each, in the order in which `load` looks at them."""
-    return tuple(map(_describe_recipe, program.bodies))
-
-
-def _describe_recipe(body: Program) -> RecipeReport:
-    scratch = (method.graph.scratch_nbytes for method in body.methods)
-    return RecipeReport(
-        recipe=body.provenance.recipe,
-        backend="".join(body.backends[:1]),
-        backends=body.backends,
-        partitions=len(body.delegates),
-        left=sum(sum(left_of(method).values()) for method in body.methods),
-        scratch=max(scratch, default=0),
+    return tuple(
+        RecipeReport(
+            recipe=body.provenance.recipe,
+            backend="".join(body.backends[:1]),
+            backends=body.backends,
+            partitions=len(body.delegates),
+            left=sum(sum(left_of(method).values()) for method in body.methods),
+            scratch=max((m.graph.scratch_nbytes for m in body.methods), default=0),
+        )
+        for body in program.bodies
     )
 
 
@@ -204,54 +201,6 @@ class DumpReport:
     recipes: tuple[RecipeReport, ...]
 
 
-def describe_bundle(opened: BundleFile, body: Program, sizes: SizeReport) -> DumpReport:
-    """Put the reports on a bundle together.
-
-    Args:
-        opened: the bundle.
-        body: the program by the recipe whose methods are described.
-        sizes: of its files.
-    """
-    origin, program = body.provenance, opened.program
-    file = FileReport(
-        path=opened.path,
-        nbytes=sizes.nbytes,
-        digest=opened.digest,
-        identity=opened.identity,
-        kvc_version=origin.kvc_version,
-        torch_version=origin.torch_version,
-        recipe=origin.recipe,
-        source_digest=origin.source_digest,
-        calibration=_calibration(program.provenance.calibration),
-    )
-    operators = describe_operators(body)
-    disk = sizes.nbytes + sum(other.nbytes for other in sizes.data_files)
-    return DumpReport(
-        file=file,
-        cost=describe_cost(body, disk, operators),
-        methods=describe_methods(body),
-        states=describe_states(body),
-        position=describe_position(body),
-        updates=describe_copies(body),
-        sharing=describe_sharing(program),
-        blobs=describe_blobs(program),
-        delegates=describe_delegates(body),
-        operators=operators,
-        memory=describe_memory(body),
-        size=sizes,
-        metadata=dict(sorted(program.metadata.items())),
-        recipes=describe_recipes(program),
-    )
-
-
-def _calibration(used: Calibration | None) -> CalibrationReport | None:
-    if used is None:
-        return None
-    return CalibrationReport(
-        used.kind, used.digest, used.samples, used.tokens, used.method
-    )
-
-
 def describe_file(
     file: BundleFile,
     folders: Sequence[str],
@@ -270,12 +219,48 @@ def describe_file(
     Raises:
         BadSetting: the bundle has no recipe for this backend.
     """
-    program = file.program
+    program, body = file.program, body_of(file.program, backend)
     found = [_find(file, number, folders) for number in range(1, len(program.files))]
     tail = file.header.tail_nbytes
     sizes = describe_size(program, file.size, HEADER_NBYTES, tail, by_method, found)
-    body = body_of(program, backend)
-    return describe_bundle(file, body, sizes)
+    operators = describe_operators(body)
+    disk = sizes.nbytes + sum(other.nbytes for other in sizes.data_files)
+    return DumpReport(
+        file=_describe_origin(file, body),
+        cost=describe_cost(body, disk, operators),
+        methods=describe_methods(body),
+        states=describe_states(body),
+        position=describe_position(body),
+        updates=describe_copies(body),
+        sharing=describe_sharing(program),
+        blobs=describe_blobs(program),
+        delegates=describe_delegates(body),
+        operators=operators,
+        memory=describe_memory(body),
+        size=sizes,
+        metadata=dict(sorted(program.metadata.items())),
+        recipes=describe_recipes(program),
+    )
+
+
+def _describe_origin(opened: BundleFile, body: Program) -> FileReport:
+    """Say where a bundle comes from, and the recipe whose methods are described."""
+    origin, used = body.provenance, opened.program.provenance.calibration
+    return FileReport(
+        path=opened.path,
+        nbytes=opened.size,
+        digest=opened.digest,
+        identity=opened.identity,
+        kvc_version=origin.kvc_version,
+        torch_version=origin.torch_version,
+        recipe=origin.recipe,
+        source_digest=origin.source_digest,
+        calibration=None
+        if used is None
+        else CalibrationReport(
+            used.kind, used.digest, used.samples, used.tokens, used.method
+        ),
+    )
 
 
 def _find(bundle: BundleFile, number: int, folders: Sequence[str]) -> FoundFile | str:

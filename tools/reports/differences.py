@@ -7,7 +7,7 @@ weight of another type.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from difflib import unified_diff
 from typing import Final
@@ -180,12 +180,9 @@ def _text(value: object) -> str:
     if not isinstance(value, tuple):
         return str(value)
     if all(isinstance(one, str) for one in value):
-        return ", ".join(_folded(value))
+        found = families(value, str, lambda _: None)
+        return ", ".join(pattern for pattern, _ in found)
     return ", ".join(" ".join(map(str, asdict(one).values())) for one in value)
-
-
-def _folded(names: Iterable[str]) -> list[str]:
-    return [pattern for pattern, _ in families(names, str, lambda _: None)]
 
 
 def _items(
@@ -239,18 +236,16 @@ def _code(
     found: dict[str, tuple[str, ...]] = {}
     for name, lines in before.items():
         others = after.get(name, lines)
-        plain, other = (list(map(_unnumbered, text)) for text in (lines, others))
+        plain, other = (
+            [_NUMBERED.sub("", line).strip() for line in text]
+            for text in (lines, others)
+        )
         if plain != other:
             changed = unified_diff(plain, other, lineterm="", n=1)
             found[name] = tuple(changed)[2:]
         elif lines != others:
             found[name] = ()
     return found
-
-
-def _unnumbered(line: str) -> str:
-    """Return a line of a listing without its number, and without those of values."""
-    return _NUMBERED.sub("", line).strip()
 
 
 def _states(old: DumpReport, new: DumpReport) -> tuple[Item, ...]:

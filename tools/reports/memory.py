@@ -15,7 +15,7 @@ from typing import Literal
 
 from kvc.schema.control import read_control
 from kvc.schema.graph import Graph, Instruction, Ref, Scratch
-from kvc.schema.model import Block, Method, Program, State
+from kvc.schema.model import Block, Method, Program
 from kvc.schema.ops import CONTROL_OPS
 from kvc.schema.rings import Window
 from kvc.schema.types import Affine, Symbol, TensorType, bounds
@@ -69,27 +69,22 @@ def describe_states(program: Program) -> tuple[StateReport, ...]:
     """Return a report on each state, in the order of the file."""
     symbols = {symbol.name: symbol for symbol in program.symbols}
     return tuple(
-        _describe_state(program, index, state, symbols)
+        StateReport(
+            name=state.name,
+            type=str(state.type),
+            nbytes=state.type.max_nbytes(symbols),
+            kind=state.kind.name.lower(),
+            axis=state.axis,
+            initial="zeros"
+            if state.initial is None
+            else program.names[state.initial].name,
+            reset=state.reset.name.lower(),
+            reads=tuple(m.name for m in program.methods if index in m.reads),
+            writes=tuple(m.name for m in program.methods if index in m.writes),
+            at_position=state.at_position,
+            window=state.window,
+        )
         for index, state in enumerate(program.states)
-    )
-
-
-def _describe_state(
-    program: Program, index: int, state: State, symbols: Mapping[str, Symbol]
-) -> StateReport:
-    initial = state.initial
-    return StateReport(
-        name=state.name,
-        type=str(state.type),
-        nbytes=state.type.max_nbytes(symbols),
-        kind=state.kind.name.lower(),
-        axis=state.axis,
-        initial="zeros" if initial is None else program.names[initial].name,
-        reset=state.reset.name.lower(),
-        reads=tuple(m.name for m in program.methods if index in m.reads),
-        writes=tuple(m.name for m in program.methods if index in m.writes),
-        at_position=state.at_position,
-        window=state.window,
     )
 
 
@@ -168,9 +163,7 @@ def _reports(
                 method=method.name,
                 state=", ".join(homes),
                 verdict="COPY" if update.copies else "SAFE",
-                bytes_per_call=sum(
-                    _copied_nbytes(graph, i, symbols) for i in update.copies
-                ),
+                bytes_per_call=copied_nbytes(graph, update.copies, symbols),
                 reason=update.reason,
                 source=call.source,
             )
@@ -199,9 +192,15 @@ def _inside(
         yield from _reports(method, block, known, symbols)
 
 
-def _copied_nbytes(graph: Graph, copy: int, symbols: Mapping[str, Symbol]) -> int:
-    kinds = (graph.values[i].type for i in graph.instructions[copy].results)
-    return sum(kind.max_nbytes(symbols) for kind in kinds)
+def copied_nbytes(
+    graph: Graph, copies: Iterable[int], symbols: Mapping[str, Symbol]
+) -> int:
+    """Return the bytes that some instructions write, with sizes at their bounds."""
+    return sum(
+        graph.values[value].type.max_nbytes(symbols)
+        for copy in copies
+        for value in graph.instructions[copy].results
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,9 @@ def describe_methods(program: Program) -> tuple[MethodReport, ...]:
 def _describe(program: Program, method: Method) -> MethodReport:
     graph = method.graph
     named = zip(method.input_names, graph.inputs, strict=True)
+    delegates, left, advance = delegates_of(program, method), left_of(method), ""
+    if (step := method.advance_of(0)) is not None:
+        advance = ANY_ADVANCE if step.tokens is None else str(step.tokens)
     return MethodReport(
         name=method.name,
         role=method.role,
@@ -96,43 +99,33 @@ def _describe(program: Program, method: Method) -> MethodReport:
         outputs=tuple(TensorReport("", _type(graph, i)) for i in graph.outputs),
         symbols=_symbols(program, graph),
         instructions=sum(len(one.instructions) for one in method.graphs),
-        backends=tuple(
-            partition.backend for partition in delegates_of(program, method)
-        ),
+        backends=tuple(partition.backend for partition in delegates),
         reads=tuple(program.states[i].name for i in method.reads),
         writes=tuple(program.states[i].name for i in method.writes),
-        advance=_advance(method),
+        advance=advance,
         row_lengths=""
         if method.row_lengths is None
         else method.input_names[method.row_lengths],
-        left=left_of(method),
-        computing=_computing(program, method),
+        left=left,
+        computing=sum(_count_computing(method, one.block) for one in delegates)
+        + sum(left.values()),
     )
 
 
-def _computing(program: Program, method: Method) -> int:
-    inside = sum(
+def _count_computing(method: Method, partition: int) -> int:
+    """Return how many instructions of a partition compute."""
+    return sum(
         computes(graph, step, delegated=True)
-        for partition in delegates_of(program, method)
-        for graph in graphs_within(method, partition.block)
+        for graph in graphs_within(method, partition)
         for step in graph.instructions
     )
-    return inside + sum(left_of(method).values())
-
-
-def _advance(method: Method) -> str:
-    advance = method.advance_of(0)
-    if advance is None:
-        return ""
-    return ANY_ADVANCE if advance.tokens is None else str(advance.tokens)
 
 
 def delegates_of(program: Program, method: Method) -> tuple[Delegate, ...]:
     """Return the delegates of a method, in the order of the file."""
-    partitions = program.delegates
     return tuple(
         partition
-        for partition in partitions
+        for partition in program.delegates
         if program.methods[partition.method] is method
     )
 
@@ -194,10 +187,13 @@ def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
     plain = count_unpacked(program)
     return tuple(
         DelegateReport(
-            method=program.methods[partition.method].name,
+            method=method.name,
             block=partition.block,
             backend=partition.backend,
-            instructions=_instructions(program, partition),
+            instructions=sum(
+                len(graph.instructions)
+                for graph in graphs_within(method, partition.block)
+            ),
             payload_nbytes=len(partition.payload),
             names=sum(name < plain for name in partition.names),
             weights_nbytes=_nbytes(program, partition.names, packed=False),
@@ -205,23 +201,10 @@ def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
             memory=partition.memory.name.lower(),
             workspace_nbytes=partition.workspace_nbytes,
             tail_nbytes=partition.tail_nbytes,
-            computing=_count_computing(program, partition),
+            computing=_count_computing(method, partition.block),
         )
         for partition in program.delegates
-    )
-
-
-def _instructions(program: Program, partition: Delegate) -> int:
-    graphs = graphs_within(program.methods[partition.method], partition.block)
-    return sum(len(graph.instructions) for graph in graphs)
-
-
-def _count_computing(program: Program, partition: Delegate) -> int:
-    graphs = graphs_within(program.methods[partition.method], partition.block)
-    return sum(
-        computes(graph, step, delegated=True)
-        for graph in graphs
-        for step in graph.instructions
+        for method in [program.methods[partition.method]]
     )
 
 

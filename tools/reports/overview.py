@@ -18,11 +18,9 @@ from kvc.tools.reports.bundle import (
     CalibrationReport,
     CostReport,
     DumpReport,
-    RecipeReport,
 )
 from kvc.tools.reports.memory import (
     MemoryReport,
-    MethodMemory,
     PositionReport,
     StateReport,
     UpdateReport,
@@ -93,7 +91,19 @@ def _recipe_section(report: DumpReport) -> list[str]:
         return []
     title = "RECIPES, of which load takes the first that can run, or that asked for"
     shown = f"  methods, delegates and memory below are those of {report.file.recipe}"
-    return ["", title, *recipe_lines(report.recipes), escape(shown)]
+    titles = ("recipe", "--backend", "run by", "partitions", "for PyTorch", "scratch")
+    rows = [
+        (
+            escape(one.recipe),
+            escape(one.backend),
+            ", ".join(map(escape, one.backends)),
+            str(one.partitions),
+            str(one.left),
+            size(one.scratch),
+        )
+        for one in report.recipes
+    ]
+    return ["", title, *columns([titles, *rows], "<<<>>>"), escape(shown)]
 
 
 def _file_sizes(sizes: SizeReport) -> str:
@@ -116,23 +126,6 @@ def cost_line(cost: CostReport) -> str:
             f"{share(cost.delegated, cost.computing)} of instructions in delegates"
         )
     return "; ".join(parts)
-
-
-def recipe_lines(recipes: Sequence[RecipeReport]) -> list[str]:
-    """Lay out a line for each."""
-    title = ("recipe", "--backend", "run by", "partitions", "for PyTorch", "scratch")
-    rows = [
-        (
-            escape(one.recipe),
-            escape(one.backend),
-            ", ".join(map(escape, one.backends)),
-            str(one.partitions),
-            str(one.left),
-            size(one.scratch),
-        )
-        for one in recipes
-    ]
-    return columns([title, *rows], "<<<>>>")
 
 
 def method_lines(methods: Sequence[MethodReport]) -> list[str]:
@@ -224,9 +217,9 @@ def _state_section(report: DumpReport) -> list[str]:
 
 
 def state_families(
-    states: Sequence[StateReport],
+    states: Sequence[StateReport], apart: bool = False
 ) -> list[tuple[str, list[StateReport]]]:
-    """Group states that differ only in a number."""
+    """Group states that differ only in a number, unless they are to stand apart."""
     return families(
         states,
         name=lambda s: s.name,
@@ -239,6 +232,7 @@ def state_families(
             s.writes,
             NUMBER.sub("#", s.initial),
         ),
+        apart=apart,
     )
 
 
@@ -335,15 +329,19 @@ def delegate_summary_lines(delegates: Sequence[DelegateReport]) -> list[str]:
     return columns(rows, "<<>>>")
 
 
-def _over(method: MethodMemory) -> str:
-    if method.planned <= method.peak_live:
+def plan_text(planned: int, peak_live: int) -> str:
+    """Say how much larger planned memory is than the most that is in use."""
+    if planned <= peak_live:
         return "as small as it can be: all of it is in use at one moment"
-    over = share(method.planned - method.peak_live, method.peak_live)
+    over = share(planned - peak_live, peak_live)
     return f"{over} more than is ever in use at one moment"
 
 
 def _memory_section(memory: MemoryReport) -> list[str]:
-    rows = [(escape(m.method), size(m.planned), _over(m)) for m in memory.methods]
+    rows = [
+        (escape(m.method), size(m.planned), plan_text(m.planned, m.peak_live))
+        for m in memory.methods
+    ]
     bounds = [
         f"  planned at {escape(name)} = {upper}"
         for name, (_, upper) in memory.symbols.items()

@@ -55,16 +55,12 @@ def _group(backend: str, recipes: Mapping[str, str]) -> RecipeGroup:
         device=runs_on(backend) if backend else _TORCH,
         backend=backend,
         here=ready in (Ready.YES, Ready.BY_SOFTWARE),
-        state=_in_words(ready),
+        state=_NEITHER
+        if ready is Ready.BY_REFERENCE and not has_torch()
+        else _STATES[ready],
         missing=missing,
         recipes=recipes,
     )
-
-
-def _in_words(ready: Ready) -> str:
-    if ready is Ready.BY_REFERENCE and not has_torch():
-        return _NEITHER
-    return _STATES[ready]
 
 
 def _torch() -> tuple[Ready, str]:

@@ -36,7 +36,6 @@ _RESIDENCY_TITLES = (
     "name",
 )
 _GROUP_TITLES = ("bytes", "mapped", "touched", "packed", "freed", "used by")
-_UNKNOWN = "?"
 
 
 def compiled_lines(
@@ -275,7 +274,7 @@ def _code_lines(code: Mapping[str, Sequence[str]], whole: bool) -> list[str]:
 
 def residency_lines(report: Residency) -> list[str]:
     """Lay out a report; blobs that nobody has used are counted, not listed."""
-    used = [blob for blob in report.blobs if _is_used(blob)]
+    used = [b for b in report.blobs if b.touched or b.packed or b.freed or b.handles]
     idle = len(report.blobs) - len(used)
     lines = [f"memory of the data, loaded with mode {report.mode}, in bytes:"]
     lines += columns([_RESIDENCY_TITLES, *_residency_rows(used)], ">>>>>>>")
@@ -285,10 +284,6 @@ def residency_lines(report: Residency) -> list[str]:
     total = (*_counts(report.totals), "all")
     lines += columns([_GROUP_TITLES, *rows, total], ">>>>>")
     return lines
-
-
-def _is_used(blob: BlobResidency) -> bool:
-    return bool(blob.touched or blob.packed or blob.freed or blob.handles)
 
 
 def _residency_rows(blobs: Sequence[BlobResidency]) -> list[tuple[str, ...]]:
@@ -307,11 +302,7 @@ def _residency_row(pattern: str, group: Sequence[BlobResidency]) -> tuple[str, .
 
 def _counts(one: BlobResidency | Totals) -> tuple[str, ...]:
     counts = (one.nbytes, one.mapped, one.touched, one.packed, one.freed)
-    return tuple(map(_count, counts))
-
-
-def _count(nbytes: int | None) -> str:
-    return _UNKNOWN if nbytes is None else f"{nbytes:,}"
+    return tuple("?" if nbytes is None else f"{nbytes:,}" for nbytes in counts)
 
 
 def _groups(

@@ -8,11 +8,10 @@ from dataclasses import replace
 from itertools import groupby
 
 from kvc.schema.uses import PLAIN
-from kvc.tools.reports.blobs import BlobReport, NameReport, PartReport, SizeReport
+from kvc.tools.reports.blobs import BlobReport, PartReport, SizeReport
 from kvc.tools.reports.listing import InstructionReport, ListingReport
 from kvc.tools.reports.memory import (
     MemoryReport,
-    MethodMemory,
     StateReport,
     UpdateReport,
 )
@@ -65,9 +64,7 @@ def blob_size_lines(blobs: Sequence[BlobReport], full: bool) -> list[str]:
         blobs: of a bundle and its data files.
         full: whether equal ones of each layer stand on a line of their own.
     """
-    groups = [(_name_of(blob), [blob]) for blob in blobs]
-    if not full:
-        groups = families(blobs, name=_name_of, like=_kind_of)
+    groups = families(blobs, lambda blob: blob.names[0].name, _kind_of, apart=full)
     groups.sort(key=lambda one: -_sum(one[1]))
     whole = _sum(blobs)
     rows = [
@@ -89,10 +86,6 @@ def _sum(blobs: Sequence[BlobReport]) -> int:
     return sum(blob.nbytes for blob in blobs)
 
 
-def _name_of(blob: BlobReport) -> str:
-    return blob.names[0].name
-
-
 def _kind_of(blob: BlobReport) -> str:
     first = blob.names[0]
     if first.format != PLAIN:
@@ -102,9 +95,19 @@ def _kind_of(blob: BlobReport) -> str:
 
 def memory_lines(report: MemoryReport) -> list[str]:
     """Lay out the memory of each method and of the whole, in exact bytes."""
-    rows = [("method", "planned", "peak live", "over", "states", "backends")]
-    rows += [_memory_row(method) for method in report.methods]
-    lines = columns(rows, "<>>>>>")
+    titles = ("method", "planned", "peak live", "over", "states", "backends")
+    rows = [
+        (
+            escape(method.method),
+            f"{method.planned:,}",
+            f"{method.peak_live:,}",
+            share(method.planned - method.peak_live, method.peak_live),
+            f"{method.states:,}",
+            f"{method.workspace:,}",
+        )
+        for method in report.methods
+    ]
+    lines = columns([titles, *rows], "<>>>>>")
     for method in report.methods:
         if method.peak_at:
             name, at = escape(method.method), escape(method.peak_at)
@@ -112,23 +115,8 @@ def memory_lines(report: MemoryReport) -> list[str]:
             lines.append(f"      {escape(method.formula)} bytes")
     for name, (lower, upper) in report.symbols.items():
         lines.append(f"  {lower} <= {escape(name)} <= {upper}; planned at {upper}")
-    return [*lines, *_totals(report)]
-
-
-def _memory_row(method: MethodMemory) -> tuple[str, str, str, str, str, str]:
-    over = share(method.planned - method.peak_live, method.peak_live)
-    return (
-        escape(method.method),
-        f"{method.planned:,}",
-        f"{method.peak_live:,}",
-        over,
-        f"{method.states:,}",
-        f"{method.workspace:,}",
-    )
-
-
-def _totals(report: MemoryReport) -> list[str]:
     return [
+        *lines,
         f"  one call at a time: {size(report.scratch)} of scratch, planned, and up to "
         f"{size(report.workspace)} that backends lay out themselves",
         f"  one session: {size(report.states)} of state",
@@ -143,7 +131,7 @@ def state_lines(states: Sequence[StateReport], full: bool) -> list[str]:
         full: whether each has a line of its own, also where those of equal layers
             differ only in a number.
     """
-    groups = [(s.name, [s]) for s in states] if full else state_families(states)
+    groups = state_families(states, apart=full)
     rows = [_state_row(escape(pattern), group) for pattern, group in groups]
     title = ("state", "type", "kind, axis", "bytes", "used by", "starts as")
     return columns([title, *rows], "<<<>") if rows else ["  none"]
@@ -164,9 +152,12 @@ def copy_lines(updates: Sequence[UpdateReport], full: bool) -> list[str]:
 
     Bytes are those of all that share a line.
     """
-    groups = [(u.state, [u]) for u in updates]
-    if not full:
-        groups = families(updates, name=lambda u: u.state, like=_like)
+    groups = families(
+        updates,
+        name=lambda u: u.state,
+        like=lambda u: (u.method, u.verdict, u.reason, NUMBER.sub("#", u.source)),
+        apart=full,
+    )
     rows = [
         (
             escape(group[0].method),
@@ -183,33 +174,19 @@ def copy_lines(updates: Sequence[UpdateReport], full: bool) -> list[str]:
     return [*lines, copy_summary(updates)] if rows else lines
 
 
-def _like(update: UpdateReport) -> tuple[str, ...]:
-    source = NUMBER.sub("#", update.source)
-    return update.method, update.verdict, update.reason, source
-
-
 def blob_lines(blobs: Sequence[BlobReport]) -> list[str]:
     """Lay out a line for each name; a blob's other names follow its first."""
     title = ("bytes", "offset", "digest", "type", "name", "used by")
     rows = [title]
     for blob in blobs:
-        place = (f"{blob.nbytes:,}", _place(blob), blob.digest[:12])
+        file = f"{escape(blob.file)}:" if blob.file else ""
+        place = (f"{blob.nbytes:,}", f"{file}{blob.offset:,}", blob.digest[:12])
         for index, name in enumerate(blob.names):
             head = place if index == 0 else ("", "", "  same blob")
-            rows.append((*head, name.type, _name(name), _users(name)))
+            users = ", ".join(map(escape, name.users)) or "nobody"
+            named = escape(name.name) + packed_text(name.format)
+            rows.append((*head, name.type, named, users))
     return columns(rows, ">>")
-
-
-def _place(blob: BlobReport) -> str:
-    return f"{escape(blob.file)}:{blob.offset:,}" if blob.file else f"{blob.offset:,}"
-
-
-def _name(name: NameReport) -> str:
-    return escape(name.name) + packed_text(name.format)
-
-
-def _users(name: NameReport) -> str:
-    return ", ".join(map(escape, name.users)) or "nobody"
 
 
 def delegate_lines(delegates: Sequence[DelegateReport], full: bool) -> list[str]:
@@ -222,13 +199,10 @@ def delegate_lines(delegates: Sequence[DelegateReport], full: bool) -> list[str]
     """
     if not delegates:
         return ["  no backend runs anything"]
-    groups: list[list[tuple[int, DelegateReport]]] = [
-        list(group)
-        for _, group in groupby(
-            enumerate(delegates), lambda one: one if full else replace(one[1], block=0)
-        )
-    ]
-    rows = [_delegate_row(group) for group in groups]
+    groups = groupby(
+        enumerate(delegates), lambda one: one if full else replace(one[1], block=0)
+    )
+    rows = [_delegate_row(list(group)) for _, group in groups]
     code = (
         "delegate",
         "method",
