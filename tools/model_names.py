@@ -108,9 +108,7 @@ def load_model(name: str) -> ModelSpec:
     factory = BUILTIN[name] if name in BUILTIN else _imported(name)
     try:
         spec = factory()
-    except KvcError:
-        raise
-    except KeyboardInterrupt:
+    except (KvcError, KeyboardInterrupt):
         raise
     except SystemExit as error:
         raise _failed(name, f"its factory ended with {_told(error)}") from error

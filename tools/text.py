@@ -100,6 +100,23 @@ def _padded(cell: str, side: str, width: int) -> str:
     return cell.rjust(width) if side == ">" else cell.ljust(width)
 
 
+def table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    align: str = "",
+    empty: str = "",
+) -> list[str]:
+    """Line rows up under their titles, or say in a line that there are none.
+
+    Args:
+        titles: of the columns.
+        rows: equally long, as the titles.
+        align: as of `columns`.
+        empty: what is said of no rows.
+    """
+    return columns([titles, *rows], align) if rows else [empty]
+
+
 def families(
     items: Iterable[T],
     name: Callable[[T], str],

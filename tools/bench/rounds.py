@@ -156,7 +156,7 @@ def _measure(
 def tables(found: Sequence[Measured]) -> list[str]:
     """Return speeds, and what starting and memory cost; medians (least to most)."""
     lines = columns(_speed_rows(found), "<<>><><")
-    costs = [row for one in found if one.figures for row in _cost_rows(one)]
+    costs = [_cost_row(one) for one in found if one.figures]
     titles = ("bundle", "load", "first token", "memory", "+ pages of files", "peak")
     return [*lines, "", *columns([titles, *costs], "<>>>>>")]
 
@@ -191,21 +191,19 @@ def _rate(tokens: float) -> str:
     return f"{tokens:.{0 if tokens >= 100 else 1 if tokens >= 10 else 2}f}"
 
 
-def _cost_rows(one: Measured) -> list[tuple[str, ...]]:
+def _cost_row(one: Measured) -> tuple[str, ...]:
     load = Spread.over([figures.load_s for figures in one.figures])
     first = Spread.over([figures.first_token_s for figures in one.figures])
     memory = one.figures[-1].memory
     sizes = ("-", "-", "-")
     if memory is not None:
         sizes = (size(memory.anonymous), size(memory.file), size(memory.peak))
-    return [
-        (
-            escape(one.path),
-            f"{1000 * load.median:.0f} ms",
-            f"{first.median:.2f} s",
-            *sizes,
-        )
-    ]
+    return (
+        escape(one.path),
+        f"{1000 * load.median:.0f} ms",
+        f"{first.median:.2f} s",
+        *sizes,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,11 +295,14 @@ def _begin(
 
     template = chat_template_of(program)
     if template is None:
-        note = "the bundle has no chat template: the model continues what you write"
-        click.echo(f"note: {note}", err=True)
+        click.echo(
+            "note: the bundle has no chat template: the model continues what you write",
+            err=True,
+        )
         if system is not None:
-            note = "--system needs a chat template, which the bundle does not have"
-            raise click.UsageError(note)
+            raise click.UsageError(
+                "--system needs a chat template, which the bundle does not have"
+            )
     with telling_what_is_ignored():
         tokenizer = tokenizer_of(program)
         return Conversation(session, tokenizer, template, system, **settings)

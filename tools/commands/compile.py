@@ -324,12 +324,12 @@ def _warn_of_other_folders(
         file = other.resolve()
         if file.parent != home and file.name in report.reused:
             folder = escape(str(file.parent))
-            text = (
+            click.echo(
                 f"warning: {escape(str(other))} is not beside {escape(str(output))}, "
                 f"which loads only with --data-folder {folder}, and kvc gc {folder} "
-                "does not know of it; put the data file beside the bundle"
+                "does not know of it; put the data file beside the bundle",
+                err=True,
             )
-            click.echo(text, err=True)
 
 
 def _warn_of_idle_slack(path: Path) -> None:
@@ -339,8 +339,8 @@ def _warn_of_idle_slack(path: Path) -> None:
     with BundleFile.open(path) as file:
         states = file.program.states
     if all(state.window is None for state in states):
-        text = (
+        click.echo(
             "warning: --slack changes nothing: every layer keeps all positions, so "
-            "that a session can forget as many tokens as it holds"
+            "that a session can forget as many tokens as it holds",
+            err=True,
         )
-        click.echo(text, err=True)

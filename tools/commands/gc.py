@@ -37,8 +37,11 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
     except KvcError as error:
         end_in_trouble(error)
     if as_json:
-        nbytes = sum(one.nbytes for one in done.removed)
-        facts = {"folder": folder, "dry_run": dry_run, "nbytes": nbytes}
+        facts = {
+            "folder": folder,
+            "dry_run": dry_run,
+            "nbytes": sum(one.nbytes for one in done.removed),
+        }
         click.echo(report_text("gc", facts | asdict(done)))
     else:
         click.echo("\n".join(_lines(folder, dry_run, done)))

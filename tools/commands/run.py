@@ -100,11 +100,10 @@ def _session(
 
 
 def _method(by_name: Mapping[str, "Method"], name: str | None) -> "Method":
-    if name is None and len(by_name) == 1:
-        (only,) = by_name.values()
-        return only
     if name is None:
-        raise click.UsageError(f"choose a --method: {', '.join(by_name) or 'none'}")
+        if len(by_name) != 1:
+            raise click.UsageError(f"choose a --method: {', '.join(by_name) or 'none'}")
+        (name,) = by_name
     if name not in by_name:
         raise UnknownName(kind="method", name=name, known=tuple(by_name))
     return by_name[name]

@@ -83,5 +83,4 @@ def transcribe(
             click.echo("\n".join(lines) if timestamps else made.text)
             heard = len(samples) / spectrum.rate
             spoken = f"; language {escape(made.language)}" if made.language else ""
-            figures = f"{heard:.1f} s of sound in {seconds:.1f} s{spoken}"
-            click.echo(figures, err=True)
+            click.echo(f"{heard:.1f} s of sound in {seconds:.1f} s{spoken}", err=True)

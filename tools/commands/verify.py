@@ -111,7 +111,7 @@ def _line(path: str, verified: "Verified", seconds: float) -> str:
     if program is not None:
         methods, states = len(program.methods), len(program.states)
         counts = [plural(methods, "method"), plural(states, "state"), *counts]
-    others = [escape(Path(other).name) for other, _ in verified.files[1:]]
-    whole = " and ".join([escape(path), *others])
+    names = [path, *(Path(other).name for other, _ in verified.files[1:])]
+    whole = " and ".join(map(escape, names))
     speed = f"{seconds:.2f} s, {size(round(nbytes / seconds))}/s"
     return f"{whole}: whole ({', '.join(counts)}; {speed})"

@@ -147,7 +147,11 @@ def _compiled(
         bundle = export_hf(model, task=task, **given)  # type: ignore[arg-type]
         path = Path(folder) / "model.kvc"
         bundle.save(path)
-        told = [str(one.message) for one in caught if _is_ours(one)]
+        told = [
+            str(one.message)
+            for one in caught
+            if one.category.__module__.startswith("kvc.")
+        ]
         with load(path) as program:
             if task != "generate" or "encode" in program.methods:
                 return "runs", "; ".join([", ".join(program.methods), *told])
@@ -157,10 +161,6 @@ def _compiled(
                 distance = _distance(model, session)
     kind = "equal" if distance < TOLERANCE else "WRONG"
     return kind, "; ".join([f"{distance:.1e}", *told])
-
-
-def _is_ours(warning: warnings.WarningMessage) -> bool:
-    return warning.category.__module__.startswith("kvc.")
 
 
 def _distance(model: PreTrainedModel, session: Session) -> float:

@@ -13,8 +13,9 @@ from kvc.tools.executorch.report import (
 )
 from kvc.tools.reports.overview import plan_text, size_summary_lines
 from kvc.tools.reports.tables import size_lines
-from kvc.tools.text import columns, escape, families, plural, share, size
+from kvc.tools.text import columns, escape, families, plural, share, size, table
 
+_NO_STATES = "  none that can be told: every tensor is written before it is read"
 _FEW = 3  # names of operators that a line lists
 
 
@@ -109,7 +110,7 @@ def _few(names: Sequence[str]) -> str:
 
 def _state_families(states: Sequence[PteStateReport]) -> list[str]:
     if not states:
-        return ["  none that can be told: every tensor is written before it is read"]
+        return [_NO_STATES]
     found = families(
         states,
         name=lambda s: f"{s.method} {s.name or f'%{s.value}'}",
@@ -155,10 +156,8 @@ def _states(states: Sequence[PteStateReport]) -> list[str]:
         )
         for s in states
     ]
-    title = ("method", "value", "name", "type", "bytes", "starts as", "written by")
-    if not rows:
-        return ["  none that can be told: every tensor is written before it is read"]
-    return columns([(*title, "copied a call"), *rows], "<<<<><<>")
+    titles = ("method", "value", "name", "type", "bytes", "starts as", "written by")
+    return table((*titles, "copied a call"), rows, "<<<<><<>", _NO_STATES)
 
 
 def _copies(report: PteReport) -> list[str]:
@@ -166,9 +165,8 @@ def _copies(report: PteReport) -> list[str]:
         (escape(one.method), escape(one.operator), f"{one.calls:,}", f"{one.nbytes:,}")
         for one in report.updates
     ]
-    if not rows:
-        return ["  no instruction outside delegates only copies"]
-    return columns([("method", "operator", "calls", "bytes a call"), *rows], "<<>>")
+    none = "  no instruction outside delegates only copies"
+    return table(("method", "operator", "calls", "bytes a call"), rows, "<<>>", none)
 
 
 def _data_summary(report: PteReport) -> list[str]:
@@ -189,9 +187,8 @@ def _blobs(report: PteReport) -> list[str]:
         for one in report.blobs
     ]
     rows += [("-", "-", "another file", escape(name)) for name in report.needed]
-    if not rows:
-        return ["  none with names"]
-    return columns([("bytes", "segment", "type", "name"), *rows], ">><<")
+    none = "  none with names"
+    return table(("bytes", "segment", "type", "name"), rows, ">><<", none)
 
 
 def _delegate_summary(report: PteReport) -> list[str]:

@@ -274,9 +274,8 @@ def _copies(method: PteMethod) -> Iterator[PteCopyReport]:
 def _delegates(pte: Pte, method: PteMethod) -> Iterator[PteDelegateReport]:
     calls = Counter(call.what for call in method.calls if call.kind == "delegate")
     for index, one in enumerate(method.delegates):
-        inside = one.inline
-        if one.segment is not None:
-            inside = pte.segments[one.segment].nbytes
+        at = one.segment
+        inside = one.inline if at is None else pte.segments[at].nbytes
         yield PteDelegateReport(
             method.name, one.backend, inside, one.specs, calls[index]
         )

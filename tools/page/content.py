@@ -201,7 +201,8 @@ class _Walk:
         updates = {update.instruction: update for update in code.updates}
         for index, call in enumerate(graph.instructions):
             if call.op != DELEGATE:
-                used = _states(graph, call, names)
+                given = map(graph.root_of, operands(call.arguments))
+                used = dict.fromkeys(names[root] for root in given if root in names)
                 update = updates.get(index)
                 roots = () if update is None else update.accesses
                 writes = [names[a.root] for a in roots if a.root in names]
@@ -260,14 +261,6 @@ class _Walk:
                     peak=graph.peak_nbytes,
                     regions=regions,
                 )
-
-
-def _states(
-    graph: Graph, call: Instruction, names: Mapping[int, str]
-) -> tuple[str, ...]:
-    """Return the states whose memory an instruction is given."""
-    roots = (graph.root_of(value) for value in operands(call.arguments))
-    return tuple(dict.fromkeys(names[root] for root in roots if root in names))
 
 
 def _regions(graph: Graph) -> Iterator[Region]:

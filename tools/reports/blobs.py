@@ -290,11 +290,14 @@ def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartRep
 
 
 def _without_code(program: Program, index: int) -> Program:
-    variants = tuple(
-        replace(one, methods=_one_empty(one.methods, index)) for one in program.variants
+    return replace(
+        program,
+        methods=_one_empty(program.methods, index),
+        variants=tuple(
+            replace(one, methods=_one_empty(one.methods, index))
+            for one in program.variants
+        ),
     )
-    methods = _one_empty(program.methods, index)
-    return replace(program, methods=methods, variants=variants)
 
 
 def _one_empty(methods: Sequence[Method], index: int) -> tuple[Method, ...]:

@@ -298,8 +298,7 @@ def _weights(
             if was is None:
                 items.append(Item(name, "only in the second", (), 0, second.nbytes))
             else:
-                renamed = (Change("name", was, name),)
-                nbytes = second.nbytes
+                nbytes, renamed = second.nbytes, (Change("name", was, name),)
                 items.append(Item(name, "renamed", renamed, nbytes, nbytes))
         elif first is not None and second is None:
             if name not in kept:

@@ -1,5 +1,8 @@
 """The instructions of a method as stable text, with those inside its delegates.
 
+Also what other reports ask of an instruction: the values that it is given, the state
+that a value lies in, the line and module of the user's model that it comes from.
+
 The form is that of the compiler's own text, `%3 = op(arguments): type`, and after it
 where the result lives: `at 128` (offset in the scratch arena) or `in %1` (the memory
 of another value: a view of it, or written over it). After `#` stand the user's source

@@ -93,13 +93,12 @@ def describe_position(program: Program) -> PositionReport | None:
     position = program.position
     if position is None:
         return None
-    source = position.name
     kind, limit = position.kind.name.lower(), position.capacity
     if limit is None:
-        return PositionReport(kind, source, None, "")
+        return PositionReport(kind, position.name, None, "")
     symbols = {one.name: replace(one, upper=one.greatest) for one in program.symbols}
     chosen = "" if isinstance(limit, int) else str(limit)
-    return PositionReport(kind, source, bounds(limit, symbols)[1], chosen)
+    return PositionReport(kind, position.name, bounds(limit, symbols)[1], chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,14 +290,14 @@ def _residency_rows(blobs: Sequence[BlobResidency]) -> list[tuple[str, ...]]:
     """Return a row for the blobs of each family of names, the largest first."""
     found = families(blobs, name=lambda b: " = ".join(b.names), like=lambda b: b.file)
     found.sort(key=lambda one: -sum(blob.nbytes for blob in one[1]))
-    return [_residency_row(pattern, group) for pattern, group in found]
-
-
-def _residency_row(pattern: str, group: Sequence[BlobResidency]) -> tuple[str, ...]:
-    names, file = escape(pattern) or "no name", group[0].file
-    where = f"{names}, in {escape(file)}" if file else names
-    handles = sum(blob.handles for blob in group)
-    return (str(len(group)), *_counts(Totals.over(group)), str(handles), where)
+    rows = []
+    for pattern, group in found:
+        names, file = escape(pattern) or "no name", group[0].file
+        where = f"{names}, in {escape(file)}" if file else names
+        handles = str(sum(blob.handles for blob in group))
+        counts = _counts(Totals.over(group))
+        rows.append((str(len(group)), *counts, handles, where))
+    return rows
 
 
 def _counts(one: BlobResidency | Totals) -> tuple[str, ...]:

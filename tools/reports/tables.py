@@ -34,6 +34,7 @@ from kvc.tools.text import (
     pattern_of,
     share,
     size,
+    table,
 )
 
 _LAID_OUT_BY = {"planned": "kvc", "opaque": "the library"}
@@ -133,8 +134,8 @@ def state_lines(states: Sequence[StateReport], full: bool) -> list[str]:
     """
     groups = state_families(states, apart=full)
     rows = [_state_row(escape(pattern), group) for pattern, group in groups]
-    title = ("state", "type", "kind, axis", "bytes", "used by", "starts as")
-    return columns([title, *rows], "<<<>") if rows else ["  none"]
+    titles = ("state", "type", "kind, axis", "bytes", "used by", "starts as")
+    return table(titles, rows, "<<<>", "  none")
 
 
 def _state_row(name: str, group: Sequence[StateReport]) -> tuple[str, ...]:
@@ -169,9 +170,9 @@ def copy_lines(updates: Sequence[UpdateReport], full: bool) -> list[str]:
         )
         for state, group in groups
     ]
-    title = ("method", "state", "verdict", "bytes copied", "source", "reason")
-    lines = columns([title, *rows], "<<<>") if rows else ["  no method writes a state"]
-    return [*lines, copy_summary(updates)] if rows else lines
+    titles = ("method", "state", "verdict", "bytes copied", "source", "reason")
+    lines = table(titles, rows, "<<<>", "  no method writes a state")
+    return [*lines, *[copy_summary(updates)] * bool(rows)]
 
 
 def blob_lines(blobs: Sequence[BlobReport]) -> list[str]:
