@@ -18,13 +18,13 @@ T = TypeVar("T")
 # Python reads no number of thousands of digits.
 NUMBER = re.compile(r"(?<![^._\s([,])\d{1,18}(?![^._\s)\]])")
 _MOST_LINES = 400  # of what repeats
-_LEAST_SAVED = 6
+_LEAST_SAVED = 6  # lines
 _ID = re.compile(r"%\d+|\bat \d+|^\s*\d+")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.\d+(?:\.\w+)*")
 _DIGITS = re.compile(r"\d+")
 _VALUE: Final = re.compile(r"%(\d{1,18})")
-_LONGEST: Final = 6  # as many states as a layer has
-_LEAST: Final = 4  # texts that are worth it
+_LONGEST_TURN: Final = 6  # texts; as many states as a layer has
+_LEAST_COUNT: Final = 4  # texts in a row that are worth it
 
 
 def escape(text: str, keep: str = "") -> str:
@@ -237,10 +237,10 @@ def in_runs(texts: Iterable[str]) -> str:
     while at < len(given):
         length, end = _value_run(keys, at)
         first, count = given[at : at + length], end - at
-        if length == 1 and count >= _LEAST:
+        if length == 1 and count >= _LEAST_COUNT:
             last = keys[end - 1][1]  # `%4..%25 SLOTS` of `%4 SLOTS`
             shown.append(_VALUE.sub(rf"\g<0>..%{last}", first[0]))
-        elif count >= max(_LEAST, 2 * length):
+        elif count >= max(_LEAST_COUNT, 2 * length):
             shown += [*first, f"... %{keys[end - 1][1]}"]
         else:
             shown, end = [*shown, given[at]], at + 1
@@ -259,7 +259,7 @@ def _value_key(text: str) -> tuple[str, int]:
 def _value_run(keys: Sequence[tuple[str, int]], at: int) -> tuple[int, int]:
     """Return the length of a turn, and where the turns end that begin at a place."""
     best = 1, at + 1
-    for length in range(1, _LONGEST + 1):
+    for length in range(1, _LONGEST_TURN + 1):
         end = at + length
         if any(number < 0 for _, number in keys[at:end]) or end > len(keys):
             break

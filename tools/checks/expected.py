@@ -49,7 +49,7 @@ _COARSE_LEAST: Final = 0.01  # what is allowed where rounding moves nothing
 _FINE_TIMES: Final = 10
 _FINE_LEAST: Final = 1e-5
 _ENOUGH: Final = 6  # short calls of which half may differ
-_DIGITS: Final = 3
+_DIGITS: Final = 3  # of how far a result moves
 _USELESS: Final = f"{FILE} in the bundle cannot be used: {{}}; compile it again"
 
 

@@ -30,13 +30,13 @@ from kvc.runtime.arrays import Array, address_of
 from kvc.tools.checks.calls import Result, sample_results, short_results
 
 Numbers = npt.NDArray[np.float64]
-_SEED: Final = 21
+_SEED: Final = 21  # of signs
 SUMS: Final = 6  # of a result
 _PIECE: Final = 1 << 16  # numbers whose signs are made at a time
-_DIGITS: Final = 8
+_DIGITS: Final = 8  # of a sum
 SHORT_CALLS: Final = 8
-_CANDIDATES: Final = 24
-_FINE: Final = 2.0**-20
+_CANDIDATES: Final = 24  # short calls, of which some are chosen
+_FINE: Final = 2.0**-20  # a share of a weight
 _COARSE: Final = 2.0**-14
 _TIMES: Final = 3  # that short calls are made with a fine change, after their choice
 _MOST_NBYTES: Final = 16 << 20  # of weights that are changed, the smallest first

@@ -13,16 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import click
 
 from kvc.schema.errors import BadSetting, FileProblem, TextTooLong, reason_of
 from kvc.tools.options import Loading, loading_options, open_program
 from kvc.tools.printing import json_text
-
-if TYPE_CHECKING:
-    pass
 
 F = TypeVar("F", bound=Callable[..., object])
 _DIGITS = 8  # of a float32

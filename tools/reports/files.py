@@ -17,7 +17,7 @@ from kvc.schema.errors import FileProblem
 from kvc.tools.text import columns, escape, plural, size
 
 T = TypeVar("T")
-_MARK: Final = b"PK\x03\x04"
+_ZIP_MARK: Final = b"PK\x03\x04"
 _REPORT: Final = "report.json"
 _MOST_NBYTES: Final = 1 << 24
 _MOST: Final = (1 << 63) - 1  # of bytes, cycles and multiplications
@@ -135,7 +135,7 @@ def describe_exported(path: str) -> ExportedReport | None:
         FileProblem: the system refuses, or the archive or its report is damaged.
     """
     with OpenFile(path) as file:
-        if file.pread(0, min(len(_MARK), file.size)) != _MARK:
+        if file.pread(0, min(len(_ZIP_MARK), file.size)) != _ZIP_MARK:
             return None
     try:
         return _report(path)
