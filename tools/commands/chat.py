@@ -38,6 +38,74 @@ _COMMANDS = (
 _PICTURES = "/image FILE shows a picture with the next message"
 
 
+@click.command()
+@click.argument("bundle", metavar="BUNDLE")
+@click.option("--system", metavar="TEXT", help="The system message.")
+@generation_options
+@click.option(
+    "--capacity",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many tokens the conversation may have.  [default: the most the bundle "
+    "allows]",
+)
+@loading_options
+def chat(
+    bundle: str,
+    system: str | None,
+    settings: "Arguments",
+    capacity: int | None,
+    loading: Loading,
+) -> None:
+    """Chat with the model in BUNDLE.
+
+    Each line of input is a message. The bundle's chat template turns the conversation
+    into text; without one, the model continues the text typed so far. Ctrl-C stops an
+    answer; at the prompt, Ctrl-C, Ctrl-D or /quit ends the chat. /reset forgets the
+    conversation, /image FILE shows a model that reads pictures one with the next
+    message, /help lists these commands.
+
+    Answers go to stdout; speed, and how much of the cache is used, to stderr.
+
+    Example: kvc chat model.kvc --system "Be brief."
+    """
+    from kvc.runtime import SettingIgnored
+
+    with (
+        open_program(bundle, loading) as program,
+        program.session(capacity=capacity) as session,
+    ):
+        conversation = _begin(program, session, system, settings)
+        program.pack()
+        console = Console()
+        console.note(commands_of(conversation))
+        # What has been said at the beginning is not said again.
+        with warnings.catch_warnings(action="ignore", category=SettingIgnored):
+            run_chat(conversation, console, session.capacity)
+
+
+def _begin(
+    program: "Program", session: "Session", system: str | None, settings: "Arguments"
+) -> "Conversation":
+    """Return a conversation; what it ignores, and lacks, is said on stderr."""
+    from kvc.runtime import Conversation
+    from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
+
+    template = chat_template_of(program)
+    if template is None:
+        click.echo(
+            "note: the bundle has no chat template: the model continues what you write",
+            err=True,
+        )
+        if system is not None:
+            raise click.UsageError(
+                "--system needs a chat template, which the bundle does not have"
+            )
+    with telling_what_is_ignored():
+        tokenizer = tokenizer_of(program)
+        return Conversation(session, tokenizer, template, system, **settings)
+
+
 def commands_of(conversation: "Conversation") -> str:
     """Return what can be written beside messages, pictures only if they are read."""
     return f"{_COMMANDS}, {_PICTURES}" if conversation.reads_pictures else _COMMANDS
@@ -238,71 +306,3 @@ class Console:
         """Write a line to stderr."""
         if text:
             click.echo(text, err=True)
-
-
-@click.command()
-@click.argument("bundle", metavar="BUNDLE")
-@click.option("--system", metavar="TEXT", help="The system message.")
-@generation_options
-@click.option(
-    "--capacity",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How many tokens the conversation may have.  [default: the most the bundle "
-    "allows]",
-)
-@loading_options
-def chat(
-    bundle: str,
-    system: str | None,
-    settings: "Arguments",
-    capacity: int | None,
-    loading: Loading,
-) -> None:
-    """Chat with the model in BUNDLE.
-
-    Each line of input is a message. The bundle's chat template turns the conversation
-    into text; without one, the model continues the text typed so far. Ctrl-C stops an
-    answer; at the prompt, Ctrl-C, Ctrl-D or /quit ends the chat. /reset forgets the
-    conversation, /image FILE shows a model that reads pictures one with the next
-    message, /help lists these commands.
-
-    Answers go to stdout; speed, and how much of the cache is used, to stderr.
-
-    Example: kvc chat model.kvc --system "Be brief."
-    """
-    from kvc.runtime import SettingIgnored
-
-    with (
-        open_program(bundle, loading) as program,
-        program.session(capacity=capacity) as session,
-    ):
-        conversation = _begin(program, session, system, settings)
-        program.pack()
-        console = Console()
-        console.note(commands_of(conversation))
-        # What has been said at the beginning is not said again.
-        with warnings.catch_warnings(action="ignore", category=SettingIgnored):
-            run_chat(conversation, console, session.capacity)
-
-
-def _begin(
-    program: "Program", session: "Session", system: str | None, settings: "Arguments"
-) -> "Conversation":
-    """Return a conversation; what it ignores, and lacks, is said on stderr."""
-    from kvc.runtime import Conversation
-    from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
-
-    template = chat_template_of(program)
-    if template is None:
-        click.echo(
-            "note: the bundle has no chat template: the model continues what you write",
-            err=True,
-        )
-        if system is not None:
-            raise click.UsageError(
-                "--system needs a chat template, which the bundle does not have"
-            )
-    with telling_what_is_ignored():
-        tokenizer = tokenizer_of(program)
-        return Conversation(session, tokenizer, template, system, **settings)

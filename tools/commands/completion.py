@@ -17,6 +17,24 @@ _FOLDER: Final = "FOLDER"
 _RECIPE: Final = "NAME|FILE"
 
 
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print what lets SHELL complete commands, options, recipes and files of kvc.
+
+    Add it to what the shell reads when it starts: ~/.bashrc (bash 4.4 or later),
+    ~/.zshrc after compinit, or ~/.config/fish/completions/kvc.fish.
+
+    Example: kvc completion bash >> ~/.bashrc
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows these shells"
+    # The base class: that of bash would look for bash here, whose version it checks.
+    script = kind(ctx.find_root().command, {}, "kvc", "_KVC_COMPLETE")
+    click.echo(script.source_template % script.source_vars())
+
+
 class _Name(click.types.StringParamType):
     """A text for which shells offer names of files or folders."""
 
@@ -62,21 +80,3 @@ def _kind_of(metavar: str) -> click.types.StringParamType | None:
     if metavar == _FOLDER:
         return _Name("dir")
     return _Name("file") if metavar in _FILES else None
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    """Print what lets SHELL complete commands, options, recipes and files of kvc.
-
-    Add it to what the shell reads when it starts: ~/.bashrc (bash 4.4 or later),
-    ~/.zshrc after compinit, or ~/.config/fish/completions/kvc.fish.
-
-    Example: kvc completion bash >> ~/.bashrc
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None, "click knows these shells"
-    # The base class: that of bash would look for bash here, whose version it checks.
-    script = kind(ctx.find_root().command, {}, "kvc", "_KVC_COMPLETE")
-    click.echo(script.source_template % script.source_vars())

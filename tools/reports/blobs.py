@@ -226,17 +226,11 @@ def _data_file(
         needed = sum(part.nbytes for part in own)
         return DataFileReport(file.name, digest, "", found, needed, own)
     known = {(one.digest, one.nbytes) for one in program.blobs if one.file == number}
-    others = [
-        one.nbytes for one in found.blobs if (one.digest, one.nbytes) not in known
-    ]
-    parts = [
-        PartReport("header", "", 1, header_nbytes),
-        *own,
-        PartReport("index", "", 1, found.index_nbytes),
-    ]
-    if others:
-        parts.insert(-1, PartReport("blobs", NOT_OURS, len(others), sum(others)))
-    padded = _padded(parts, found.nbytes)
+    others = [b.nbytes for b in found.blobs if (b.digest, b.nbytes) not in known]
+    rest = [PartReport("blobs", NOT_OURS, len(others), sum(others))] * bool(others)
+    header = PartReport("header", "", 1, header_nbytes)
+    index = PartReport("index", "", 1, found.index_nbytes)
+    padded = _padded([header, *own, *rest, index], found.nbytes)
     return DataFileReport(file.name, digest, found.path, "", found.nbytes, padded)
 
 
