@@ -1,9 +1,19 @@
-"""Text for a terminal: safe names, readable sizes, columns."""
+"""Text for a terminal: safe names, readable sizes, columns, names in families.
 
+A model of thirty layers has thirty names of everything; an overview wants one. So names
+that differ only in a number are one name, `layers.{0..4}.attn.k`.
+"""
+
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # what a terminal obeys or hides
+T = TypeVar("T")
+# Of a layer or the like: between dots, underscores, spaces or brackets, as in `k[:,1]`.
+# Python reads no number of thousands of digits.
+NUMBER = re.compile(r"(?<![^._\s([,])\d{1,18}(?![^._\s)\]])")
 
 
 def escape(text: str, keep: str = "") -> str:
@@ -70,10 +80,54 @@ def columns(
     if align[len(widths) - 1] == "<":
         widths[-1] = 0  # nothing comes after it
     return [
-        (" " * indent + "  ".join(map(_pad, row, align, widths))).rstrip()
+        (" " * indent + "  ".join(map(_padded, row, align, widths))).rstrip()
         for row in cells
     ]
 
 
-def _pad(cell: str, side: str, width: int) -> str:
+def _padded(cell: str, side: str, width: int) -> str:
     return cell.rjust(width) if side == ">" else cell.ljust(width)
+
+
+def families(
+    items: Iterable[T],
+    name: Callable[[T], str],
+    like: Callable[[T], Hashable],
+    apart: bool = False,
+) -> list[tuple[str, list[T]]]:
+    """Group items whose names differ only in their numbers.
+
+    Args:
+        items: in any order; groups come in the order of their first members.
+        name: the name of an item.
+        like: what else must be equal within a group.
+        apart: whether each item is a group of its own all the same.
+
+    Returns:
+        For each group its pattern and its members. A number that varies is shown as
+        `{0..4}`, with commas where some are missing.
+    """
+    if apart:
+        return [(name(item), [item]) for item in items]
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault((NUMBER.sub("#", name(item)), like(item)), []).append(item)
+    found = groups.values()
+    return [(pattern_of([name(i) for i in group]), group) for group in found]
+
+
+def pattern_of(names: Sequence[str]) -> str:
+    """Return one text for names that differ only in their numbers."""
+    numbers = zip(*(map(int, NUMBER.findall(name)) for name in names), strict=True)
+    ranges = iter([_range(sorted(set(column))) for column in numbers])
+    return NUMBER.sub(lambda _: next(ranges), names[0])
+
+
+def _range(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return str(numbers[0])
+    first, last = numbers[0], numbers[-1]
+    if numbers == list(range(first, last + 1)):
+        return f"{{{first}..{last}}}"
+    shown = ",".join(map(str, numbers[:3]))
+    return f"{{{shown}}}" if len(numbers) <= 3 else f"{{{shown},..{last}}}"

@@ -10,10 +10,10 @@ from typing import Final
 
 from kvc.schema.container import SavedBundle
 from kvc.schema.errors import BudgetExceeded
-from kvc.schema.families import families
 from kvc.schema.graph import Graph, Scratch
 from kvc.schema.model import Program
-from kvc.schema.text import columns, escape, plural, size
+from kvc.schema.text import columns, escape, families, plural, size
+from kvc.tools.reports.blobs import held_weights
 from kvc.tools.reports.footprint import (
     TOKENS,
     Footprint,
@@ -23,7 +23,6 @@ from kvc.tools.reports.footprint import (
     state_nbytes,
 )
 from kvc.tools.reports.savings import describe_savings
-from kvc.tools.reports.weights import held_weights
 
 _MOST: Final = 5  # lines about what takes the most
 

@@ -21,7 +21,7 @@ from kvc.tools.commands.bench import bench
 from kvc.tools.commands.chat import chat
 from kvc.tools.commands.check import check_command
 from kvc.tools.commands.compile import compile_command
-from kvc.tools.commands.completion import completion
+from kvc.tools.commands.completion import complete_names, completion
 from kvc.tools.commands.devices import devices
 from kvc.tools.commands.diff import diff
 from kvc.tools.commands.dump import dump
@@ -30,14 +30,12 @@ from kvc.tools.commands.eval import eval_command
 from kvc.tools.commands.export import export
 from kvc.tools.commands.gc import collect
 from kvc.tools.commands.generate import generate
-from kvc.tools.commands.join import join
 from kvc.tools.commands.profile import profile_command
 from kvc.tools.commands.recipes import recipes
 from kvc.tools.commands.run import run
-from kvc.tools.commands.split import split
+from kvc.tools.commands.split import join, split
 from kvc.tools.commands.transcribe import transcribe
 from kvc.tools.commands.verify import verify
-from kvc.tools.completion import complete_names
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
 _WRITE_FAILED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}

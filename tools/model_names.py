@@ -18,7 +18,7 @@ from kvc.compiler.request.hub_names import why_not_fetched
 from kvc.recipes import DefaultRecipe, Wanted
 from kvc.schema.container import Progress
 from kvc.schema.errors import FactoryFailed, KvcError, ModelNotFound, listing, meant
-from kvc.tools.folder_options import FolderOptions
+from kvc.tools.compile_options import FolderOptions
 
 _PYTHON: Final = sysconfig.get_path("stdlib")
 _PACKAGES: Final = "site-packages"  # where others' code is installed
@@ -108,9 +108,7 @@ def load_model(name: str) -> ModelSpec:
     factory = BUILTIN[name] if name in BUILTIN else _imported(name)
     try:
         spec = factory()
-    except KvcError:
-        raise
-    except KeyboardInterrupt:
+    except (KvcError, KeyboardInterrupt):
         raise
     except SystemExit as error:
         raise _failed(name, f"its factory ended with {_told(error)}") from error
@@ -163,7 +161,13 @@ def _why_no_folder(name: str) -> str:
 def _told(error: BaseException) -> str:
     """Describe an exception of the user's code with the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if _is_users(f.filename)]
+    own = [
+        frame
+        for frame in frames  # not those of kvc here, nor of libraries that it calls
+        if frame.filename != __file__
+        and not frame.filename.startswith((_PYTHON, "<frozen"))
+        and _PACKAGES not in frame.filename
+    ]
     place = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     if isinstance(error, SystemExit):
         return f"exit({'' if error.code is None else repr(error.code)}){place}"
@@ -172,12 +176,6 @@ def _told(error: BaseException) -> str:
     except Exception:  # the user's code, too
         text = ""
     return f"{type(error).__name__}{': ' * bool(text)}{text}{place}"
-
-
-def _is_users(filename: str) -> bool:
-    """Tell whether a frame is of the user's code, not of a library that it calls."""
-    library = filename.startswith((_PYTHON, "<frozen")) or _PACKAGES in filename
-    return filename != __file__ and not library
 
 
 def _failed(name: str, reason: str) -> FactoryFailed:

@@ -129,15 +129,13 @@ def _with_packed(
     )
     count = len(program.names)
     delegates = tuple(
-        replace(partition, names=(*partition.names, *_used(packings, number, count)))
+        replace(partition, names=(*partition.names, *added))
         for number, partition in enumerate(program.delegates)
+        for added in [
+            [i for i, p in enumerate(packings, count) if number in p.partitions]
+        ]
     )
     return replace(program, names=(*program.names, *names), delegates=delegates)
-
-
-def _used(packings: tuple[Packing, ...], partition: int, count: int) -> Iterator[int]:
-    """Yield the ids of the names of packings that a partition uses."""
-    return (i for i, one in enumerate(packings, count) if partition in one.partitions)
 
 
 def _contents(stored: StoredBlobs, packings: tuple[Packing, ...]) -> Contents:

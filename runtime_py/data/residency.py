@@ -12,15 +12,22 @@ from typing import Self
 from kvc.runtime.data.held import HeldBlobs
 from kvc.runtime.data.locations import ByteRange
 from kvc.runtime.memory.pages import PageTable
-from kvc.schema.families import families
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Program
-from kvc.schema.text import columns, escape, plural
+from kvc.schema.text import columns, escape, families, plural
 from kvc.schema.uses import methods_of_blobs
 
-_TITLE = ("blobs", "bytes", "mapped", "touched", "packed", "freed", "handles", "name")
-_GROUP_TITLE = ("bytes", "mapped", "touched", "packed", "freed", "used by")
-_UNKNOWN = "?"
+_RESIDENCY_TITLES = (
+    "blobs",
+    "bytes",
+    "mapped",
+    "touched",
+    "packed",
+    "freed",
+    "handles",
+    "name",
+)
+_GROUP_TITLES = ("bytes", "mapped", "touched", "packed", "freed", "used by")
 
 
 @frozen
@@ -147,43 +154,35 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 def _lines(report: Residency) -> list[str]:
     """Lay out a report; blobs that nobody has used are counted, not listed."""
-    used = [blob for blob in report.blobs if _is_used(blob)]
+    used = [b for b in report.blobs if b.touched or b.packed or b.freed or b.handles]
     idle = len(report.blobs) - len(used)
     lines = [f"memory of the data, loaded with mode {report.mode}, in bytes:"]
-    lines += columns([_TITLE, *_rows(used)], ">>>>>>>")
+    lines += columns([_RESIDENCY_TITLES, *_rows(used)], ">>>>>>>")
     if idle:
         lines.append(f"  {plural(idle, 'blob')} not used and not listed")
     rows = [(*_counts(Totals.over(group)), who) for who, group in _groups(report.blobs)]
     total = (*_counts(report.totals), "all")
-    lines += columns([_GROUP_TITLE, *rows, total], ">>>>>")
+    lines += columns([_GROUP_TITLES, *rows, total], ">>>>>")
     return lines
-
-
-def _is_used(blob: BlobResidency) -> bool:
-    return bool(blob.touched or blob.packed or blob.freed or blob.handles)
 
 
 def _rows(blobs: Sequence[BlobResidency]) -> list[tuple[str, ...]]:
     """Return a row for the blobs of each family of names, the largest first."""
     found = families(blobs, name=lambda b: " = ".join(b.names), like=lambda b: b.file)
     found.sort(key=lambda one: -sum(blob.nbytes for blob in one[1]))
-    return [_row(pattern, group) for pattern, group in found]
-
-
-def _row(pattern: str, group: Sequence[BlobResidency]) -> tuple[str, ...]:
-    names, file = escape(pattern) or "no name", group[0].file
-    where = f"{names}, in {escape(file)}" if file else names
-    handles = sum(blob.handles for blob in group)
-    return (str(len(group)), *_counts(Totals.over(group)), str(handles), where)
+    rows = []
+    for pattern, group in found:
+        names, file = escape(pattern) or "no name", group[0].file
+        where = f"{names}, in {escape(file)}" if file else names
+        handles = str(sum(blob.handles for blob in group))
+        counts = _counts(Totals.over(group))
+        rows.append((str(len(group)), *counts, handles, where))
+    return rows
 
 
 def _counts(one: BlobResidency | Totals) -> tuple[str, ...]:
     counts = (one.nbytes, one.mapped, one.touched, one.packed, one.freed)
-    return tuple(map(_count, counts))
-
-
-def _count(nbytes: int | None) -> str:
-    return _UNKNOWN if nbytes is None else f"{nbytes:,}"
+    return tuple("?" if nbytes is None else f"{nbytes:,}" for nbytes in counts)
 
 
 def _groups(

@@ -20,8 +20,8 @@ from kvc.compiler import compile_program, register_backend
 from kvc.compiler.models import BUILTIN
 from kvc.runtime import load, register_delegate
 from kvc.runtime.calibration import Samples
+from kvc.tools.commands.eval import evaluate
 from kvc.tools.dev.train_demo import read_library
-from kvc.tools.evaluation import evaluate
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "compiler/backends/CALIBRATION.md"

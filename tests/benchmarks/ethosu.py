@@ -25,8 +25,8 @@ from kvc.runtime.calibration import Samples
 from kvc.runtime.delegates.ethosu.backend import EthosUHandle
 from kvc.runtime.delegates.ethosu.tosa_file import tosa_bytes
 from kvc.runtime.delegates.ethosu.vela import check_vela
+from kvc.tools.commands.eval import evaluate
 from kvc.tools.dev.train_demo import read_library
-from kvc.tools.evaluation import evaluate
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "compiler/backends/ETHOSU.md"

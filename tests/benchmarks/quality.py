@@ -21,8 +21,8 @@ from kvc.compiler.models.demo import CONFIG, decoder_methods
 from kvc.recipes import Recipe, known_recipes, load_recipe
 from kvc.runtime import load
 from kvc.schema.text import size
+from kvc.tools.commands.eval import Evaluation, evaluate
 from kvc.tools.dev.train_demo import read_library
-from kvc.tools.evaluation import Evaluation, evaluate
 
 WINDOW, STRIDE, CHUNK = 512, 256, 64
 NARROW_CACHES = (

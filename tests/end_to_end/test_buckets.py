@@ -25,7 +25,7 @@ from kvc.runtime import generate, load
 from kvc.runtime.scoring import score_tokens
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import BadSetting, UnusableLogits
-from kvc.tools.reports.states import describe_position
+from kvc.tools.reports.memory import describe_position
 
 TEXT = np.random.default_rng(8).integers(0, VOCAB, (3, MOST))
 

@@ -126,7 +126,7 @@ def test_an_asset_of_the_library_runs_with_the_names_of_the_program(
 ):
     """As an app would: in a process without kvc."""
     library_here.need("coreai")
-    from kvc.tools.folders import write_folder
+    from kvc.tools.outputs import write_folder
 
     made = tmp_path / "m.aimodel"
     write_folder(made, exported(paths["coreai_fp32"]))

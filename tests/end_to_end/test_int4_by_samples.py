@@ -18,7 +18,7 @@ from kvc.runtime.calibration import Samples
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import CompileError, FitTooSmall, FitUnused, SamplesNotFinite
 from kvc.tools.cli import main
-from kvc.tools.reports.compiled import compiled_lines
+from kvc.tools.reports.summaries import compiled_lines
 
 COLUMNS, CALLS = 96, 40
 

@@ -23,7 +23,7 @@ from kvc.runtime import load
 from kvc.runtime.calibration import Samples
 from kvc.runtime.delegates.qnn import Qnn
 from kvc.schema.errors import CalibrationNeeded
-from kvc.tools.reports.operators import describe_operators
+from kvc.tools.reports.methods import describe_operators
 
 NEAR = 1e-4  # of the reference, over the largest logit: about a step of 65536
 OLDER = 6e-4  # likewise, v68 and v69

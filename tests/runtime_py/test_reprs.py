@@ -77,7 +77,7 @@ def test_a_program_printed_says_what_it_holds(program):
     assert head == program.path
     rows = [line.split(maxsplit=1) for line in lines]
     assert rows[:3] == [
-        ["recipe", "portable"],
+        ["recipe", "none"],
         ["method", "fill(tokens), prefill"],
         ["method", "step(token), decode"],
     ]

@@ -4,7 +4,7 @@ from typing import Final
 
 from kvc.schema.container import BundleFile
 from kvc.tools.page.content import PageContent, describe_page
-from kvc.tools.reports.files import describe_file
+from kvc.tools.reports.bundle import describe_file
 
 HOSTILE: Final = (
     "</script><script>document.title='taken'</script><!--content--><!--script-->"

@@ -1,25 +1,61 @@
-"""The process that `kvc bench` starts for each bundle and round.
+"""The process that `kvc bench` starts for each bundle and round, and how it feeds.
 
 `python -m kvc.tools.bench.measuring PLAN`, the plan as JSON. Prints figures as JSON. An
-error is a message on stderr and exit code 1.
+error is a message on stderr and exit code 1. Sessions are fed with random tokens, the
+same in every process.
 """
 
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvc.runtime import Program, Session
+from kvc.runtime.generation.encoding import find_encode
+from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.threads import settle_threads
-from kvc.schema.errors import KvcError
+from kvc.schema.errors import BadSetting, KvcError
 from kvc.schema.text import escape
-from kvc.tools.bench.feeding import feeder_at, random_prompts
 from kvc.tools.bench.plan import Figures, Memory, Plan, SpeedTest, plan_of
-from kvc.tools.loading import open_program
+from kvc.tools.options import open_program
 
 _STATUS: Final = Path("/proc/self/status")
+
+
+def random_prompts(feeder: Feeder, rows: int, count: int) -> Sequence[Sequence[int]]:
+    """Return as many tokens for each row, the same in every process."""
+    known = feeder.vocabulary if isinstance(feeder.vocabulary, int) else 1
+    tokens: NDArray[np.int64] = np.random.default_rng(0).integers(
+        0, known, (rows, count), np.int64
+    )
+    return tokens.tolist()  # type: ignore[no-any-return]  # numpy leaves it open
+
+
+def feeder_at(session: Session, rows: int, depth: int) -> Feeder:
+    """Return what feeds a session that holds `depth` random tokens in each row.
+
+    Raises:
+        BadSetting: its program has an encoder, which takes no random tokens.
+        PromptTooLong: it has no room for them.
+        KvcError: as `generate`.
+    """
+    if find_encode(session) is not None:
+        expected = "one without an encoder: nothing says what to give that"
+        raise BadSetting(name="bundle", expected=expected, found="one with an encoder")
+    session.reset()
+    feeder = Feeder(session, rows)
+    if not depth:
+        return feeder
+    before = random_prompts(feeder, rows, depth)
+    feeder.check_prompts(before)
+    feeder.feed_prompts(before)
+    return Feeder(session, rows)  # which counts from here
 
 
 def measure(plan: Plan) -> Figures:
@@ -31,7 +67,8 @@ def measure(plan: Plan) -> Figures:
     began = time.perf_counter()
     with open_program(plan.bundle, plan.loading) as program:
         load_s = time.perf_counter() - began
-        with _open_session(program, plan.rows) as session:
+        one, rows = plan.rows == 1, plan.rows
+        with program.session() if one else program.session(batch=rows) as session:
             feeder = feeder_at(session, plan.rows, 0)
             feeder.feed_prompts(random_prompts(feeder, plan.rows, 1))
             first_token_s = time.monotonic() - plan.began
@@ -45,10 +82,6 @@ def measure(plan: Plan) -> Figures:
             seconds=seconds,
             memory=_memory(),
         )
-
-
-def _open_session(program: Program, rows: int) -> Session:
-    return program.session() if rows == 1 else program.session(batch=rows)
 
 
 def _nbytes(program: Program) -> int:

@@ -1,16 +1,28 @@
-"""Peers of `kvc bench --against`: whose file it is tells which program runs it."""
+"""Peers of `kvc bench --against`: other runtimes, which run the same tests.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+In: a GGUF file, which llama.cpp's own llama-bench runs, or an ONNX model as Optimum
+exports them, which ONNX Runtime does: whose file it is tells which. Out: the seconds of
+each test. llama-bench warms up before each test by itself, and counts neither loading
+nor the tokens that a depth takes. ONNX Runtime runs in a process of its own, of a
+Python that has onnxruntime: `onnx_process.py`.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 
 from kvc.schema.text import escape
-from kvc.tools.bench.llama_bench import find_llama_bench, run_llama_bench
-from kvc.tools.bench.onnx_bench import check_onnxruntime, run_onnx
 from kvc.tools.bench.plan import SpeedTest
+
+_PROCESS: Final = Path(__file__).with_name("onnx_process.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +41,17 @@ class Peer:
     seconds: Callable[[Sequence[SpeedTest], int], tuple[float, ...]]
 
 
-def find_peers(paths: Sequence[str], llama_bench: str, python: str) -> list[Peer]:
-    """Return the peers of some files.
+def find_peer(path: str, llama_bench: str, python: str) -> Peer:
+    """Return the peer of a file.
 
     Args:
-        paths: of GGUF and ONNX files.
+        path: of a GGUF or ONNX file.
         llama_bench: the program for the former.
         python: that has onnxruntime, for the latter.
 
     Raises:
-        ClickException: a file is missing or neither, or the program is.
+        ClickException: the file is missing or neither, or the program is.
     """
-    return [_find(path, llama_bench, python) for path in paths]
-
-
-def _find(path: str, llama_bench: str, python: str) -> Peer:
     if path.endswith(".onnx"):
         check_onnxruntime(python)
         return Peer(path, _nbytes(path), "onnxruntime", partial(run_onnx, python, path))
@@ -72,3 +80,106 @@ def _nbytes(model: str) -> int:
     except OSError as error:
         what = f"cannot read {escape(model)}: {error.strerror}"
         raise click.ClickException(what) from error
+
+
+def find_llama_bench(program: str) -> str:
+    """Return the path of llama-bench.
+
+    Raises:
+        ClickException: there is no such program.
+    """
+    found = shutil.which(program)
+    if found is None:
+        raise click.ClickException(
+            f"there is no {program}, which --against needs; build llama.cpp (its "
+            "target llama-bench), and name the program by --llama-bench PATH"
+        )
+    return found
+
+
+def run_llama_bench(
+    program: str, model: str, tests: Sequence[SpeedTest], threads: int
+) -> tuple[float, ...]:
+    """Return the seconds of each test, run once after llama-bench's own warm-up.
+
+    Raises:
+        ClickException: it fails, or prints something else.
+    """
+    return tuple(_run_test(program, model, test, threads) for test in tests)
+
+
+def _run_test(program: str, model: str, test: SpeedTest, threads: int) -> float:
+    asked = ("-p", test.prompt, "-n", test.steps, "-d", test.depth)
+    command = [program, "-m", model, *asked, "-t", threads, "-r", 1, "-o", "json"]
+    with _failures("llama-bench", model, [str(part) for part in command]) as printed:
+        (found,) = json.loads(printed)
+        return float(found["samples_ns"][0]) / 1e9
+
+
+def check_onnxruntime(python: str) -> None:
+    """Check that a Python has onnxruntime.
+
+    Raises:
+        ClickException: it has not, or is none.
+    """
+    done = output_of([python, "-P", "-c", "import onnxruntime"])
+    if done.returncode:
+        raise click.ClickException(
+            f"{escape(python)} cannot import onnxruntime, which --against needs for a "
+            ".onnx file; pip install onnxruntime, or name a Python that has it by "
+            "--onnx-python PATH"
+        )
+
+
+def run_onnx(
+    python: str, model: str, tests: Sequence[SpeedTest], threads: int
+) -> tuple[float, ...]:
+    """Return the seconds of each test, run once after a warm-up.
+
+    Raises:
+        ClickException: it fails, or the model is no decoder with growing caches.
+    """
+    plan = {
+        "model": model,
+        "threads": threads,
+        "tests": [asdict(test) for test in tests],
+    }
+    command = [python, "-P", str(_PROCESS), json.dumps(plan)]
+    with _failures("ONNX Runtime", model, command) as printed:
+        return tuple(map(float, json.loads(printed.splitlines()[-1])))
+
+
+@contextmanager
+def _failures(name: str, model: str, command: Sequence[str]) -> Iterator[str]:
+    """Run a program, give what it prints, and say why that is not what is wanted.
+
+    The reason is the last line that the program wrote to stderr, if there is one.
+
+    Raises:
+        ClickException: it fails, or prints something else.
+    """
+    done = output_of(command)
+    try:
+        if done.returncode:
+            raise ValueError(f"exit code {done.returncode}")
+        yield done.stdout
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        said = done.stderr.strip().splitlines()
+        reason = f"{name} fails on {escape(model)}: "
+        reason += escape(said[-1]) if said else repr(error)
+        raise click.ClickException(reason) from error
+
+
+def output_of(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end.
+
+    Raises:
+        ClickException: the system cannot run it: it is none of this machine.
+    """
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="backslashreplace"
+        )
+    except OSError as error:
+        reason = f"cannot run {escape(command[0])}: {error.strerror}"
+        raise click.ClickException(reason) from error

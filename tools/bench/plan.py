@@ -2,13 +2,16 @@
 
 A process that measures is told a `Plan` as JSON, and answers with `Figures` as JSON.
 Tests are named as llama-bench names its own: `pp128` reads a prompt of 128 tokens, and
-`tg32 @ d1024` makes 32 tokens after 1,024.
+`tg32 @ d1024` makes 32 tokens after 1,024. Tests that nobody asked for, here and of
+`kvc profile`, are those that a session of each bundle has room for.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from kvc.tools.loading import Loading
+from kvc.runtime.sessions.sizes import position_limit
+from kvc.schema.container import BundleFile
+from kvc.tools.options import Loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +73,9 @@ class Plan:
     began: float
     loading: Loading
 
-    def as_json(self) -> dict[str, object]:
-        """Return the fields."""
-        return asdict(self)
-
 
 def plan_of(fields: dict[str, object]) -> Plan:
-    """Return the plan of such fields, as `Plan.as_json` gave them."""
+    """Return the plan of such fields, as a process was given them."""
     tests, loading = fields["tests"], fields["loading"]
     assert isinstance(tests, list)
     assert isinstance(loading, dict)
@@ -84,7 +83,7 @@ def plan_of(fields: dict[str, object]) -> Plan:
         "tests": tuple(SpeedTest(**test) for test in tests),
         "loading": Loading(**loading),
     }
-    return Plan(**found)  # type: ignore[arg-type]  # as `as_json` wrote them
+    return Plan(**found)  # type: ignore[arg-type]  # as `asdict` made them
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +134,33 @@ def figures_of(fields: dict[str, object]) -> Figures:
         "memory": Memory(**memory) if isinstance(memory, dict) else None,
     }
     return Figures(**found)  # type: ignore[arg-type]  # as the process wrote them
+
+
+def most_tokens(bundles: Sequence[str], depth: int) -> int | None:
+    """Return how many tokens a session of each bundle takes after `depth` of them.
+
+    None where nothing limits it; 1 at the least.
+
+    Raises:
+        KvcError: a bundle cannot be read.
+    """
+    limits = [limit for path in bundles if (limit := _limit(path)) is not None]
+    return max(1, min(limits) - depth) if limits else None
+
+
+def fitting(counts: Sequence[int], most: int | None) -> list[int]:
+    """Return the counts of tokens that are at most so many, or that number."""
+    if most is None:
+        return list(counts)
+    return [count for count in counts if count <= most] or [most]
+
+
+def _limit(path: str) -> int | None:
+    """Return how many tokens a session holds at most, None where nothing limits it."""
+    with BundleFile.open(path) as file:
+        program = file.program
+    if program.position is None:
+        return None
+    return position_limit(
+        program, {each.name: each.greatest for each in program.symbols}
+    )

@@ -1,8 +1,9 @@
 """Run the rounds of `kvc bench`: each bundle in turn, each in a process of its own.
 
 In: bundles, tests, how to load. Out: the figures of each round, and of all rounds
-medians with the least and the most. Bundles take turns so that a machine that becomes
-slower meanwhile is so for all; their ratios are medians of those of the rounds.
+medians with the least and the most, as tables and as reports. Bundles take turns so
+that a machine that becomes slower meanwhile is so for all; their ratios are medians of
+those of the rounds.
 """
 
 import json
@@ -11,18 +12,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import click
 
-from kvc.schema.text import escape
+from kvc.schema.text import columns, escape, size
 from kvc.tools.bench.peers import Peer
-from kvc.tools.bench.plan import Figures, Plan, SpeedTest, figures_of
-from kvc.tools.loading import Loading
+from kvc.tools.bench.plan import Figures, Memory, Plan, SpeedTest, figures_of
+from kvc.tools.options import Loading
 
 Progress = Callable[[str, int, int], None]  # what runs, processes done, of how many
-
 _PROCESS: Final = "kvc.tools.bench.measuring"
 
 
@@ -117,7 +117,16 @@ def run_rounds(
     threads = figures[0][0].threads
     return [
         *(
-            _bundle(bundle, tests, rows, kept)
+            Measured(
+                bundle,
+                kept[0].recipe,
+                kept[0].nbytes,
+                kept[0].threads,
+                rows,
+                tests,
+                tuple(one.seconds for one in kept),
+                tuple(kept),
+            )
             for bundle, kept in zip(bundles, figures, strict=True)
         ),
         *(
@@ -127,38 +136,155 @@ def run_rounds(
     ]
 
 
-def _bundle(
-    bundle: str, tests: tuple[SpeedTest, ...], rows: int, kept: Sequence[Figures]
-) -> Measured:
-    first, rounds = kept[0], tuple(one.seconds for one in kept)
-    return Measured(
-        bundle,
-        first.recipe,
-        first.nbytes,
-        first.threads,
-        rows,
-        tests,
-        rounds,
-        tuple(kept),
-    )
-
-
 def _measure(
     bundle: str, tests: tuple[SpeedTest, ...], rows: int, loading: Loading
 ) -> Figures:
     """Return what a process of its own measures."""
     plan = Plan(bundle, tests, rows, time.monotonic(), loading)
     # -P: a folder that somebody runs kvc in may have a numpy.py.
-    command = [sys.executable, "-P", "-m", _PROCESS, json.dumps(plan.as_json())]
+    command = [sys.executable, "-P", "-m", _PROCESS, json.dumps(asdict(plan))]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise click.ClickException(_reason(bundle, done.stderr.strip()))
+        said, name = done.stderr.strip(), escape(bundle)  # which may name it
+        whole = said if name in said else f"{name}: {said or 'no figures came'}"
+        raise click.ClickException(whole)
     if done.stderr:
         click.echo(done.stderr, err=True, nl=False)
     return figures_of(json.loads(done.stdout))
 
 
-def _reason(bundle: str, said: str) -> str:
-    """Return what a process said, with the bundle if that does not name it."""
-    name = escape(bundle)
-    return said if name in said else f"{name}: {said or 'no figures came'}"
+def tables(found: Sequence[Measured]) -> list[str]:
+    """Return speeds, and what starting and memory cost; medians (least to most)."""
+    lines = columns(_speed_rows(found), "<<>><><")
+    costs = [_cost_row(one) for one in found if one.figures]
+    titles = ("bundle", "load", "first token", "memory", "+ pages of files", "peak")
+    return [*lines, "", *columns([titles, *costs], "<>>>>>")]
+
+
+def _speed_rows(found: Sequence[Measured]) -> list[tuple[str, ...]]:
+    titles = ("model", "recipe", "size", "threads", "test", "t/s", "")
+    rows: list[tuple[str, ...]] = [(*titles, *["of the first"] * (len(found) > 1))]
+    for number, test in enumerate(found[0].tests):
+        for one in found:
+            speed = one.speed(number)
+            rows.append(
+                (
+                    escape(one.path),
+                    escape(one.recipe),
+                    size(one.nbytes),
+                    str(one.threads),
+                    test.name if one.rows == 1 else f"{test.name} x {one.rows}",
+                    _rate(speed.median),
+                    f"({_rate(speed.least)} to {_rate(speed.most)})",
+                    *(
+                        [f"{one.ratio(number, found[0]).median:.2f}"]
+                        if len(found) > 1
+                        else []
+                    ),
+                )
+            )
+    return rows
+
+
+def _rate(tokens: float) -> str:
+    """Return tokens a second to three digits."""
+    return f"{tokens:.{0 if tokens >= 100 else 1 if tokens >= 10 else 2}f}"
+
+
+def _cost_row(one: Measured) -> tuple[str, ...]:
+    load = Spread.over([figures.load_s for figures in one.figures])
+    first = Spread.over([figures.first_token_s for figures in one.figures])
+    memory = one.figures[-1].memory
+    sizes = ("-", "-", "-")
+    if memory is not None:
+        sizes = (size(memory.anonymous), size(memory.file), size(memory.peak))
+    return (
+        escape(one.path),
+        f"{1000 * load.median:.0f} ms",
+        f"{first.median:.2f} s",
+        *sizes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedReport:
+    """What a test gave.
+
+    Attributes:
+        test: its name, as llama-bench has it.
+        prompt: tokens of the prompt, 0 for a test that makes tokens.
+        steps: tokens made one by one, 0 for a test that reads a prompt.
+        depth: tokens in each row before.
+        seconds: of each round.
+        tokens_per_second: of all rows together.
+        ratio_to_first: how many times as fast as the first bundle, in each round.
+    """
+
+    test: str
+    prompt: int
+    steps: int
+    depth: int
+    seconds: tuple[float, ...]
+    tokens_per_second: Spread
+    ratio_to_first: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """What the rounds gave for a bundle, or for a peer's file.
+
+    Attributes:
+        path: of the bundle or file.
+        recipe: of the bundle; the peer's name.
+        nbytes: of the bundle and its data files, or of the file.
+        threads: computed with.
+        rows: of the session.
+        load_s: seconds of the load call; null of a peer.
+        first_token_s: seconds from the start of the process to the logits of one token;
+            null of a peer.
+        memory: at the end of each round, null where the system does not tell; empty of
+            a peer.
+    """
+
+    path: str
+    recipe: str
+    nbytes: int
+    threads: int
+    rows: int
+    tests: tuple[SpeedReport, ...]
+    load_s: Spread | None
+    first_token_s: Spread | None
+    memory: tuple[Memory | None, ...]
+
+
+def describe_bench(found: Sequence[Measured]) -> list[BenchReport]:
+    """Return all figures: of each round, and medians with the least and the most."""
+    return [_report(one, found[0]) for one in found]
+
+
+def _report(one: Measured, first: Measured) -> BenchReport:
+    tests = tuple(
+        SpeedReport(
+            test=test.name,
+            prompt=test.prompt,
+            steps=test.steps,
+            depth=test.depth,
+            seconds=tuple(seconds[number] for seconds in one.rounds),
+            tokens_per_second=one.speed(number),
+            ratio_to_first=one.ratio(number, first),
+        )
+        for number, test in enumerate(one.tests)
+    )
+    loads = [figures.load_s for figures in one.figures]
+    firsts = [figures.first_token_s for figures in one.figures]
+    return BenchReport(
+        path=one.path,
+        recipe=one.recipe,
+        nbytes=one.nbytes,
+        threads=one.threads,
+        rows=one.rows,
+        tests=tests,
+        load_s=Spread.over(loads) if loads else None,
+        first_token_s=Spread.over(firsts) if firsts else None,
+        memory=tuple(figures.memory for figures in one.figures),
+    )

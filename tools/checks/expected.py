@@ -1,7 +1,7 @@
-"""What sample calls gave where a bundle was compiled: kept in it, and compared.
+"""What sample calls give where a bundle is compiled: made, kept in it, and compared.
 
 The file is JSON: for each recipe the short calls, what is kept of each result, and how
-far rounding alone moves it (`readings.py`, `rounding.py`). Two things are asked:
+far rounding alone moves it (`readings.py`). Two things are asked:
 
 - of each result, that it is no further away than rounding moves it at its worst, a few
   times over;
@@ -13,16 +13,34 @@ fault in a weight, a scale or a kernel is there in all.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kvc.runtime import load
+from kvc.schema.container import BundleFile, DataFileReader, Progress, StoredBlobs
 from kvc.schema.errors import CheckFailed, NoCheck
-from kvc.tools.checks.calls import Result
-from kvc.tools.checks.readings import SUMS, Reading, differences, read
-from kvc.tools.checks.rounding import Moves
+from kvc.schema.two_threads import share
+from kvc.tools.checks.calls import Result, sample_results
+from kvc.tools.checks.readings import (
+    SHORT_CALLS,
+    SUMS,
+    Moves,
+    Reading,
+    Source,
+    choose_calls,
+    differences,
+    measure_moves,
+    read,
+    rounded,
+)
+
+if TYPE_CHECKING:
+    from kvc.compiler import Bundle
 
 FILE: Final = "kvc_check.json"
 _VERSION: Final = 3  # raised where other calls are made, too
@@ -31,7 +49,7 @@ _COARSE_LEAST: Final = 0.01  # what is allowed where rounding moves nothing
 _FINE_TIMES: Final = 10
 _FINE_LEAST: Final = 1e-5
 _ENOUGH: Final = 6  # short calls of which half may differ
-_DIGITS: Final = 3
+_DIGITS: Final = 3  # of how far a result moves
 _USELESS: Final = f"{FILE} in the bundle cannot be used: {{}}; compile it again"
 
 
@@ -85,16 +103,12 @@ def _told(expected: Expected) -> dict[str, object]:
             "kind": one.kind,
             "short": one.short,
             "rows": one.rows.tolist(),
-            "coarse": _short(moves.coarse),
-            "fine": list(map(_short, moves.fine)),
+            "coarse": rounded(moves.coarse, _DIGITS),
+            "fine": [rounded(move, _DIGITS) for move in moves.fine],
         }
         for one, moves in pairs
     ]
     return {"calls": list(expected.calls), "results": results}
-
-
-def _short(number: float) -> float:
-    return float(f"{number:.{_DIGITS}g}")
 
 
 def expected_of(content: bytes, recipe: str) -> Expected:
@@ -194,3 +208,93 @@ def _compared(before: Reading, here: Reading, moves: Moves) -> tuple[float, floa
             f"{np.median(apart):.2g} of its size",
         )
     return largest, most
+
+
+def with_results(bundle: "Bundle", progress: Progress) -> "Bundle":
+    """Return a bundle that also holds what sample calls of each recipe give.
+
+    They are made twice, by the libraries of the backends that are here, and by the
+    reference implementation of their arithmetic: a bundle in which these do not agree
+    is wrong already.
+
+    Args:
+        bundle: which is written to a temporary folder for this.
+        progress: told of each stage.
+
+    Raises:
+        NoCheck: no method can be called with made-up arguments.
+        CheckFailed: libraries and reference do not agree.
+        KvcError: it cannot be written there, or no session can be opened.
+    """
+    bodies = bundle.program.bodies
+    with tempfile.TemporaryDirectory(prefix="kvc-check-") as folder:
+        path = Path(folder) / "bundle.kvc"
+        bundle.save(path, progress=progress)
+        progress("sample calls", 0, 0)
+        recipes = {
+            body.provenance.recipe: _checked(
+                Source(path, body.backends[0] if len(bodies) > 1 else None, None)
+            )
+            for body in bodies
+        }
+    return bundle.with_files({FILE: expected_file(recipes)})
+
+
+def _checked(source: Source) -> Expected:
+    """Return what a recipe gives, by its reference; its library agrees.
+
+    Raises:
+        NoCheck, CheckFailed, KvcError: as `with_results`.
+    """
+    calls, moves = _measured(source)
+    reference = load(source.path, reference=True, backend=source.backend)
+    with reference as program:
+        results = list(sample_results(program, calls))
+    called = [one for one in results if not one.held]
+    if all(isinstance(one.given, str) for one in called):
+        told = ", ".join(f"{one.name}: {one.given}" for one in called)
+        reason = f"no method takes made-up arguments ({told}); leave --check out"
+        raise NoCheck(reason=reason)
+    expected = Expected(calls, read(results), moves)
+    with load(source.path, backend=source.backend) as program:
+        compare(expected, sample_results(program, calls))
+    return expected
+
+
+def _measured(source: Source) -> tuple[tuple[int, ...], tuple[Moves, ...]]:
+    """Return short calls, and how far rounding moves each result.
+
+    By the library, which is the quicker one; by the reference where it reads weights
+    from the file, and does not see that they are changed in memory.
+    """
+    calls = choose_calls(source)
+    moves = measure_moves(source, calls)
+    if any(one.coarse for one in moves):
+        return calls, moves
+    calls = tuple(range(min(len(calls), SHORT_CALLS)))
+    return calls, measure_moves(replace(source, reference=True), calls)
+
+
+def check_stored(path: str, folders: Sequence[str]) -> None:
+    """Check all weights of a bundle, those that no sample call reads too.
+
+    Packed weights whose file is not beside the bundle are left out, as in loading.
+
+    Args:
+        path: of the bundle.
+        folders: where to look for data files, too.
+
+    Raises:
+        FormatError: something is damaged; `DigestMismatch` names the weight.
+        LoadError: a file is not there, or cannot be read.
+    """
+    with StoredBlobs.open(BundleFile.open(path), folders) as stored:
+        numbered = enumerate(stored.files)
+        there = {i for i, file in numbered if isinstance(file, DataFileReader)} | {0}
+        blobs = enumerate(stored.program.blobs)
+
+        def check(todo: Iterator[int]) -> None:
+            for blob in todo:
+                stored.check(blob)
+
+        share(iter([i for i, blob in blobs if blob.file in there]), check)

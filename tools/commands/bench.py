@@ -5,9 +5,8 @@ from dataclasses import asdict
 
 import click
 
-from kvc.tools.json_text import report_text
-from kvc.tools.loading import Loading, loading_options
-from kvc.tools.terminal import show
+from kvc.tools.options import Loading, loading_options
+from kvc.tools.printing import report_text, show
 
 COUNT = click.IntRange(min=0)
 
@@ -114,11 +113,9 @@ def bench(
 
     Example: kvc bench q8.kvc q4.kvc -p 128 -n 32 -d 0 -d 1024
     """
-    from kvc.tools.bench.peers import find_peers
-    from kvc.tools.bench.plan import plan_tests
-    from kvc.tools.bench.rounds import run_rounds
-    from kvc.tools.bench.tables import describe_bench, tables
-    from kvc.tools.bench.usual import fitting, most_tokens
+    from kvc.tools.bench.peers import find_peer
+    from kvc.tools.bench.plan import fitting, most_tokens, plan_tests
+    from kvc.tools.bench.rounds import describe_bench, run_rounds, tables
     from kvc.tools.progress import Stages
 
     depths = depths or (0,)
@@ -131,7 +128,7 @@ def bench(
         raise click.UsageError("nothing to measure: -p and -n are both 0")
     if peers and rows > 1:
         raise click.UsageError("peers run one row: no --batch with --against")
-    found_peers = find_peers(peers, program, python)
+    found_peers = [find_peer(path, program, python) for path in peers]
     with Stages(quiet=False) as stages:
         found = run_rounds(
             bundles,

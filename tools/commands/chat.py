@@ -1,16 +1,41 @@
-"""`kvc chat`: talk with the model in a bundle."""
+"""`kvc chat`: talk with the model in a bundle.
 
+The loop asks, answers and reports the speed until the user ends it. Ctrl-C while the
+model answers ends that answer after the next token; a second Ctrl-C ends it at once,
+even within a token or a long prompt. At the prompt Ctrl-C ends the chat, as the end of
+input does. Tests replace the terminal.
+"""
+
+import signal
+import sys
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from kvc.tools.loading import Loading, loading_options, open_program
-from kvc.tools.sampling import generation_options, telling_what_is_ignored
+from kvc.tools.options import (
+    Loading,
+    generation_options,
+    loading_options,
+    open_program,
+    telling_what_is_ignored,
+)
 
 if TYPE_CHECKING:
-    from kvc.runtime import Conversation, Program, Session
+    from kvc.runtime import Conversation, Generation, Program, Session
+    from kvc.runtime.embedding.parts import InParts
     from kvc.runtime.generation import Arguments
+
+_COMMANDS = (
+    "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
+)
+_PICTURES = "/image FILE shows a picture with the next message"
 
 
 @click.command()
@@ -44,7 +69,7 @@ def chat(
 
     Example: kvc chat model.kvc --system "Be brief."
     """
-    from kvc.tools.chatting import Console, commands_of, run_chat
+    from kvc.runtime import SettingIgnored
 
     with (
         open_program(bundle, loading) as program,
@@ -54,7 +79,8 @@ def chat(
         program.pack()
         console = Console()
         console.note(commands_of(conversation))
-        with _unrepeated():
+        # What has been said at the beginning is not said again.
+        with warnings.catch_warnings(action="ignore", category=SettingIgnored):
             run_chat(conversation, console, session.capacity)
 
 
@@ -67,18 +93,216 @@ def _begin(
 
     template = chat_template_of(program)
     if template is None:
-        note = "the bundle has no chat template: the model continues what you write"
-        click.echo(f"note: {note}", err=True)
+        click.echo(
+            "note: the bundle has no chat template: the model continues what you write",
+            err=True,
+        )
         if system is not None:
-            note = "--system needs a chat template, which the bundle does not have"
-            raise click.UsageError(note)
+            raise click.UsageError(
+                "--system needs a chat template, which the bundle does not have"
+            )
     with telling_what_is_ignored():
         tokenizer = tokenizer_of(program)
         return Conversation(session, tokenizer, template, system, **settings)
 
 
-def _unrepeated() -> "warnings.catch_warnings[None]":
-    """Leave out what has been said at the beginning."""
-    from kvc.runtime import SettingIgnored
+def commands_of(conversation: "Conversation") -> str:
+    """Return what can be written beside messages, pictures only if they are read."""
+    return f"{_COMMANDS}, {_PICTURES}" if conversation.reads_pictures else _COMMANDS
 
-    return warnings.catch_warnings(action="ignore", category=SettingIgnored)
+
+class Terminal(Protocol):
+    """Where the user is."""
+
+    def ask(self) -> str:
+        """Return what the user says.
+
+        Raises:
+            EOFError: nothing more comes.
+            KeyboardInterrupt: the user has had enough.
+        """
+
+    def write(self, text: str) -> None:
+        """Show a piece of an answer."""
+
+    def note(self, text: str) -> None:
+        """Show what is not part of the conversation."""
+
+
+@dataclass(slots=True)
+class Stop:
+    """Whether the user wants an answer to stop."""
+
+    asked: bool = False
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[Stop]:
+    """Turn the first Ctrl-C into a wish; the next one is a KeyboardInterrupt."""
+    stop = Stop()
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run_chat(
+    conversation: "Conversation",
+    terminal: Terminal,
+    capacity: int | None,
+    stops: Callable[[], AbstractContextManager[Stop]] = stop_on_interrupt,
+) -> None:
+    """Talk until the user ends it.
+
+    Args:
+        conversation: which goes on.
+        terminal: where the user is.
+        capacity: how many tokens the session may hold, None for no limit.
+        stops: says, while an answer is made, whether it is to stop.
+
+    Raises:
+        KvcError: the bundle or the session cannot be used any more.
+    """
+    images: list[InParts] = []
+    while True:
+        try:
+            said = terminal.ask()
+        except (EOFError, KeyboardInterrupt):
+            return
+        match said.strip():
+            case word if word.split(maxsplit=1)[:1] == ["/image"]:
+                images += _picture(conversation, terminal, word[len("/image") :])
+            case "/quit" | "/exit":
+                return
+            case "/help":
+                terminal.note(commands_of(conversation))
+            case "/reset":
+                conversation.reset()
+                images.clear()
+                terminal.note("a new conversation")
+            case word if word[:1] == "/" and word[1:].isalpha():  # a path is said
+                terminal.note(f"there is no {word}; {commands_of(conversation)}")
+            case "" if conversation.is_chat:
+                pass
+            case _:
+                if _answer(conversation, terminal, said, images, capacity, stops):
+                    images.clear()
+
+
+def _picture(
+    conversation: "Conversation", terminal: Terminal, path: str
+) -> "list[InParts]":
+    """Return the picture of a file, none where it cannot be had, which is said."""
+    from kvc.runtime import BadPicture, BadSetting, FileProblem, MissingPackage
+
+    file = Path(path.strip()).expanduser()
+    if not path.strip():
+        terminal.note("/image needs the name of a file")
+        return []
+    try:
+        made = conversation.picture(file)
+    except (BadPicture, BadSetting, FileProblem, MissingPackage) as error:
+        terminal.note(str(error))
+        return []
+    terminal.note(f"{file} goes with the next message")
+    return [made]
+
+
+def _answer(
+    conversation: "Conversation",
+    terminal: Terminal,
+    said: str,
+    images: "Sequence[InParts]",
+    capacity: int | None,
+    stops: Callable[[], AbstractContextManager[Stop]],
+) -> bool:
+    """Show the answer to what the user says; tell whether it belongs to what was said.
+
+    It does once it has a token, or has ended.
+    """
+    from kvc.runtime import (
+        BadChatTemplate,
+        BadSetting,
+        CacheOverflow,
+        InputMismatch,
+        TemplateLimit,
+    )
+
+    before, stopped = conversation.answer, False
+    try:
+        with stops() as stop, closing(conversation.say(said, images)) as pieces:
+            for piece in pieces:
+                terminal.write(piece)
+                if stop.asked:
+                    break
+        stopped = stop.asked
+    except KeyboardInterrupt:
+        stopped = True
+    except CacheOverflow as error:
+        terminal.note(f"{error}. /reset begins a new conversation")
+    except (BadChatTemplate, BadSetting, InputMismatch, TemplateLimit) as error:
+        terminal.note(str(error))
+    if conversation.answer is None or conversation.answer is before:
+        return False
+    terminal.write("\n")
+    terminal.note(_figures(conversation.answer, conversation.used, capacity))
+    terminal.note(_end(conversation.answer, stopped))
+    return bool(conversation.answer.tokens) or conversation.answer.reason is not None
+
+
+def _figures(answer: "Generation", used: int, capacity: int | None) -> str:
+    prefill, decode = answer.prefill, answer.decode
+    limit = "" if capacity is None else f" of {capacity:,}"
+    return (
+        f"[{len(answer.tokens)} tokens, {decode.tokens_per_second:.1f} tokens/s; "
+        f"prompt {prefill.tokens} tokens, {prefill.tokens_per_second:.1f} tokens/s; "
+        f"context {used:,}{limit}]"
+    )
+
+
+def _end(answer: "Generation", stopped: bool) -> str:
+    """Say why an answer ended where nobody would expect it, otherwise nothing."""
+    if answer.reason == "length":
+        return "the cache is full; /reset begins a new conversation"
+    if answer.reason == "max_tokens":
+        return "the limit of tokens was reached"
+    return "stopped" if stopped else ""
+
+
+class Console:
+    """The terminal of this process: answers go to stdout, all else to stderr."""
+
+    def __init__(self) -> None:
+        """Have what is no text pass, in both directions."""
+        self._prompt = "> " if sys.stdin.isatty() else ""
+        if self._prompt:
+            import readline  # noqa: F401  gives input() a line that can be edited
+        for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors=errors)
+
+    def ask(self) -> str:
+        """Read a line from stdin; on a terminal, leave the line of the prompt."""
+        try:
+            return input(self._prompt)
+        except (EOFError, KeyboardInterrupt):
+            if self._prompt:
+                click.echo(err=True)
+            raise
+
+    def write(self, text: str) -> None:
+        """Write to stdout at once."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Write a line to stderr."""
+        if text:
+            click.echo(text, err=True)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.endings import end_in_trouble
-from kvc.tools.json_text import report_text
-from kvc.tools.loading import Loading, loading_options, open_program
+from kvc.schema.errors import CheckFailed, DigestMismatch, KvcError, NoCheck
+from kvc.schema.text import escape, plural
+from kvc.tools.options import Loading, loading_options, open_program
+from kvc.tools.printing import end_in_trouble, report_text
 
 if TYPE_CHECKING:
-    from kvc.schema.errors import CheckFailed, DigestMismatch
     from kvc.tools.checks.expected import Checked
 
 
@@ -31,9 +31,6 @@ def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
 
     Example: kvc check model.kvc
     """
-    from kvc.schema.errors import CheckFailed, DigestMismatch, KvcError
-    from kvc.schema.text import escape
-
     try:
         found = _compared(bundle, loading)
     except (CheckFailed, DigestMismatch) as error:
@@ -56,10 +53,8 @@ def _compared(bundle: str, loading: Loading) -> "Checked":
         DigestMismatch: a weight is damaged.
         KvcError: the bundle cannot be loaded or run, or has no results.
     """
-    from kvc.schema.errors import NoCheck
     from kvc.tools.checks.calls import sample_results
-    from kvc.tools.checks.expected import FILE, compare, expected_of
-    from kvc.tools.checks.stored import check_stored
+    from kvc.tools.checks.expected import FILE, check_stored, compare, expected_of
 
     with open_program(bundle, loading) as program:
         if FILE not in program.files:
@@ -70,9 +65,7 @@ def _compared(bundle: str, loading: Loading) -> "Checked":
         return compare(expected, sample_results(program, expected.calls))
 
 
-def _failed(path: str, error: "CheckFailed | DigestMismatch") -> dict[str, object]:
-    from kvc.schema.errors import DigestMismatch
-
+def _failed(path: str, error: CheckFailed | DigestMismatch) -> dict[str, object]:
     if isinstance(error, DigestMismatch):
         said = (error.what, "bytes of the digest that the file states", "other bytes")
     else:
@@ -82,8 +75,6 @@ def _failed(path: str, error: "CheckFailed | DigestMismatch") -> dict[str, objec
 
 
 def _line(found: "Checked") -> str:
-    from kvc.schema.text import escape, plural
-
     told = f"computes here what it did when compiled: {plural(found.results, 'result')}"
     if not found.largest:
         return f"{told}, equal to the last digit kept"

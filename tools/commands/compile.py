@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from kvc.schema.interrupts import keeping_interrupts
-from kvc.tools.amounts import nbytes_of, sizes_of, whole_number
-from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
-from kvc.tools.what_if_option import print_what_if
+from kvc.schema.text import escape
+from kvc.tools.compile_options import (
+    FolderOptions,
+    folder_options,
+    print_what_if,
+    refuse_options,
+)
+from kvc.tools.options import nbytes_of, sizes_of, whole_number
 
 if TYPE_CHECKING:
-    from kvc.compiler.emit.bundle import Bundle, Placement, SaveReport
+    from kvc.compiler.emit.bundle import Placement, SaveReport
     from kvc.runtime.calibration import Samples
-    from kvc.schema.container import SavedBundle
     from kvc.tools.budgets import Budgets
-    from kvc.tools.progress import Stages
 
 
 # Where none is named: of a language model the recipe with int8 weights that runs
@@ -161,6 +164,7 @@ def compile_command(
     Example: kvc compile ./SmolLM2-135M --recipe cpu_q8 -o model.kvc
     """
     from kvc.recipes import default_recipe, load_recipes
+    from kvc.schema.container import check_reuse
     from kvc.tools.outputs import check_bundle_output
 
     if not model:
@@ -168,7 +172,7 @@ def compile_command(
     if what_if is not None:
         print_what_if(model, what_if, at)
         return
-    start = time.perf_counter()
+    start = time.perf_counter()  # what can be refused is, before the work
     allowed = dict(_budget(text) for text in copies)
     _check_countable(max_file, fit, pack, check)
     budgets = _budgets(max_file, max_ram, max_state, at)
@@ -179,9 +183,12 @@ def compile_command(
         _default_output(model) if output is None else output, source
     )
     if reuse:
-        _check_reuse(reuse, path)
-    backends = [one.backend for one in recipes] or [""]
-    packed_form = "" if pack is None else _check_pack(backends, pack)
+        check_reuse(reuse, path)
+    packed_form = ""
+    if pack is not None:
+        from kvc.tools.packing import check_pack
+
+        packed_form = check_pack([one.backend for one in recipes] or [""], pack)
     samples = None if calibrate is None else _samples(calibrate)
     most = None if fit is None else nbytes_of(fit, "--fit", least=1)
 
@@ -201,7 +208,9 @@ def compile_command(
             wanted = recipes or default_recipe(cache_dtype)
             bundle = compile_model(model, wanted, stages.show, allowed, samples, most)
         if check:
-            bundle = _with_results(bundle, stages)
+            from kvc.tools.checks.expected import with_results
+
+            bundle = with_results(bundle, stages.show)
         report = bundle.save(
             path,
             progress=stages.show,
@@ -211,14 +220,16 @@ def compile_command(
         )
         packed = None
         if packed_form:
+            from kvc.tools.packing import pack_bundle
+
             stages.show("packing weights", 0, 0)
-            packed = _pack(path, packed_form, reuse, stages)
+            packed = pack_bundle(path, packed_form, map(Path, reuse), stages.show)
             report = replace(report, file_nbytes=packed.nbytes)
     _warn_of_other_folders(path, reuse, report)
     if options["slack"]:
         _warn_of_idle_slack(path)
     if not quiet:
-        from kvc.tools.reports.compiled import compiled_lines
+        from kvc.tools.reports.summaries import compiled_lines
 
         seconds = time.perf_counter() - start
         lines = compiled_lines(
@@ -240,7 +251,7 @@ def _source(model: str, options: FolderOptions) -> Path | None:
 
 
 def _samples(wanted: str) -> "Samples":
-    """Read the samples of --calibrate before the work, not after it.
+    """Read the samples of --calibrate.
 
     Raises:
         BadSamples: they cannot be read.
@@ -248,18 +259,6 @@ def _samples(wanted: str) -> "Samples":
     from kvc.runtime.calibration import Samples
 
     return Samples.generated() if wanted == "generated" else Samples(wanted)
-
-
-def _with_results(bundle: "Bundle", stages: "Stages") -> "Bundle":
-    """Return a bundle that holds results of sample calls.
-
-    Raises:
-        CheckFailed: a backend's library and its reference do not agree.
-        KvcError: a session cannot be opened.
-    """
-    from kvc.tools.checks.made import with_results
-
-    return with_results(bundle, stages.show)
 
 
 def _default_output(model: str) -> str:
@@ -316,54 +315,21 @@ def _budgets(
     )
 
 
-def _check_reuse(reuse: Sequence[str], output: Path) -> None:
-    """Find out that files cannot be reused before the work, not after it.
-
-    Raises:
-        CannotWrite: a bundle cannot tell them by their names.
-        FileProblem, FormatError: one cannot be read, or is no data file.
-    """
-    from kvc.schema.container import check_reuse
-
-    check_reuse(reuse, output)
-
-
-def _check_pack(backends: Sequence[str], wanted: str) -> str:
-    """Find out that weights cannot be packed before the work, not after it.
-
-    Raises:
-        CannotPack: they cannot, or not for what is wanted.
-    """
-    from kvc.tools.packing import check_pack
-
-    return check_pack(backends, wanted)
-
-
-def _pack(
-    path: Path, packed_form: str, reuse: Sequence[str], stages: "Stages"
-) -> "SavedBundle":
-    from kvc.tools.packing import pack_bundle
-
-    return pack_bundle(path, packed_form, map(Path, reuse), stages.show)
-
-
 def _warn_of_other_folders(
     output: Path, reuse: Sequence[str], report: "SaveReport"
 ) -> None:
     """Say which reused files a reader of the bundle will not find by itself."""
-    from kvc.schema.text import escape
-
     home = output.resolve().parent
     for other in map(Path, dict.fromkeys(reuse)):
         file = other.resolve()
         if file.parent != home and file.name in report.reused:
             folder = escape(str(file.parent))
-            text = (
+            click.echo(
                 f"warning: {escape(str(other))} is not beside {escape(str(output))}, "
                 f"which loads only with --data-folder {folder}, and kvc gc {folder} "
-                "does not know of it; put the data file beside the bundle"
+                "does not know of it; put the data file beside the bundle",
+                err=True,
             )
-            click.echo(text, err=True)
 
 
 def _warn_of_idle_slack(path: Path) -> None:
@@ -373,8 +339,8 @@ def _warn_of_idle_slack(path: Path) -> None:
     with BundleFile.open(path) as file:
         states = file.program.states
     if all(state.window is None for state in states):
-        text = (
+        click.echo(
             "warning: --slack changes nothing: every layer keeps all positions, so "
-            "that a session can forget as many tokens as it holds"
+            "that a session can forget as many tokens as it holds",
+            err=True,
         )
-        click.echo(text, err=True)

@@ -1,7 +1,20 @@
-"""`kvc completion`: the script that lets a shell complete what is typed after kvc."""
+"""`kvc completion`: the script that lets a shell complete what is typed after kvc.
+
+And what shells offer after Tab: names of files for what is one, and recipes. Names of
+commands and options are offered by click itself.
+"""
+
+from typing import Final
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import CompletionItem, get_completion_class
+
+_FILES: Final = (
+    *("BUNDLE", "FILE", "FILE.npy", "MODEL", "MODEL.kvc", "NEW", "OLD"),
+    *("OTHER.kvd", "OUT.kvc", "PATH", "WAV"),
+)
+_FOLDER: Final = "FOLDER"
+_RECIPE: Final = "NAME|FILE"
 
 
 @click.command()
@@ -20,3 +33,50 @@ def completion(ctx: click.Context, shell: str) -> None:
     # The base class: that of bash would look for bash here, whose version it checks.
     script = kind(ctx.find_root().command, {}, "kvc", "_KVC_COMPLETE")
     click.echo(script.source_template % script.source_vars())
+
+
+class _Name(click.types.StringParamType):
+    """A text for which shells offer names of files or folders."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Let the shell offer them."""
+        return [CompletionItem(incomplete, type=self._kind)]
+
+
+class _Recipe(click.types.StringParamType):
+    """A recipe's name, or a file."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer the recipes that begin so, or let the shell offer files.
+
+        Of several, with commas between, the last is completed.
+        """
+        from kvc.recipes import known_recipes
+
+        before, comma, begun = incomplete.rpartition(",")
+        names = [name for name in known_recipes() if name.startswith(begun)]
+        items = [CompletionItem(before + comma + name) for name in names]
+        return items or [CompletionItem(incomplete, type="file")]
+
+
+def complete_names(command: click.Command) -> None:
+    """Let shells complete a command's arguments and options by their metavar."""
+    for param in command.params:
+        kind = _kind_of((param.metavar or "").removesuffix("..."))
+        if kind is not None and param.type is click.STRING:
+            param.type = kind
+
+
+def _kind_of(metavar: str) -> click.types.StringParamType | None:
+    if metavar == _RECIPE:
+        return _Recipe()
+    if metavar == _FOLDER:
+        return _Name("dir")
+    return _Name("file") if metavar in _FILES else None

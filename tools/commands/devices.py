@@ -2,7 +2,9 @@
 
 import click
 
-from kvc.tools.json_text import report_text
+from kvc.schema.errors import KvcError
+from kvc.schema.text import columns, escape
+from kvc.tools.printing import report_text
 
 
 @click.command()
@@ -17,24 +19,20 @@ def devices(as_json: bool) -> None:
     Example: kvc devices
     """
     from kvc.runtime.delegates.table import find_devices
-    from kvc.schema.errors import KvcError
-    from kvc.schema.text import columns, escape
 
     rows, facts = [], []
     for backend, found in find_devices():
         if isinstance(found, KvcError):
             rows.append((backend, f"none: {found}"))
-            facts.append(_fact(backend, "", "", str(found)))
+            facts.append((backend, "", "", str(found)))
             continue
         for each in found:
             reason = f"; cannot be used: {each.missing}" if each.missing else ""
             rows.append((each.name, escape(each.what) + reason))
-            facts.append(_fact(backend, each.name, each.what, each.missing))
+            facts.append((backend, each.name, each.what, each.missing))
     if as_json:
-        click.echo(report_text("devices", {"devices": facts}))
+        keys = ("backend", "device", "what", "missing")
+        told = [dict(zip(keys, fact, strict=True)) for fact in facts]
+        click.echo(report_text("devices", {"devices": told}))
     else:
         click.echo("\n".join(columns(rows, indent=0)) or "none beside the processor")
-
-
-def _fact(backend: str, device: str, what: str, missing: str) -> dict[str, str]:
-    return {"backend": backend, "device": device, "what": what, "missing": missing}

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.data_folders import data_folders_option
-from kvc.tools.endings import BAD, end_in_trouble
-from kvc.tools.json_text import report_text
-from kvc.tools.terminal import show
+from kvc.schema.errors import KvcError
+from kvc.tools.options import data_folders_option
+from kvc.tools.printing import BAD, end_in_trouble, report_text, show
 
 if TYPE_CHECKING:
+    from kvc.tools.reports.bundle import DumpReport
     from kvc.tools.reports.listing import ListingReport
-    from kvc.tools.reports.overview import DumpReport
 
 
 @click.command()
@@ -50,9 +49,8 @@ def diff(
 
     Example: kvc diff fp32.kvc q8.kvc
     """
-    from kvc.schema.errors import KvcError
-    from kvc.tools.reports.difference_lines import difference_lines
     from kvc.tools.reports.differences import describe_differences
+    from kvc.tools.reports.summaries import difference_lines
 
     try:
         (before, old_code), (after, new_code) = (
@@ -73,9 +71,8 @@ def _read(
     path: str, folders: Sequence[str], backend: str | None
 ) -> tuple["DumpReport", list["ListingReport"]]:
     from kvc.schema.container import BundleFile
-    from kvc.tools.reports.files import describe_file
+    from kvc.tools.reports.bundle import body_of, describe_file
     from kvc.tools.reports.listing import describe_listing
-    from kvc.tools.reports.recipes import body_of
 
     with BundleFile.open(path) as file:
         program = body_of(file.program, backend)

@@ -7,21 +7,23 @@ so.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from kvc.tools.amounts import nbytes_of, sizes_of
-from kvc.tools.data_folders import data_folders_option
-from kvc.tools.json_text import report_text
-from kvc.tools.terminal import show
+from kvc.schema.errors import UnknownName
+from kvc.schema.text import escape, size
+from kvc.tools.options import data_folders_option, nbytes_of, sizes_of
+from kvc.tools.printing import report_text, show
 
 if TYPE_CHECKING:
-    from kvc.schema.model import Program
-    from kvc.tools.executorch.opening import Described
-    from kvc.tools.reports.exported import ExportedReport
+    from kvc.schema.model import Method, Program
+    from kvc.tools.executorch import Described
+    from kvc.tools.executorch.contents import PteMethod
+    from kvc.tools.reports.bundle import DumpReport
     from kvc.tools.reports.listing import ListingReport
-    from kvc.tools.reports.overview import DumpReport
+
+M = TypeVar("M", "Method", "PteMethod")
 
 
 @click.command()
@@ -114,9 +116,9 @@ def dump(
     Example: kvc dump model.kvc --at capacity=8192,seq=128,tokens=512,threads=2
     """
     from kvc.schema.container import BundleFile
-    from kvc.tools.executorch.opening import describe_executorch
-    from kvc.tools.reports.files import describe_file
-    from kvc.tools.reports.recipes import body_of
+    from kvc.tools.executorch import describe_executorch
+    from kvc.tools.reports.bundle import body_of, describe_file
+    from kvc.tools.reports.listing import describe_listing
 
     places = sizes_of(at)
     most = None if max_ram is None else nbytes_of(max_ram, "--max-ram")
@@ -144,12 +146,15 @@ def dump(
             raise click.UsageError(
                 "--at, --max-ram and --what-if print no other table beside"
             )
-        _print_footprint(bundle, places, most, what_if, as_json, backend)
+        with BundleFile.open(bundle) as file:
+            body = body_of(file.program, backend)
+        _print_footprint(bundle, body, places, most, what_if, as_json)
         return
     with BundleFile.open(bundle) as file:
         by_method = as_json or sections["size"]
         report = describe_file(file, data_folders, by_method, backend)
-        listings = _listings(body_of(file.program, backend), ops)
+        body = body_of(file.program, backend)
+        listings = [describe_listing(body, one) for one in _named(body.methods, ops)]
     if as_json:
         code = [asdict(one) for one in listings]
         click.echo(report_text("dump", _chosen(asdict(report), asked, code)))
@@ -166,51 +171,38 @@ def _is_printed(path: str, plain: bool, as_json: bool) -> bool:
         as_json: whether to print JSON.
     """
     from kvc.schema.container import is_session
-    from kvc.schema.text import escape
-    from kvc.tools.reports.exported import describe_exported
+    from kvc.tools.reports.files import (
+        describe_exported,
+        describe_session,
+        exported_lines,
+        session_lines,
+    )
 
-    exported = None
-    if not is_session(path):
-        exported = describe_exported(path)
-        if exported is None:
-            return False
+    exported = None if is_session(path) else describe_exported(path)
+    if exported is None and not is_session(path):
+        return False
     if not plain:
         kind = "a saved session" if exported is None else "a file of kvc export"
         raise click.UsageError(f"{escape(path)} is {kind}, which has no such tables")
     if exported is None:
-        _print_session(path, as_json)
+        session = describe_session(path)
+        fields, lines = {"session": asdict(session)}, session_lines(session)
     else:
-        _print_exported(path, exported, as_json)
+        fields, lines = {"exported": asdict(exported)}, exported_lines(path, exported)
+    if as_json:
+        click.echo(report_text("dump", fields))
+    else:
+        show(lines)
     return True
-
-
-def _print_session(path: str, as_json: bool) -> None:
-    from kvc.tools.reports.session import describe_session, session_lines
-
-    report = describe_session(path)
-    if as_json:
-        click.echo(report_text("dump", {"session": asdict(report)}))
-    else:
-        show(session_lines(report))
-
-
-def _print_exported(path: str, report: "ExportedReport", as_json: bool) -> None:
-    from kvc.tools.reports.exported import exported_lines
-
-    if as_json:
-        click.echo(report_text("dump", {"exported": asdict(report)}))
-    else:
-        show(exported_lines(path, report))
 
 
 def _print_executorch(
     foreign: "Described", asked: Sequence[str], ops: Sequence[str], as_json: bool
 ) -> None:
     from kvc.tools.executorch.lines import code_lines, pte_lines, table_of
-    from kvc.tools.executorch.opening import methods_named
 
     report, methods = foreign
-    chosen = methods_named(methods, ops)
+    chosen = _named(methods, ops)
     if as_json:
         code = [{"method": m.name, "code": code_lines(m)[1:]} for m in chosen]
         click.echo(report_text("dump", _chosen(asdict(report), asked, code)))
@@ -226,10 +218,8 @@ def _write_page(
 ) -> None:
     from kvc.schema.container import BundleFile
     from kvc.tools.outputs import check_own_output
-    from kvc.tools.page.content import describe_page
-    from kvc.tools.page.writing import page_start, write_page
-    from kvc.tools.reports.files import describe_file
-    from kvc.tools.reports.recipes import body_of
+    from kvc.tools.page.content import describe_page, page_start, write_page
+    from kvc.tools.reports.bundle import body_of, describe_file
 
     path = check_own_output(name, page_start())
     with BundleFile.open(bundle) as file:
@@ -240,29 +230,24 @@ def _write_page(
 
 def _print_footprint(
     bundle: str,
+    program: "Program",
     sizes: dict[str, int],
     most: int | None,
     what_if: bool,
     as_json: bool,
-    backend: str | None,
 ) -> None:
-    from kvc.schema.container import BundleFile
-    from kvc.schema.text import escape, size
     from kvc.tools.reports.footprint import (
         describe_footprint,
         footprint_lines,
         largest_footprint,
     )
-    from kvc.tools.reports.recipes import body_of
     from kvc.tools.reports.savings import describe_savings, saving_lines
 
-    with BundleFile.open(bundle) as file:
-        program = body_of(file.program, backend)
-        found = (
-            describe_footprint(program, sizes)
-            if most is None
-            else largest_footprint(program, sizes, most)
-        )
+    found = (
+        describe_footprint(program, sizes)
+        if most is None
+        else largest_footprint(program, sizes, most)
+    )
     if isinstance(found, int):
         reason = f"does not fit into {size(most or 0)}: at its least capacity it takes"
         raise click.ClickException(f"{escape(bundle)} {reason} {size(found)}")
@@ -280,18 +265,17 @@ def _print_footprint(
     show(lines)
 
 
-def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:
-    from kvc.schema.errors import UnknownName
+def _named(methods: Sequence[M], names: Sequence[str]) -> list[M]:
+    """Return some methods.
 
-    methods = {method.name: method for method in program.methods}
+    Raises:
+        UnknownName: there is no such method.
+    """
+    known = {method.name: method for method in methods}
     for name in names:
-        if name not in methods:
-            raise UnknownName(kind="method", name=name, known=tuple(methods))
-    if not names:
-        return []
-    from kvc.tools.reports.listing import describe_listing
-
-    return [describe_listing(program, methods[name]) for name in names]
+        if name not in known:
+            raise UnknownName(kind="method", name=name, known=tuple(known))
+    return [known[name] for name in names]
 
 
 def _chosen(
@@ -315,14 +299,18 @@ def _lines(
     full: bool,
 ) -> list[str]:
     """Return the overview, or the tables that were asked for, a blank line between."""
-    from kvc.tools.reports.blobs import blob_lines, blob_size_lines
-    from kvc.tools.reports.copies import copy_lines
-    from kvc.tools.reports.delegates import delegate_lines
-    from kvc.tools.reports.memory import memory_lines
-    from kvc.tools.reports.operators import operator_lines
-    from kvc.tools.reports.overview import overview_lines
-    from kvc.tools.reports.sizes import size_lines
-    from kvc.tools.reports.states import position_line, state_lines
+    from kvc.tools.reports.overview import overview_lines, position_line
+    from kvc.tools.reports.tables import (
+        blob_lines,
+        blob_size_lines,
+        copy_lines,
+        delegate_lines,
+        listing_lines,
+        memory_lines,
+        operator_lines,
+        size_lines,
+        state_lines,
+    )
 
     if not asked and not listings:
         return overview_lines(report)
@@ -344,8 +332,5 @@ def _lines(
         ],
     }
     tables = [table[name]() for name in asked]
-    if listings:
-        from kvc.tools.reports.listing import listing_lines
-
-        tables += [listing_lines(one, full) for one in listings]
+    tables += [listing_lines(one, full) for one in listings]
     return [line for table in tables for line in ("", *table)][1:]

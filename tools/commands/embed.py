@@ -1,26 +1,29 @@
 """`kvc embed` and `kvc classify`: what a model without a cache says of inputs.
 
-Results go to stdout, a line of JSON for each input, or to a file of numpy's.
+Results go to stdout, a line of JSON for each input, or to a file of numpy's. Inputs may
+be the lines of a file, or of stdin, "-": a text for each line, empty ones too, so that
+row n is of line n. A line ends with a line feed, or with a carriage return and a line
+feed, as on Windows; other characters that could end one belong to it. What follows the
+last line feed is a line unless it is empty. A byte order mark at the beginning is no
+text.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Final, TypeVar
 
 import click
 
-from kvc.tools.json_text import json_text
-from kvc.tools.loading import Loading, loading_options, open_program
-from kvc.tools.outputs import check_plain_output
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+from kvc.schema.errors import BadSetting, FileProblem, TextTooLong, reason_of
+from kvc.tools.options import Loading, loading_options, open_program
+from kvc.tools.printing import json_text
 
 F = TypeVar("F", bound=Callable[..., object])
-
 _DIGITS = 8  # of a float32
+_MARK: Final = "\ufeff"
 
 
 def _input_options(command: F) -> F:
@@ -88,8 +91,7 @@ def embed(
 
     from kvc.runtime.embedding import embed, embed_images
     from kvc.runtime.embedding import similarity as cosines
-    from kvc.schema.errors import BadSetting
-    from kvc.tools.text_lines import naming_lines
+    from kvc.tools.outputs import check_plain_output, write_file
 
     listed = _listed(texts, file, images)
     if prompt and not listed:
@@ -105,13 +107,16 @@ def embed(
         raise BadSetting(name="the bundle", expected=expected, found=repr(lengths))
     vectors = np.concatenate(parts)
     if path is not None:
-        _save(path, vectors)
+        made = BytesIO()
+        np.save(made, vectors, allow_pickle=False)
+        write_file(path, made.getbuffer())
     name, rows = "embedding", vectors
     if similarity:
         name, rows = "similarity", cosines(vectors, vectors)
     if path is None or similarity:
         for given, row in zip(_named(listed, images), rows, strict=True):
-            click.echo(json_text({**given, name: _rounded(row)}, ensure_ascii=False))
+            numbers = [float(f"{number:.{_DIGITS}g}") for number in row]
+            click.echo(json_text({**given, name: numbers}, ensure_ascii=False))
 
 
 @click.command()
@@ -139,7 +144,6 @@ def classify(
     Example: kvc classify vit.kvc --image cat.png
     """
     from kvc.runtime.embedding import classify, classify_images
-    from kvc.tools.text_lines import naming_lines
 
     listed = _listed(texts, file, images)
     with open_program(bundle, loading) as program:
@@ -158,8 +162,6 @@ def _listed(texts: Sequence[str], file: str | None, images: Sequence[str]) -> li
         click.UsageError: there is nothing to be done.
         FileProblem: the file cannot be read, or is no text.
     """
-    from kvc.tools.text_lines import read_lines
-
     listed = [*texts, *(read_lines(file) if file is not None else ())]
     if not listed and not images:
         raise click.UsageError("give a TEXT, --file or --image")
@@ -171,23 +173,54 @@ def _named(texts: Sequence[str], images: Sequence[str]) -> Iterator[dict[str, st
     yield from ({"image": image} for image in images)
 
 
-def _rounded(row: "npt.NDArray[np.float32]") -> list[float]:
-    """Return numbers with as many digits as float32 has."""
-    return [float(f"{number:.{_DIGITS}g}") for number in row]
-
-
-def _save(path: Path, vectors: "npt.NDArray[np.float32]") -> None:
-    """Write an array, whole or not at all.
+def read_lines(file: str) -> list[str]:
+    """Return the lines of a file.
 
     Raises:
-        CannotWrite: that is impossible; what was there is untouched.
+        FileProblem: it cannot be read, or is no text.
     """
-    import numpy as np
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        text = raw.decode().removeprefix(_MARK)
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].count(b"\n")
+        reason = f"line {before + 1}: it is no text of UTF-8"
+        raise FileProblem(path=file, reason=reason) from error
+    except (OSError, ValueError) as error:
+        raise FileProblem(path=file, reason=reason_of(error)) from error
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
 
-    from kvc.schema.container import AtomicFile
 
-    made = BytesIO()
-    np.save(made, vectors, allow_pickle=False)
-    with AtomicFile(path) as file:
-        file.write(made.getbuffer())
-        file.commit()
+@contextmanager
+def naming_lines(file: str | None, before: int) -> Iterator[None]:
+    """Have errors of texts name the line of the file that they are of.
+
+    Args:
+        file: whose lines are texts; None for none.
+        before: how many texts come before the first line.
+
+    Raises:
+        FileProblem: a line is no text for the model.
+    """
+    try:
+        yield
+    except TextTooLong as error:
+        raise _of_line(error, error.number, file, before) from error
+    except BadSetting as error:
+        number = error.name.removeprefix("texts[").removesuffix("]")
+        if number == error.name or not number.isdecimal():
+            raise
+        raise _of_line(error, int(number), file, before) from error
+
+
+def _of_line(
+    error: TextTooLong | BadSetting, number: int, file: str | None, before: int
+) -> TextTooLong | BadSetting | FileProblem:
+    """Return an error of a text, of a line if the text is one."""
+    if file is None or number < before:
+        return error
+    said = str(error).removeprefix(f"texts[{number}]").lstrip(": ")
+    return FileProblem(path=file, reason=f"line {number - before + 1}: {said}")

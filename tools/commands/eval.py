@@ -1,13 +1,27 @@
-"""`kvc eval`: measure how well bundles predict a text."""
+"""`kvc eval`: measure how well bundles predict a text.
 
+`evaluate` measures an open program on the bytes of a text; `table` lays several out.
+"""
+
+import codecs
+import os
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.json_text import report_text
-from kvc.tools.loading import Loading, loading_options, open_program
+from kvc.schema.errors import BadSetting, FileProblem, reason_of
+from kvc.schema.text import columns, escape, size
+from kvc.tools.options import Loading, loading_options, open_program
+from kvc.tools.printing import report_text
+
+if TYPE_CHECKING:
+    from kvc.runtime import Program
+    from kvc.runtime.scoring.score import ScoreProgress
+    from kvc.runtime.tokenizers import Tokenizer
 
 
 @click.command("eval")
@@ -62,7 +76,6 @@ def eval_command(
 
     Example: kvc eval --against fp32.kvc q8.kvc q4.kvc text.txt
     """
-    from kvc.tools.evaluation import evaluate, table
     from kvc.tools.progress import Stages
 
     raw = _read(file, max_bytes)
@@ -88,10 +101,167 @@ def _read(file: str, most: int | None) -> bytes:
     Raises:
         FileProblem: it cannot be read.
     """
-    from kvc.schema.errors import FileProblem, reason_of
-
     try:
         with open(file, "rb") as text:  # noqa: PTH123  "" would be "."
             return text.read(-1 if most is None else most)
     except (OSError, ValueError) as error:
         raise FileProblem(path=file, reason=reason_of(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How well a bundle predicts a text.
+
+    Attributes:
+        bundle, recipe: which it is.
+        weights_nbytes: of its weights, each once.
+        bits_per_byte: None where the bundle has no tokenizer: nothing says how many
+            bytes a token is.
+        perplexity, bits_per_token: of a token.
+        tokens, scored_nbytes: that count; the bytes are None as above.
+        window, stride: in tokens.
+        method: which gave the logits.
+        tokens_per_second: that counted, in the time that running and scoring them took;
+            not loading, which the first bundle of a process pays for the others.
+        divergence, divergence_error: from `against`, in nats of a token, with the
+            standard error; None where there is none.
+        same_tokens: the share of tokens where its likeliest is this one's.
+    """
+
+    bundle: str
+    recipe: str
+    weights_nbytes: int
+    bits_per_byte: float | None
+    perplexity: float
+    bits_per_token: float
+    tokens: int
+    scored_nbytes: int | None
+    window: int
+    stride: int
+    method: str
+    tokens_per_second: float
+    divergence: float | None = None
+    divergence_error: float | None = None
+    same_tokens: float | None = None
+
+
+def evaluate(
+    bundle: str,
+    program: "Program",
+    raw: bytes,
+    window: int | None = None,
+    stride: int | None = None,
+    progress: "ScoreProgress | None" = None,
+    against: "Program | None" = None,
+) -> Evaluation:
+    """Measure a bundle on a text, beside another if there is one.
+
+    Raises:
+        BadSetting: the text is other tokens to `against`.
+        KvcError: as `score_tokens` and `tokenizer_of`.
+    """
+    from kvc.runtime.scoring import score_tokens
+    from kvc.runtime.tokenizers import tokenizer_of
+
+    tokenizer = tokenizer_of(program)
+    # A character that was cut off is left out; other bytes stay.
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    text = decoder.decode(raw)
+    tokens, start = tokenizer.encode(text, special=False), _start(tokenizer)
+    if against is not None and "tokenizer" in program.metadata:
+        _check_alike(against, text, tokens, bundle)
+    score = score_tokens(program, tokens, window, stride, start, progress, against)
+    divergence = score.divergence
+    nbytes = None
+    if "tokenizer" in program.metadata:
+        nbytes = len(os.fsencode(text)) - (0 if start else _nbytes(tokenizer, tokens))
+    return Evaluation(
+        bundle=bundle,
+        recipe=program.provenance.recipe,
+        weights_nbytes=_weights_nbytes(program),
+        bits_per_byte=score.bits / nbytes if nbytes else None,
+        perplexity=score.perplexity,
+        bits_per_token=score.bits_per_token,
+        tokens=score.tokens,
+        scored_nbytes=nbytes,
+        window=score.window,
+        stride=score.stride,
+        method=score.method,
+        tokens_per_second=score.tokens / score.seconds,
+        divergence=divergence.nats if divergence else None,
+        divergence_error=divergence.error if divergence else None,
+        same_tokens=divergence.same if divergence else None,
+    )
+
+
+def _check_alike(
+    against: "Program", text: str, tokens: Sequence[int], bundle: str
+) -> None:
+    """Check that the text is the same tokens to another bundle, if it has a tokenizer.
+
+    Raises:
+        BadSetting: they are others.
+    """
+    from kvc.runtime.tokenizers import tokenizer_of
+
+    if "tokenizer" not in against.metadata:
+        return
+    if list(tokenizer_of(against).encode(text, special=False)) != list(tokens):
+        expected = f"a bundle to which the text is the same tokens as to {bundle}"
+        raise BadSetting(name="against", expected=expected, found="other tokens")
+
+
+def _start(tokenizer: "Tokenizer") -> Sequence[int]:
+    """Return the special tokens that a tokenizer puts before a text."""
+    plain, special = (list(tokenizer.encode("1", s)) for s in (False, True))
+    for at in range(len(special) - len(plain) + 1):
+        if special[at : at + len(plain)] == plain:
+            return special[:at]
+    return []
+
+
+def _nbytes(tokenizer: "Tokenizer", tokens: Sequence[int]) -> int:
+    """Return how many bytes of the text the first token is, which does not count."""
+    stream = tokenizer.stream()
+    first = stream.push(tokens[0]) + stream.finish()
+    # A part of a character has no text of its own.
+    return 1 if "\ufffd" in first else len(os.fsencode(first))
+
+
+def _weights_nbytes(program: "Program") -> int:
+    """Return the bytes of what methods use, but for copies in a backend's form."""
+    from kvc.schema.uses import PACKED
+
+    return sum(
+        blob.nbytes
+        for blob in program.residency().blobs
+        if blob.methods and not blob.names[0].startswith(PACKED)
+    )
+
+
+def table(found: Sequence[Evaluation]) -> list[str]:
+    """Lay several out, the first line as titles."""
+    titles = ("bundle", "recipe", "weights", "bits per byte", "perplexity", "tokens/s")
+    compared = any(one.divergence is not None for one in found)
+    rows = [(*titles, *("divergence", "same tokens") * compared)]
+    for one in found:
+        bits = "-" if one.bits_per_byte is None else f"{one.bits_per_byte:.4f}"
+        rows.append(
+            (
+                escape(one.bundle),
+                escape(one.recipe),
+                size(one.weights_nbytes),
+                bits,
+                f"{one.perplexity:.3f}",
+                f"{one.tokens_per_second:.0f}",
+                *_comparison(one),
+            )
+        )
+    return columns(rows, "<<>>>>>>"[: len(rows[0])])
+
+
+def _comparison(one: Evaluation) -> tuple[str, ...]:
+    if one.divergence is None:
+        return ()
+    divergence = f"{one.divergence:.5f} ± {one.divergence_error:.5f}"
+    return divergence, f"{one.same_tokens:.1%}"

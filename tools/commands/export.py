@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.data_folders import data_folders_option
+from kvc.tools.options import data_folders_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,22 +38,20 @@ def export(
     """
     from kvc.runtime import load
     from kvc.runtime.delegates.table import exports_folder
-    from kvc.schema.container import AtomicFile
     from kvc.schema.text import escape, size
-    from kvc.tools.folders import write_folder
-    from kvc.tools.outputs import check_new_folder, check_plain_output
+    from kvc.tools.outputs import (
+        check_new_folder,
+        check_plain_output,
+        write_file,
+        write_folder,
+    )
 
     backend = target.partition(":")[0]
     is_new = exports_folder(backend)
     path = check_new_folder(output) if is_new else check_plain_output(output)
     with load(bundle, data_folders=data_folders, backend=backend) as program:
         (made,) = program.pack(target)
-        if made.folder:
-            write_folder(path, made.content())
-        else:
-            with AtomicFile(path) as file:
-                file.write(made.content())
-                file.commit()
+        (write_folder if made.folder else write_file)(path, made.content())
     click.echo(f"{escape(output)}: {size(made.nbytes)} for {escape(target)}", err=True)
     if made.remark:
         click.echo(made.remark, err=True)

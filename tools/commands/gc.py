@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.endings import BAD, end_in_trouble
-from kvc.tools.json_text import report_text
+from kvc.schema.errors import KvcError
+from kvc.schema.text import escape, plural, size
+from kvc.tools.printing import BAD, end_in_trouble, report_text
 
 if TYPE_CHECKING:
     from kvc.schema.container import Collected
@@ -30,15 +31,17 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
     Example: kvc gc ./bundles
     """
     from kvc.schema.container import collect_garbage
-    from kvc.schema.errors import KvcError
 
     try:
         done = collect_garbage(folder, dry_run)
     except KvcError as error:
         end_in_trouble(error)
     if as_json:
-        nbytes = sum(one.nbytes for one in done.removed)
-        facts = {"folder": folder, "dry_run": dry_run, "nbytes": nbytes}
+        facts = {
+            "folder": folder,
+            "dry_run": dry_run,
+            "nbytes": sum(one.nbytes for one in done.removed),
+        }
         click.echo(report_text("gc", facts | asdict(done)))
     else:
         click.echo("\n".join(_lines(folder, dry_run, done)))
@@ -47,8 +50,6 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
 
 
 def _lines(folder: str, dry_run: bool, done: "Collected") -> list[str]:
-    from kvc.schema.text import escape, plural, size
-
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {escape(g.name)} ({size(g.nbytes)})" for g in done.removed]
     lines += [f"left {escape(g.name)}: somebody is using it" for g in done.held]

@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kvc.tools.loading import Loading, loading_options, open_program
-from kvc.tools.sampling import generation_options, telling_what_is_ignored
+from kvc.tools.options import (
+    Loading,
+    generation_options,
+    loading_options,
+    open_program,
+    telling_what_is_ignored,
+)
 
 if TYPE_CHECKING:
     from kvc.runtime import BatchGeneration, Generation, Program, Session

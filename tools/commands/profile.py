@@ -3,14 +3,12 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.json_text import report_text
-from kvc.tools.loading import Loading, loading_options, open_program
-from kvc.tools.terminal import show
+from kvc.tools.options import Loading, loading_options, open_program
+from kvc.tools.printing import report_text, show
 
 if TYPE_CHECKING:
     from kvc.tools.bench.profiling import Profile
@@ -90,15 +88,15 @@ def profile_command(
 
     Example: kvc profile q8.kvc -n 64 -d 512 --by module --trace trace.json
     """
-    from kvc.tools.bench.plan import plan_tests
+    from kvc.tools.bench.plan import fitting, most_tokens, plan_tests
     from kvc.tools.bench.profiling import (
         GROUPINGS,
         TRACE_START,
         describe_profile,
         profile,
+        trace_of,
     )
-    from kvc.tools.bench.usual import fitting, most_tokens
-    from kvc.tools.outputs import check_own_output
+    from kvc.tools.outputs import check_own_output, write_file
 
     if prompt is None or steps is None:
         most = most_tokens((bundle,), depth)
@@ -111,21 +109,12 @@ def profile_command(
     with open_program(bundle, loading) as program:
         found = [profile(program, test, repeats) for test in tests]
     if path is not None:
-        _save(path, found)
+        write_file(path, json.dumps(trace_of(found)).encode())
     if as_json:
         reports = [asdict(describe_profile(one, GROUPINGS[by])) for one in found]
         click.echo(report_text("profile", {"tests": reports}))
     else:
         show(_lines(found, by))
-
-
-def _save(path: Path, found: Sequence["Profile"]) -> None:
-    from kvc.schema.container import AtomicFile
-    from kvc.tools.bench.profiling import trace_of
-
-    with AtomicFile(path) as file:
-        file.write(json.dumps(trace_of(found)).encode())
-        file.commit()
 
 
 def _lines(found: Sequence["Profile"], by: str) -> list[str]:

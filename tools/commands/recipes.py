@@ -4,8 +4,7 @@ from dataclasses import asdict
 
 import click
 
-from kvc.tools.json_text import report_text
-from kvc.tools.terminal import show
+from kvc.tools.printing import report_text, show
 
 
 @click.command()
@@ -22,7 +21,7 @@ def recipes(as_json: bool) -> None:
 
     Example: kvc compile demo --recipe cpu_q4
     """
-    from kvc.tools.reports.recipe_groups import describe_recipes, recipe_lines
+    from kvc.tools.reports.recipes import describe_recipes, recipe_lines
 
     groups = describe_recipes()
     if as_json:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.loading import Loading, loading_options, open_program
+from kvc.schema.errors import CannotWrite, FileProblem, UnknownName, reason_of
+from kvc.tools.options import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +72,11 @@ def run(
     with open_program(bundle, loading) as program:
         chosen = _method(program.methods, method)
         _check_output(output, len(chosen.graph.outputs))
-        if kept is not None and output is not None and _same_file(kept, output):
+        if (
+            kept is not None
+            and output is not None
+            and (Path(kept).resolve() == Path(output).resolve())
+        ):
             raise click.UsageError(f"--session and --output are both {output}")
         read = _arrays(chosen, inputs)
         arguments = _arguments(chosen, read)
@@ -83,29 +88,22 @@ def run(
         _print_arrays(arrays)
 
 
-def _same_file(a: str, b: str) -> bool:
-    return Path(a).resolve() == Path(b).resolve()
-
-
 def _session(
     program: "Program", kept: str | None, open_new: Callable[[], "Session"]
 ) -> AbstractContextManager["Session"]:
     """Return the session of a call: a new one, or that of a file."""
     if kept is None:
         return open_new()
-    from kvc.tools.session_files import kept_session
+    from kvc.tools.outputs import kept_session
 
     return kept_session(program, kept, open_new)
 
 
 def _method(by_name: Mapping[str, "Method"], name: str | None) -> "Method":
-    from kvc.schema.errors import UnknownName
-
-    if name is None and len(by_name) == 1:
-        (only,) = by_name.values()
-        return only
     if name is None:
-        raise click.UsageError(f"choose a --method: {', '.join(by_name) or 'none'}")
+        if len(by_name) != 1:
+            raise click.UsageError(f"choose a --method: {', '.join(by_name) or 'none'}")
+        (name,) = by_name
     if name not in by_name:
         raise UnknownName(kind="method", name=name, known=tuple(by_name))
     return by_name[name]
@@ -139,8 +137,6 @@ def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array | None"
         UnknownName: the method has no input of this name.
         click.UsageError: a file is missing, or is one too many.
     """
-    from kvc.schema.errors import UnknownName
-
     given: dict[str, str] = {}
     unnamed: list[str] = []
     for text in inputs:
@@ -178,8 +174,6 @@ def _count_problem(method: "Method", unnamed: int, free: Sequence[str]) -> str:
 
 def _read(path: str) -> "Array":
     import numpy as np
-
-    from kvc.schema.errors import FileProblem, reason_of
 
     try:
         array = np.load(path, allow_pickle=False)
@@ -242,8 +236,6 @@ def _check_output(output: str | None, count: int) -> None:
 def _save(path: Path, arrays: Sequence["Array"]) -> None:
     """Write under a temporary name first, so that no part of a file is ever seen."""
     import numpy as np
-
-    from kvc.schema.errors import CannotWrite, reason_of
 
     partial = path.with_name(f".{path.name}.partial")
     try:

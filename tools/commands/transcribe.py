@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from kvc.schema.text import escape
-from kvc.tools.loading import Loading, loading_options, open_program
-from kvc.tools.sampling import generation_options, telling_what_is_ignored
+from kvc.tools.options import (
+    Loading,
+    generation_options,
+    loading_options,
+    open_program,
+    telling_what_is_ignored,
+)
 
 if TYPE_CHECKING:
     from kvc.runtime.generation import Arguments
-    from kvc.runtime.speech import Transcription
 
 
 @click.command()
@@ -73,16 +77,10 @@ def transcribe(
             seconds = time.perf_counter() - began
             if len(sounds) > 1:
                 click.echo(f"{escape(sound)}:")
-            click.echo(_timed(made) if timestamps else made.text)
+            lines = [
+                f"{s.start:8.2f} {s.end:8.2f}  {s.text.strip()}" for s in made.segments
+            ]
+            click.echo("\n".join(lines) if timestamps else made.text)
             heard = len(samples) / spectrum.rate
             spoken = f"; language {escape(made.language)}" if made.language else ""
-            figures = f"{heard:.1f} s of sound in {seconds:.1f} s{spoken}"
-            click.echo(figures, err=True)
-
-
-def _timed(made: "Transcription") -> str:
-    """Return a line for each segment, with when it begins and ends."""
-    return "\n".join(
-        f"{segment.start:8.2f} {segment.end:8.2f}  {segment.text.strip()}"
-        for segment in made.segments
-    )
+            click.echo(f"{heard:.1f} s of sound in {seconds:.1f} s{spoken}", err=True)

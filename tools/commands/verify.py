@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.data_folders import data_folders_option
-from kvc.tools.endings import BAD, TROUBLE, tell
-from kvc.tools.json_text import report_text
+from kvc.schema.errors import (
+    DataFileMissing,
+    FileChanged,
+    FileProblem,
+    KvcError,
+    UnsupportedVersion,
+)
+from kvc.schema.text import escape, plural, size
+from kvc.tools.options import data_folders_option
+from kvc.tools.printing import BAD, TROUBLE, report_text, tell
 
 if TYPE_CHECKING:
     from kvc.schema.container import Verified
-    from kvc.schema.errors import KvcError
+
+# What leaves open whether a file is whole.
+_NO_ANSWER = (DataFileMissing, FileChanged, FileProblem, UnsupportedVersion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +89,13 @@ def verify(
 def _checked(file: str, data_folders: tuple[str, ...], as_json: bool) -> VerifyReport:
     """Check a file; say what is wrong, and, where JSON does not, that nothing is."""
     from kvc.schema.container import verify_file
-    from kvc.schema.errors import KvcError
 
     start = time.perf_counter()
     try:
         verified = verify_file(file, data_folders)
     except KvcError as error:
         tell(error)
-        ok = None if _says_nothing(error) else False
+        ok = None if isinstance(error, _NO_ANSWER) else False
         return VerifyReport(file, ok, str(error), error.code, None, None, (), None)
     seconds = time.perf_counter() - start
     if not as_json:
@@ -97,28 +105,13 @@ def _checked(file: str, data_folders: tuple[str, ...], as_json: bool) -> VerifyR
     return VerifyReport(file, True, None, None, nbytes, verified.digest, files, seconds)
 
 
-def _says_nothing(error: "KvcError") -> bool:
-    """Tell whether an error leaves open whether a file is whole."""
-    from kvc.schema.errors import (
-        DataFileMissing,
-        FileChanged,
-        FileProblem,
-        UnsupportedVersion,
-    )
-
-    kinds = (DataFileMissing, FileChanged, FileProblem, UnsupportedVersion)
-    return isinstance(error, kinds)
-
-
 def _line(path: str, verified: "Verified", seconds: float) -> str:
-    from kvc.schema.text import escape, plural, size
-
     nbytes, program = sum(nbytes for _, nbytes in verified.files), verified.program
     counts = [plural(verified.blobs, "blob"), size(nbytes)]
     if program is not None:
         methods, states = len(program.methods), len(program.states)
         counts = [plural(methods, "method"), plural(states, "state"), *counts]
-    others = [escape(Path(other).name) for other, _ in verified.files[1:]]
-    whole = " and ".join([escape(path), *others])
+    names = [path, *(Path(other).name for other, _ in verified.files[1:])]
+    whole = " and ".join(map(escape, names))
     speed = f"{seconds:.2f} s, {size(round(nbytes / seconds))}/s"
     return f"{whole}: whole ({', '.join(counts)}; {speed})"

@@ -153,7 +153,11 @@ def _compiled(
         bundle = export_hf(model, task=task, **given)  # type: ignore[arg-type]
         path = Path(folder) / "model.kvc"
         bundle.save(path)
-        told = [str(one.message) for one in caught if _is_ours(one)]
+        told = [
+            str(one.message)
+            for one in caught
+            if one.category.__module__.startswith("kvc.")
+        ]
         with load(path) as program:
             if task != "generate" or "encode" in program.methods:
                 return "runs", "; ".join([", ".join(program.methods), *told])
@@ -163,10 +167,6 @@ def _compiled(
                 distance = _distance(model, session)
     kind = "equal" if distance < TOLERANCE else "WRONG"
     return kind, "; ".join([f"{distance:.1e}", *told])
-
-
-def _is_ours(warning: warnings.WarningMessage) -> bool:
-    return warning.category.__module__.startswith("kvc.")
 
 
 def _distance(model: PreTrainedModel, session: Session) -> float:
@@ -253,7 +253,6 @@ def _started(name: str, task: Task) -> _Running:
 def _ended(one: _Running) -> Outcome | None:
     """Return what came of a process that has ended, or takes too much."""
     seconds = time.monotonic() - one.since
-    reason = ""
     if one.end.poll():
         try:
             kind, said = one.end.recv()
@@ -265,7 +264,7 @@ def _ended(one: _Running) -> Outcome | None:
         reason = f"after {SECONDS} seconds"
     elif _resident(one.process.pid) > BYTES:
         reason = f"with more than {BYTES >> 30} GiB"
-    if not reason:
+    else:
         return None
     one.process.kill()
     one.process.join()

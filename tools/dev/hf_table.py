@@ -184,8 +184,7 @@ def _seeing_line(name: str) -> str:
     model = seeing_models.build(*seeing_models.MODELS[name])
     with tempfile.TemporaryDirectory() as folder:
         found = seeing_models.compare(model, model, Path(folder), "cpu_fp32")
-    figures = f"{found.prefill:.1e} | {found.decode:.1e} | {found.control:.3f}"
-    return f"| {name} | {figures} | {found.left} |\n"
+    return _seen(name, found)
 
 
 def _sized_line(name: str) -> str:
@@ -194,6 +193,10 @@ def _sized_line(name: str) -> str:
         source = sized_pictures.write_folder(Path(folder) / "model", name)
         path = sized_pictures.write_bundle(source, Path(folder) / "model.kvc", 1)
         found = sized_pictures.compare(path, model)
+    return _seen(name, found)
+
+
+def _seen(name: str, found: seeing_models.Parity) -> str:
     figures = f"{found.prefill:.1e} | {found.decode:.1e} | {found.control:.3f}"
     return f"| {name} | {figures} | {found.left} |\n"
 

@@ -17,20 +17,19 @@ from types import UnionType
 
 from kvc.schema.container import Collected
 from kvc.tools.bench.profiling import ProfileReport
-from kvc.tools.bench.tables import BenchReport
+from kvc.tools.bench.rounds import BenchReport
 from kvc.tools.checks.expected import Checked
+from kvc.tools.commands.eval import Evaluation
 from kvc.tools.commands.verify import VerifyReport
-from kvc.tools.evaluation import Evaluation
 from kvc.tools.executorch.report import PteReport
-from kvc.tools.json_text import VERSIONS
+from kvc.tools.printing import VERSIONS
+from kvc.tools.reports.bundle import DumpReport
 from kvc.tools.reports.differences import DifferenceReport
-from kvc.tools.reports.exported import ExportedReport
+from kvc.tools.reports.files import ExportedReport, SessionReport
 from kvc.tools.reports.footprint import Footprint
 from kvc.tools.reports.listing import ListingReport
-from kvc.tools.reports.overview import DumpReport
-from kvc.tools.reports.recipe_groups import RecipeGroup
+from kvc.tools.reports.recipes import RecipeGroup
 from kvc.tools.reports.savings import Saving
-from kvc.tools.reports.session import SessionReport
 
 PAGE = Path(__file__).parents[1] / "reports" / "JSON.md"
 # The command; the key beside `version`, "" where the fields themselves stand there, and

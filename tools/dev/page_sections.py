@@ -43,12 +43,8 @@ def kept_part(page: str, mark: str) -> str:
     Raises:
         ValueError: a mark stands alone.
     """
-    pieces = page.split(mark)
-    if len(pieces) == 1:
-        return f"{mark}\n{mark}"
-    if len(pieces) != 3:
-        raise ValueError(f"{len(pieces) - 1} marks, not two: {mark}")
-    return f"{mark}{pieces[1]}{mark}"
+    inner = _three(page, mark)[1] if mark in page else "\n"
+    return f"{mark}{inner}{mark}"
 
 
 def with_section(page: str, mark: str, section: Section) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+from ml_dtypes import bfloat16
 
 from kvc.runtime import load
 from kvc.runtime.native import Failure, NativeCall, NativePartition, Steps, find_library
@@ -81,18 +82,13 @@ def calls() -> Iterator[tuple[str, float, Callable[[], Arrays]]]:
             groups = columns // 8
             weight = integers(0, 256, np.uint8, groups, depth // 8, 8, 4)
             scale = integers(0x3C00, 0x4000, np.uint16, groups, depth // block, 8)
-            inputs = [*quantized(rows, depth), weight, bfloat16(scale), floats(columns)]
+            weights = [weight, scale.view(bfloat16), floats(columns)]
+            inputs = [*quantized(rows, depth), *weights]
             out = np.empty((rows, columns), np.float32)
             yield f"int4 {rows} {columns}", 1e-5, call("linear_qb4", [out], inputs)
-            inputs = [*in_blocks(rows, depth), *inputs[3:]]
+            inputs = [*in_blocks(rows, depth), *weights]
             run = call("linear_q4", [out.copy()], inputs)
             yield f"int4 in blocks {rows} {columns}", 1e-5, run
-
-
-def bfloat16(bits: np.ndarray) -> np.ndarray:
-    from ml_dtypes import bfloat16 as dtype
-
-    return bits.view(dtype)
 
 
 def call(

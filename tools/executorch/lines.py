@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from kvc.schema.families import families
-from kvc.schema.text import columns, escape, plural, share, size
+from kvc.schema.text import columns, escape, families, plural, share, size
 from kvc.tools.executorch.contents import PteMethod
+from kvc.tools.executorch.memory import operator_of, written_by
 from kvc.tools.executorch.report import (
     PteMethodReport,
     PteReport,
@@ -12,9 +12,11 @@ from kvc.tools.executorch.report import (
     shown,
     typed,
 )
-from kvc.tools.executorch.states import operator_of, written_by
-from kvc.tools.reports.sizes import size_lines, size_summary_lines
+from kvc.tools.reports.overview import plan_text, size_summary_lines
+from kvc.tools.reports.tables import size_lines
+from kvc.tools.text import table
 
+_NO_STATES = "  none that can be told: every tensor is written before it is read"
 _FEW = 3  # names of operators that a line lists
 
 
@@ -109,7 +111,7 @@ def _few(names: Sequence[str]) -> str:
 
 def _state_families(states: Sequence[PteStateReport]) -> list[str]:
     if not states:
-        return ["  none that can be told: every tensor is written before it is read"]
+        return [_NO_STATES]
     found = families(
         states,
         name=lambda s: f"{s.method} {s.name or f'%{s.value}'}",
@@ -119,7 +121,7 @@ def _state_families(states: Sequence[PteStateReport]) -> list[str]:
         (
             escape(pattern),
             group[0].type,
-            size(group[0].nbytes) if len(group) == 1 else _times(group),
+            f"{len(group)} x " * (len(group) > 1) + size(group[0].nbytes),
             _writers(group[0]),
         )
         for pattern, group in found
@@ -133,10 +135,6 @@ def _state_families(states: Sequence[PteStateReport]) -> list[str]:
             f"({share(copied, whole)} of what they hold)"
         )
     return [*columns(rows, "<<><"), note]
-
-
-def _times(group: Sequence[PteStateReport]) -> str:
-    return f"{len(group)} x {size(group[0].nbytes)}"
 
 
 def _writers(state: PteStateReport) -> str:
@@ -159,10 +157,8 @@ def _states(states: Sequence[PteStateReport]) -> list[str]:
         )
         for s in states
     ]
-    title = ("method", "value", "name", "type", "bytes", "starts as", "written by")
-    if not rows:
-        return ["  none that can be told: every tensor is written before it is read"]
-    return columns([(*title, "copied a call"), *rows], "<<<<><<>")
+    titles = ("method", "value", "name", "type", "bytes", "starts as", "written by")
+    return table((*titles, "copied a call"), rows, "<<<<><<>", _NO_STATES)
 
 
 def _copies(report: PteReport) -> list[str]:
@@ -170,9 +166,8 @@ def _copies(report: PteReport) -> list[str]:
         (escape(one.method), escape(one.operator), f"{one.calls:,}", f"{one.nbytes:,}")
         for one in report.updates
     ]
-    if not rows:
-        return ["  no instruction outside delegates only copies"]
-    return columns([("method", "operator", "calls", "bytes a call"), *rows], "<<>>")
+    none = "  no instruction outside delegates only copies"
+    return table(("method", "operator", "calls", "bytes a call"), rows, "<<>>", none)
 
 
 def _data_summary(report: PteReport) -> list[str]:
@@ -193,9 +188,8 @@ def _blobs(report: PteReport) -> list[str]:
         for one in report.blobs
     ]
     rows += [("-", "-", "another file", escape(name)) for name in report.needed]
-    if not rows:
-        return ["  none with names"]
-    return columns([("bytes", "segment", "type", "name"), *rows], ">><<")
+    none = "  none with names"
+    return table(("bytes", "segment", "type", "name"), rows, ">><<", none)
 
 
 def _delegate_summary(report: PteReport) -> list[str]:
@@ -242,10 +236,7 @@ def _memory_summary(report: PteReport) -> list[str]:
     rows = []
     for one in report.memory:
         planned = sum(one.buffers)
-        over = share(planned - one.peak_live, one.peak_live)
-        more = f"{over} more than is ever in use at one moment"
-        if planned <= one.peak_live:
-            more = "as small as it can be: all of it is in use at one moment"
+        more = plan_text(planned, one.peak_live)
         rows.append((escape(one.method), size(planned), more))
     return columns(rows, "<>")
 

@@ -5,22 +5,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvc.tools.executorch.contents import (
-    UNBOUND,
-    Call,
-    Pte,
-    PteMethod,
-)
-from kvc.tools.executorch.flat_tensor import Ptd
-from kvc.tools.executorch.peak import peak_of, tensor_in_memory
-from kvc.tools.executorch.states import (
+from kvc.tools.executorch.contents import UNBOUND, Call, Pte, PteMethod
+from kvc.tools.executorch.memory import (
     WRITE_BACK,
     operator_of,
+    peak_of,
     states_of,
+    tensor_in_memory,
     writes_back,
     written_by,
 )
-from kvc.tools.reports.sizes import PartReport, SizeReport
+from kvc.tools.executorch.reading import Ptd
+from kvc.tools.reports.blobs import PartReport, SizeReport
 
 _COPIES: Final = ("_copy", "::clone", WRITE_BACK, "::_clone_dim_order")
 
@@ -153,18 +149,18 @@ def describe_pte(pte: Pte) -> PteReport:
             PteDataReport(key, "", segment, pte.segments[segment].nbytes)
             for key, segment in pte.named
         ),
-        needed=tuple(dict.fromkeys(_needed(pte))),
+        needed=tuple(
+            dict.fromkeys(
+                value.tensor.name
+                for method in pte.methods
+                for value in method.values
+                if value.tensor and value.tensor.external
+            )
+        ),
         delegates=tuple(one for m in pte.methods for one in _delegates(pte, m)),
         memory=tuple(_memory(m, states[m.name]) for m in pte.methods),
         size=SizeReport(pte.nbytes, tuple(_program_parts(pte)), ()),
     )
-
-
-def _needed(pte: Pte) -> Iterator[str]:
-    for method in pte.methods:
-        for value in method.values:
-            if value.tensor and value.tensor.external:
-                yield value.tensor.name
 
 
 def describe_ptd(ptd: Ptd) -> PteReport:
@@ -278,9 +274,8 @@ def _copies(method: PteMethod) -> Iterator[PteCopyReport]:
 def _delegates(pte: Pte, method: PteMethod) -> Iterator[PteDelegateReport]:
     calls = Counter(call.what for call in method.calls if call.kind == "delegate")
     for index, one in enumerate(method.delegates):
-        inside = one.inline
-        if one.segment is not None:
-            inside = pte.segments[one.segment].nbytes
+        at = one.segment
+        inside = one.inline if at is None else pte.segments[at].nbytes
         yield PteDelegateReport(
             method.name, one.backend, inside, one.specs, calls[index]
         )

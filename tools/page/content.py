@@ -1,22 +1,32 @@
-"""What the page of a bundle shows, as plain data for its script.
+"""What the page of a bundle shows, and the page itself: one file without a network.
 
 In: the decoded program and the reports on it. Out: a `PageContent`, whose fields are
-the JSON in the page. Every size is in bytes, with every symbol at its upper bound.
+the JSON in the page, and the page as HTML. Every size is in bytes, with every symbol at
+its upper bound.
 """
 
+import html
+import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
 
 from kvc.schema.control import computes, read_control
 from kvc.schema.graph import Graph, Instruction, Scratch
 from kvc.schema.model import Block, Program
 from kvc.schema.ops import CONTROL_OPS, DELEGATE
+from kvc.schema.text import escape
 from kvc.schema.uses import FILE
+from kvc.tools.outputs import write_file
+from kvc.tools.reports.bundle import DumpReport
 from kvc.tools.reports.footprint import Footprint, describe_footprint
-from kvc.tools.reports.memory import lifetimes
-from kvc.tools.reports.overview import DumpReport
-from kvc.tools.reports.places import line_of, module_of
-from kvc.tools.reports.uses import operands, state_of
+from kvc.tools.reports.listing import line_of, module_of, operands, state_of
+from kvc.tools.reports.memory import copied_nbytes, lifetimes
+
+_LIBRARIES = ("vendor/echarts.min.js", "vendor/tabulator.min.js")
+_STYLES = ("vendor/tabulator.min.css", "page.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +169,7 @@ class _Walk:
 
     def __init__(self, program: Program, index: int) -> None:
         self._program = program
+        self._symbols = {symbol.name: symbol for symbol in program.symbols}
         self.method = program.methods[index]
         self._backends = {
             one.block: one.backend for one in program.delegates if one.method == index
@@ -190,7 +201,8 @@ class _Walk:
         updates = {update.instruction: update for update in code.updates}
         for index, call in enumerate(graph.instructions):
             if call.op != DELEGATE:
-                used = _states(graph, call, names)
+                given = map(graph.root_of, operands(call.arguments))
+                used = dict.fromkeys(names[root] for root in given if root in names)
                 update = updates.get(index)
                 roots = () if update is None else update.accesses
                 writes = [names[a.root] for a in roots if a.root in names]
@@ -204,7 +216,7 @@ class _Walk:
                     line=line_of(call.source),
                     reads=tuple(name for name in used if name not in writes),
                     writes=tuple(dict.fromkeys(writes)),
-                    copied=sum(self._nbytes(graph, copy) for copy in copies),
+                    copied=copied_nbytes(graph, copies, self._symbols),
                     inside=inside,
                 )
             if call.op in CONTROL_OPS:
@@ -231,11 +243,6 @@ class _Walk:
             deeper = inside + (call.op != DELEGATE)
             yield from self._steps(block, known, runner, deeper)
 
-    def _nbytes(self, graph: Graph, copy: int) -> int:
-        symbols = {symbol.name: symbol for symbol in self._program.symbols}
-        results = graph.instructions[copy].results
-        return sum(graph.values[i].type.max_nbytes(symbols) for i in results)
-
     def arenas(self) -> Iterator[Arena]:
         """Yield the plans of the method and of its blocks, where there are any."""
         name = self.method.name
@@ -254,14 +261,6 @@ class _Walk:
                     peak=graph.peak_nbytes,
                     regions=regions,
                 )
-
-
-def _states(
-    graph: Graph, call: Instruction, names: Mapping[int, str]
-) -> tuple[str, ...]:
-    """Return the states whose memory an instruction is given."""
-    roots = (graph.root_of(value) for value in operands(call.arguments))
-    return tuple(dict.fromkeys(names[root] for root in roots if root in names))
 
 
 def _regions(graph: Graph) -> Iterator[Region]:
@@ -283,3 +282,45 @@ def _regions(graph: Graph) -> Iterator[Region]:
                 module=module_of(source),
                 line=line_of(source),
             )
+
+
+def page_text(content: PageContent) -> str:
+    """Return the page as HTML.
+
+    The text is the same for the same bundle. Names of a file that may be a stranger's
+    stand in it as JSON in which nothing can end the element.
+    """
+    parts = {
+        "title": html.escape(escape(Path(content.report.file.path).name)),
+        "style": "\n".join(map(_own, _STYLES)),
+        "libraries": "\n".join(map(_own, _LIBRARIES)),
+        # Of ASCII alone.
+        "content": json.dumps(asdict(content), separators=(",", ":")).replace(
+            "<", "\\u003c"
+        ),
+        "script": _own("page.js"),
+    }
+    # Pieces between the places are joined: no part is searched for places itself.
+    pieces = re.split(r"<!--(\w+)-->", _own("page.html"))
+    pieces[1::2] = [parts[name] for name in pieces[1::2]]
+    return "".join(pieces)
+
+
+def page_start() -> bytes:
+    """Return what every page begins with, by which one is known."""
+    mark = '<meta name="generator" content="kvc dump">'
+    before, _, _ = _own("page.html").partition(mark)
+    return (before + mark).encode()
+
+
+def write_page(path: Path, content: PageContent) -> None:
+    """Write the page, whole or not at all.
+
+    Raises:
+        CannotWrite: the file cannot be written; what was there is untouched.
+    """
+    write_file(path, page_text(content).encode())
+
+
+def _own(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")

@@ -1,13 +1,38 @@
-"""What is shared: every blob, its names, and which methods use it."""
+"""What is stored: every blob, who uses it, which part of a file it is.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+In: a program, and the sizes of its files. Out: reports on blobs, on what methods share,
+and on parts, to exactly one of which every byte belongs; and how memory holds each blob
+(`Held`): whole, by rows, or packed by a library.
 
-from kvc.schema.families import families
-from kvc.schema.model import Program
-from kvc.schema.text import columns, escape, plural, share, size
-from kvc.schema.uses import FILE, PLAIN, methods_of_blobs
-from kvc.tools.reports.uses import users_of_names
+What is not a blob, the program or the header is padding. Inside the program, the part
+of a payload is its length. The part of a method, computed only on request since it
+takes a while, is what the program shrinks by without the method's code, including its
+delegates' code, by all recipes. The rest is the tables that all share.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Final
+
+from kvc.schema.codec import encode
+from kvc.schema.control import graphs_within
+from kvc.schema.graph import Constant, Graph, Ref
+from kvc.schema.model import Blob, MemoryKind, Method, NamedData, Program
+from kvc.schema.uses import (
+    FILE,
+    FILES,
+    PLAIN,
+    constants_of,
+    is_packed,
+    methods_of_blobs,
+)
+
+NOT_OURS = "not of this program"
+_NEARBY: Final = 1 << 16  # bytes that Linux maps around a byte of a file that is read
+# Operator -> place of what it looks up.
+LOOKUPS: Final = {"aten::embedding": 1, "kvc::embedding_q8": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,105 +113,284 @@ def describe_sharing(program: Program) -> tuple[SharingReport, ...]:
     )
 
 
-def blob_lines(blobs: Sequence[BlobReport]) -> list[str]:
-    """Lay out a line for each name; a blob's other names follow its first."""
-    title = ("bytes", "offset", "digest", "type", "name", "used by")
-    rows = [title]
-    for blob in blobs:
-        place = (f"{blob.nbytes:,}", _place(blob), blob.digest[:12])
-        for index, name in enumerate(blob.names):
-            head = place if index == 0 else ("", "", "  same blob")
-            rows.append((*head, name.type, _name(name), _users(name)))
-    return columns(rows, ">>")
+def users_of_names(program: Program) -> Mapping[int, tuple[str, ...]]:
+    """Return for each id of named data who uses it, in the order of the methods."""
+    found: dict[int, list[str]] = {i: [] for i in range(len(program.names))}
+    for body in program.bodies:
+        for index, method in enumerate(body.methods):
+            for name in sorted(set().union(*map(constants_of, method.graphs))):
+                found[name].append(method.name)
+            for delegate in body.delegates:
+                if delegate.method == index:
+                    for name in delegate.names:
+                        found[name].append(f"{method.name}/{delegate.backend}")
+    for state in program.states:
+        if state.initial is not None:
+            found[state.initial].append(f"state {state.name}")
+    return {name: tuple(dict.fromkeys(users)) for name, users in found.items()}
 
 
-def _place(blob: BlobReport) -> str:
-    return f"{escape(blob.file)}:{blob.offset:,}" if blob.file else f"{blob.offset:,}"
+@dataclass(frozen=True, slots=True)
+class PartReport:
+    """A part of the file.
+
+    Attributes:
+        category: "header", "blobs", "padding", "program" or "index".
+        what: which of them: the dtype of the blobs or the file that goes along, the
+            method, the payloads of its delegates.
+        count: how many pieces it is in.
+        nbytes: their bytes together.
+    """
+
+    category: str
+    what: str
+    count: int
+    nbytes: int
 
 
-def _name(name: NameReport) -> str:
-    return escape(name.name) + _packed(name.format)
+@dataclass(frozen=True, slots=True)
+class DataFileReport:
+    """A file beside the bundle that holds blobs of its program.
+
+    Attributes:
+        name, digest: what the bundle knows it by.
+        path: where it was found, "" where it is not there.
+        problem: why it is not there, "" where it is.
+        nbytes: its size; of one that is not there, what this program needs of it.
+        parts: of one that is not there, only the blobs of this program.
+    """
+
+    name: str
+    digest: str
+    path: str
+    problem: str
+    nbytes: int
+    parts: tuple[PartReport, ...]
 
 
-def _packed(form: str) -> str:
-    return "" if form == PLAIN else f" ({escape(form)})"
+@dataclass(frozen=True, slots=True)
+class SizeReport:
+    """The parts of a bundle, whose bytes add up to `nbytes`, and its data files."""
+
+    nbytes: int
+    parts: tuple[PartReport, ...]
+    data_files: tuple[DataFileReport, ...]
 
 
-def _users(name: NameReport) -> str:
-    return ", ".join(map(escape, name.users)) or "nobody"
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A data file that is there."""
+
+    path: str
+    nbytes: int
+    index_nbytes: int
+    blobs: tuple[Blob, ...]
 
 
-def sharing_lines(sharing: Sequence[SharingReport]) -> list[str]:
-    """Say what is shared, and how much bigger the file would be if nothing were."""
-    rows = [
-        (
-            _what(group),
-            size(group.nbytes),
-            plural(group.blobs, "blob"),
-        )
-        for group in sharing
-    ]
-    lines = columns(rows, "<>>")
-    plain = [group for group in sharing if group.format == PLAIN]
-    once = sum(group.nbytes for group in plain)
-    apart = sum(group.nbytes * max(1, len(group.methods)) for group in plain)
-    if apart > once:
-        lines.append(
-            f"  {size(once)} stored once; {size(apart)} if methods kept their own"
-        )
-    return lines
-
-
-def _what(group: SharingReport) -> str:
-    if group.format == FILE and not group.methods:
-        return "files that go along"
-    return _who(group.methods) + _packed(group.format)
-
-
-def _who(methods: Sequence[str]) -> str:
-    if not methods:
-        return "initial values of states"
-    names = " + ".join(map(escape, methods))
-    return f"{names}, shared" if len(methods) > 1 else f"{names} only"
-
-
-def blob_size_lines(blobs: Sequence[BlobReport], full: bool) -> list[str]:
-    """Lay out what the blobs of each module take, in exact bytes, the most first.
+def describe_size(
+    program: Program,
+    file_nbytes: int,
+    header_nbytes: int,
+    program_nbytes: int,
+    by_method: bool,
+    found: Sequence[FoundFile | str],
+) -> SizeReport:
+    """Attribute every byte of a bundle of `file_nbytes` bytes, and of its data files.
 
     Args:
-        blobs: of a bundle and its data files.
-        full: whether equal ones of each layer stand on a line of their own.
+        program: what the bundle says.
+        file_nbytes: size of the file.
+        header_nbytes: size of its header, and of that of a data file.
+        program_nbytes: size of its program.
+        by_method: whether to tell the code of each method from the tables.
+        found: each data file, or why it is not there.
     """
-    groups = [(_name_of(blob), [blob]) for blob in blobs]
-    if not full:
-        groups = families(blobs, name=_name_of, like=_kind_of)
-    groups.sort(key=lambda one: -_sum(one[1]))
-    whole = _sum(blobs)
-    rows = [
-        (
-            f"{_sum(group):,}",
-            share(_sum(group), whole),
-            f"{len(group):,}",
-            _kind_of(group[0]),
-            escape(name),
-        )
-        for name, group in groups
-    ]
-    total = (f"{whole:,}", "100.0%", f"{len(blobs):,}", "", "all blobs")
-    title = ("bytes", "share", "blobs", "type", "name in the model")
-    return columns([title, *rows, total], ">>>") if rows else []
+    parts = (
+        PartReport("header", "", 1, header_nbytes),
+        *_blobs(program, 0),
+        *_program(program, program_nbytes, by_method),
+    )
+    others = tuple(
+        _data_file(program, number, one, header_nbytes)
+        for number, one in enumerate(found, 1)
+    )
+    return SizeReport(file_nbytes, _padded(parts, file_nbytes), others)
 
 
-def _sum(blobs: Sequence[BlobReport]) -> int:
-    return sum(blob.nbytes for blob in blobs)
+def _data_file(
+    program: Program, number: int, found: FoundFile | str, header_nbytes: int
+) -> DataFileReport:
+    file, own = program.files[number], tuple(_blobs(program, number))
+    digest = file.digest.hex()
+    if isinstance(found, str):
+        needed = sum(part.nbytes for part in own)
+        return DataFileReport(file.name, digest, "", found, needed, own)
+    known = {(one.digest, one.nbytes) for one in program.blobs if one.file == number}
+    others = [b.nbytes for b in found.blobs if (b.digest, b.nbytes) not in known]
+    rest = [PartReport("blobs", NOT_OURS, len(others), sum(others))] * bool(others)
+    header = PartReport("header", "", 1, header_nbytes)
+    index = PartReport("index", "", 1, found.index_nbytes)
+    padded = _padded([header, *own, *rest, index], found.nbytes)
+    return DataFileReport(file.name, digest, found.path, "", found.nbytes, padded)
 
 
-def _name_of(blob: BlobReport) -> str:
-    return blob.names[0].name
+def _padded(parts: Sequence[PartReport], nbytes: int) -> tuple[PartReport, ...]:
+    """Add what no part holds, which is padding, before the part that ends the file."""
+    known = sum(part.nbytes for part in parts)
+    padding = PartReport("padding", "between blobs", 1, nbytes - known)
+    before = ("header", "blobs")
+    last = max(i for i, part in enumerate(parts) if part.category in before)
+    return (*parts[: last + 1], padding, *parts[last + 1 :])
 
 
-def _kind_of(blob: BlobReport) -> str:
-    first = blob.names[0]
-    if first.format != PLAIN:
-        return first.format
-    return first.type.partition("[")[0]
+def _blobs(program: Program, file: int) -> Iterator[PartReport]:
+    """Yield a part for each dtype and format of the blobs in one file.
+
+    A file that goes along is a part by itself.
+    """
+    groups: dict[str, list[int]] = {}
+    first_name = {data.blob: data for data in reversed(program.names)}
+    for index, blob in enumerate(program.blobs):
+        if blob.file == file:
+            groups.setdefault(_kind(first_name[index]), []).append(blob.nbytes)
+    for kind, members in sorted(groups.items(), key=lambda g: (-sum(g[1]), g[0])):
+        yield PartReport("blobs", kind, len(members), sum(members))
+
+
+def _kind(data: NamedData) -> str:
+    if data.format == FILE:
+        return f"file {data.name.removeprefix(FILES)}"
+    packed = f", {data.format}" if is_packed(data) else ""
+    return data.type.dtype.label + packed
+
+
+def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartReport]:
+    left = nbytes
+    for index, method in enumerate(program.methods):
+        if by_method:
+            code = nbytes - len(encode(_without_code(program, index)))
+            left -= code
+            yield PartReport("program", f"{method.name}: code", 1, code)
+        delegates = (one for body in program.bodies for one in body.delegates)
+        own = (d.payload for d in delegates if d.method == index)
+        payloads = [payload for payload in own if payload]
+        inside = sum(map(len, payloads))
+        if payloads:
+            what = f"{method.name}: delegate payloads"
+            left -= inside
+            yield PartReport("program", what, len(payloads), inside)
+    what = "tables of names, blobs, states" + ("" if by_method else "; code")
+    yield PartReport("program", what, 1, left)
+
+
+def _without_code(program: Program, index: int) -> Program:
+    return replace(
+        program,
+        methods=_one_empty(program.methods, index),
+        variants=tuple(
+            replace(one, methods=_one_empty(one.methods, index))
+            for one in program.variants
+        ),
+    )
+
+
+def _one_empty(methods: Sequence[Method], index: int) -> tuple[Method, ...]:
+    """Return methods of which one has no code."""
+    method = methods[index]
+    bare = replace(method.graph, values=(), inputs=(), outputs=(), instructions=())
+    empty: Method = replace(method, graph=bare, blocks=())
+    return (*methods[:index], empty, *methods[index + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How memory holds a blob; several of these may be so.
+
+    Attributes:
+        whole: pages of all of it are read.
+        rows: how many rows of a table are looked up, 0 where none are.
+        packed: a backend's library keeps it in a form of its own.
+    """
+
+    whole: bool
+    rows: int
+    packed: bool
+
+    def pages(self, nbytes: int) -> int:
+        """Return how many bytes of a file are read, of a blob of so many.
+
+        Of a table in which rows are only looked up that is what is around them.
+        """
+        return nbytes if self.whole else min(nbytes, self.rows * _NEARBY)
+
+    def own(self, nbytes: int) -> int:
+        """Return how many bytes of the process a library packs it into."""
+        return nbytes if self.packed else 0
+
+
+def held_weights(
+    program: Program, sizes: Mapping[str, int], tokens: int
+) -> Mapping[int, Held]:
+    """Return how memory holds each blob that a method uses.
+
+    Args:
+        program: of a bundle.
+        sizes: of all symbols.
+        tokens: that a session holds in each row.
+    """
+    whole, packed = set[int](), set[int]()
+    rows: dict[int, int] = defaultdict(int)
+    for method, graph, opaque in _graphs(program):
+        names = {
+            name: program.names[name].blob
+            for name in constants_of(graph)
+            if not is_packed(program.names[name])
+        }
+        if opaque:
+            packed |= set(names.values())
+            continue
+        counts_tokens = program.position is not None and method.role != "encode"
+        looked_up = _looked_up(graph, sizes)
+        for name, blob in names.items():
+            if name not in looked_up:
+                whole.add(blob)
+            elif counts_tokens:
+                rows[blob] = max(rows[blob], tokens * sizes.get("batch", 1))
+            else:
+                rows[blob] = max(rows[blob], looked_up[name])
+    return {
+        blob: Held(blob in whole, rows.get(blob, 0), blob in packed)
+        for blob in sorted({*whole, *rows, *packed})
+    }
+
+
+def _graphs(program: Program) -> Iterator[tuple[Method, Graph, bool]]:
+    """Yield all code, and whether a library runs it that packs weights."""
+    for number, method in enumerate(program.methods):
+        inside = {
+            id(graph)
+            for part in program.delegates
+            if part.method == number and part.memory is MemoryKind.OPAQUE
+            for graph in graphs_within(method, part.block)
+        }
+        for graph in method.graphs:
+            yield method, graph, id(graph) in inside
+
+
+def _looked_up(graph: Graph, sizes: Mapping[str, int]) -> dict[int, int]:
+    """Return the named data of which only rows are read, and how many at most."""
+    found: dict[int, int] = {}
+    others: set[int] = set()
+    for step in graph.instructions:
+        place = LOOKUPS.get(step.op)
+        count = 0
+        if place is not None and isinstance(at := step.arguments[place], Ref):
+            count = prod(graph.values[at.value].type.shape(sizes))
+        for argument in step.arguments:
+            if isinstance(argument, Ref):
+                storage = graph.values[graph.root_of(argument.value)].storage
+                if isinstance(storage, Constant):
+                    name = storage.name
+                    found[name] = max(found.get(name, 0), count)
+                    others |= set() if place is not None else {name}
+    return {name: count for name, count in found.items() if name not in others}

@@ -7,16 +7,17 @@ weight of another type.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from difflib import unified_diff
 from typing import Final
 
-from kvc.schema.families import families
+from kvc.schema.text import families
 from kvc.schema.uses import FILE
 from kvc.tools.reports.blobs import BlobReport
-from kvc.tools.reports.listing import ListingReport, listing_lines
-from kvc.tools.reports.overview import DumpReport
+from kvc.tools.reports.bundle import DumpReport
+from kvc.tools.reports.listing import ListingReport
+from kvc.tools.reports.tables import listing_lines
 
 _OF: Final = " of "  # between a pass and the weight that it was given, in a provenance
 _TOLD_APART: Final = {"name", "left"}  # "left" is what PyTorch runs of the operators
@@ -179,12 +180,9 @@ def _text(value: object) -> str:
     if not isinstance(value, tuple):
         return str(value)
     if all(isinstance(one, str) for one in value):
-        return ", ".join(_folded(value))
+        found = families(value, str, lambda _: None)
+        return ", ".join(pattern for pattern, _ in found)
     return ", ".join(" ".join(map(str, asdict(one).values())) for one in value)
-
-
-def _folded(names: Iterable[str]) -> list[str]:
-    return [pattern for pattern, _ in families(names, str, lambda _: None)]
 
 
 def _items(
@@ -238,18 +236,16 @@ def _code(
     found: dict[str, tuple[str, ...]] = {}
     for name, lines in before.items():
         others = after.get(name, lines)
-        plain, other = (list(map(_unnumbered, text)) for text in (lines, others))
+        plain, other = (
+            [_NUMBERED.sub("", line).strip() for line in text]
+            for text in (lines, others)
+        )
         if plain != other:
             changed = unified_diff(plain, other, lineterm="", n=1)
             found[name] = tuple(changed)[2:]
         elif lines != others:
             found[name] = ()
     return found
-
-
-def _unnumbered(line: str) -> str:
-    """Return a line of a listing without its number, and without those of values."""
-    return _NUMBERED.sub("", line).strip()
 
 
 def _states(old: DumpReport, new: DumpReport) -> tuple[Item, ...]:
@@ -302,8 +298,7 @@ def _weights(
             if was is None:
                 items.append(Item(name, "only in the second", (), 0, second.nbytes))
             else:
-                renamed = (Change("name", was, name),)
-                nbytes = second.nbytes
+                nbytes, renamed = second.nbytes, (Change("name", was, name),)
                 items.append(Item(name, "renamed", renamed, nbytes, nbytes))
         elif first is not None and second is None:
             if name not in kept:

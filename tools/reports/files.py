@@ -1,64 +1,204 @@
-"""Describe a bundle that is open, and the data files that it finds.
+"""Files that are no bundles: saved sessions, and what `kvc export` writes.
 
-Of data files only header and index are read, to tell where their bytes go; a missing
-one is not an error, and the report says so.
+In: the path of a file of anybody. Out: what it says, as a report and as lines; or that
+the file is none of these. A file of `kvc export` is a zip archive whose first file is
+`report.json`: partitions, memory, cycles. Nothing else of the archive is read.
 """
 
-from collections.abc import Sequence
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from kvc.schema.container import (
-    HEADER_NBYTES,
-    BundleFile,
-    find_data_file,
-    is_spare,
-    match_index,
-    search_path,
-)
-from kvc.schema.errors import DataFileMissing, KvcError
-from kvc.tools.reports.overview import DumpReport, describe_bundle
-from kvc.tools.reports.recipes import body_of
-from kvc.tools.reports.sizes import FoundFile, describe_size
+from kvc.runtime.sessions.snapshot_files import SnapshotFile
+from kvc.schema.container import OpenFile
+from kvc.schema.errors import FileProblem
+from kvc.schema.text import columns, escape, plural, size
+
+T = TypeVar("T")
+_ZIP_MARK: Final = b"PK\x03\x04"
+_REPORT: Final = "report.json"
+_MOST_NBYTES: Final = 1 << 24
+_MOST: Final = (1 << 63) - 1  # of bytes, cycles and multiplications
 
 
-def describe_file(
-    file: BundleFile,
-    folders: Sequence[str],
-    by_method: bool,
-    backend: str | None = None,
-) -> DumpReport:
-    """Return every report on a bundle.
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """A saved session.
 
-    Args:
-        file: open.
-        folders: where to look for data files, after the bundle's own folder.
-        by_method: whether to tell what the code of each method takes in the file,
-            which takes a while.
-        backend: which recipe's methods to describe; None for the first.
+    Attributes:
+        path, nbytes: of the file.
+        program: identity of the bundle's program; in older files its digest.
+        position: of each row, None where nothing counts tokens.
+        pending: tokens of each row that were generated but not run yet.
+        capacity: the greatest position, None where nothing limits it.
+        sizes: that the session chose.
+        states: how many.
+    """
+
+    path: str
+    nbytes: int
+    program: str
+    position: Sequence[int] | None
+    pending: Sequence[Sequence[int]]
+    capacity: int | None
+    sizes: Mapping[str, int]
+    states: int
+
+
+def describe_session(path: str) -> SessionReport:
+    """Read a saved session.
 
     Raises:
-        BadSetting: the bundle has no recipe for this backend.
+        FileProblem: the system cannot read it.
+        BadSnapshot: it is damaged.
     """
-    program = file.program
-    found = [_find(file, number, folders) for number in range(1, len(program.files))]
-    tail = file.header.tail_nbytes
-    sizes = describe_size(program, file.size, HEADER_NBYTES, tail, by_method, found)
-    body = body_of(program, backend)
-    return describe_bundle(file, body, sizes)
+    with SnapshotFile(path) as file:
+        header = file.header
+        return SessionReport(
+            path=file.path,
+            nbytes=file.nbytes,
+            program=header.program,
+            position=header.position,
+            pending=header.pending,
+            capacity=header.capacity,
+            sizes=header.sizes,
+            states=len(header.states),
+        )
 
 
-def _find(bundle: BundleFile, number: int, folders: Sequence[str]) -> FoundFile | str:
-    """Return what a data file holds, or why it is of no use."""
+def session_lines(report: SessionReport) -> list[str]:
+    """Lay a report out."""
+    position = "none; nothing in the program counts tokens"
+    if report.position is not None:
+        position = ", ".join(map(str, report.position))
+    pending = ""
+    if any(report.pending):
+        tokens = plural(sum(map(len, report.pending)), "token")
+        pending = f"{tokens} generated but not run yet"
+    rows = [
+        ("program", f"identity {escape(report.program[:16])}, as kvc dump BUNDLE says"),
+        ("position", position),
+        ("capacity", "no limit" if report.capacity is None else str(report.capacity)),
+        ("pending", pending),
+        (
+            "sizes",
+            ", ".join(f"{escape(k)} {escape(str(v))}" for k, v in report.sizes.items()),
+        ),
+        ("states", str(report.states)),
+    ]
+    title = f"{escape(report.path)}: a saved session, {size(report.nbytes)}"
+    return [title, *columns(row for row in rows if row[1])]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedPartition:
+    """A partition at some sizes.
+
+    Attributes:
+        file: its name in the archive.
+        method: that it belongs to.
+        inputs, outputs: how many.
+        sram_nbytes, other_nbytes: that a run takes in SRAM, and beside it.
+        cycles: of a run, as the target's compiler estimates them.
+        macs: multiplications of a run.
+    """
+
+    file: str
+    method: str
+    inputs: int
+    outputs: int
+    sram_nbytes: int
+    other_nbytes: int
+    cycles: int
+    macs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedReport:
+    """What a target's own file says of itself.
+
+    Attributes:
+        target: that it was made for, with its version.
+        partitions: in the order of the bundle.
+    """
+
+    target: str
+    partitions: tuple[ExportedPartition, ...]
+
+
+def describe_exported(path: str) -> ExportedReport | None:
+    """Return what a target's file says, None for other files.
+
+    Raises:
+        FileProblem: the system refuses, or the archive or its report is damaged.
+    """
+    with OpenFile(path) as file:
+        if file.pread(0, min(len(_ZIP_MARK), file.size)) != _ZIP_MARK:
+            return None
     try:
-        places = search_path(bundle.path, folders)
-        wanted = bundle.program.files[number]
-        with find_data_file(wanted, bundle.path, places) as found:
-            match_index(bundle, number, found)
-            index_nbytes = found.header.tail_nbytes
-            return FoundFile(found.path, found.size, index_nbytes, found.blobs)
-    except DataFileMissing as error:
-        text = f"it is not there; looked in: {error.folders}"
-        if not is_spare(bundle.program, number):
-            return text
-        return f"{text}; the bundle works without: its weights are packed at load"
-    except KvcError as error:
-        return str(error)
+        return _report(path)
+    except Exception as error:  # zipfile and json have a dozen kinds
+        reason = f"no file of kvc export, or damaged: {error!r}"
+        raise FileProblem(path=path, reason=reason) from error
+
+
+def _report(path: str) -> ExportedReport:
+    with zipfile.ZipFile(path) as archive:
+        entry = archive.getinfo(_REPORT)
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > _MOST_NBYTES:
+            raise ValueError(f"{_REPORT} of {entry.file_size} bytes, or compressed")
+        told = json.loads(archive.read(entry))
+    partitions = tuple(_partition(one) for one in told["partitions"])
+    return ExportedReport(_typed(told["target"], str), partitions)
+
+
+def _partition(told: Mapping[str, object]) -> ExportedPartition:
+    return ExportedPartition(
+        file=_typed(told["file"], str),
+        method=_typed(told["method"], str),
+        inputs=len(_typed(told["inputs"], list)),
+        outputs=len(_typed(told["outputs"], list)),
+        sram_nbytes=_count(told["sram_nbytes"]),
+        other_nbytes=_count(told["other_nbytes"]),
+        cycles=_count(told["cycles"]),
+        macs=_count(told["macs"]),
+    )
+
+
+def _count(found: object) -> int:
+    number = _typed(found, int)
+    if not 0 <= number <= _MOST:
+        raise ValueError(f"a count below 0 or above {_MOST}")
+    return number
+
+
+def _typed(found: object, kind: type[T]) -> T:
+    if type(found) is not kind:
+        raise TypeError(f"{found!r} is no {kind.__name__}")
+    return found
+
+
+def exported_lines(path: str, report: ExportedReport) -> list[str]:
+    """Lay the report out."""
+    titles = ("file", "method", "in", "out", "SRAM", "beside it", "cycles", "macs")
+    rows = [
+        (
+            escape(one.file),
+            escape(one.method),
+            f"{one.inputs}",
+            f"{one.outputs}",
+            size(one.sram_nbytes),
+            size(one.other_nbytes),
+            f"{one.cycles:,}",
+            f"{one.macs:,}",
+        )
+        for one in report.partitions
+    ]
+    return [
+        f"{escape(path)}: a file for {escape(report.target)}, of kvc export",
+        "cycles are what the target's compiler estimates",
+        "",
+        *columns([titles, *rows], "<<>>>>>>"),
+    ]

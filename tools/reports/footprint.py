@@ -23,7 +23,7 @@ from kvc.schema.left import left_of
 from kvc.schema.model import Delegate, MemoryKind, Program, State, StateKind
 from kvc.schema.text import columns, escape, plural, size
 from kvc.schema.types import only_symbol
-from kvc.tools.reports.weights import held_weights
+from kvc.tools.reports.blobs import held_weights
 
 TOKENS: Final = "tokens"
 THREADS: Final = "threads"

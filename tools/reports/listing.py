@@ -1,5 +1,8 @@
 """The instructions of a method as stable text, with those inside its delegates.
 
+Also what other reports ask of an instruction: the values that it is given, the state
+that a value lies in, the line and module of the user's model that it comes from.
+
 The form is that of the compiler's own text, `%3 = op(arguments): type`, and after it
 where the result lives: `at 128` (offset in the scratch arena) or `in %1` (the memory
 of another value: a view of it, or written over it). After `#` stand the user's source
@@ -7,8 +10,10 @@ line and the call's accesses: the value whose memory it writes, the `AccessMode`
 and size. Last comes what the method adds to cursors.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
@@ -29,9 +34,39 @@ from kvc.schema.graph import (
 from kvc.schema.model import Access, Advance, Method, Program, Update
 from kvc.schema.ops import CONTROL_OPS
 from kvc.schema.text import escape
-from kvc.tools.reports.folding import folded
-from kvc.tools.reports.runs import in_runs
-from kvc.tools.reports.uses import operands
+from kvc.tools.text import in_runs
+
+_SOURCE: Final = re.compile(r"(?P<line>[^ ]*)(?: \((?P<module>.*)\))?")
+
+
+def state_of(graph: Graph, value: int) -> int | None:
+    """Return the id of the state whose memory a value lies in, None if in none."""
+    storage = graph.values[graph.root_of(value)].storage
+    return storage.state if isinstance(storage, StateSlot) else None
+
+
+def operands(arguments: tuple[object, ...]) -> tuple[int, ...]:
+    """Return the ids of the values among an instruction's arguments, in order."""
+    found: list[int] = []
+    for argument in arguments:
+        items = argument if isinstance(argument, tuple) else (argument,)
+        found.extend(item.value for item in items if isinstance(item, Ref))
+    return tuple(found)
+
+
+def line_of(source: str) -> str:
+    """Return the user's line, "" where none is known."""
+    return _part(source, "line")
+
+
+def module_of(source: str) -> str:
+    """Return the path of the module, "" where none is known."""
+    return _part(source, "module")
+
+
+def _part(source: str, part: str) -> str:
+    found = _SOURCE.fullmatch(source)
+    return (found and found[part]) or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,29 +248,3 @@ def _item(item: Item) -> str:
             return f"'{escape(item)}'"
         case _:
             return str(item)
-
-
-def listing_lines(report: ListingReport, full: bool) -> list[str]:
-    """Lay the code out, one line a call, what is inside a delegate indented.
-
-    Args:
-        report: of a method.
-        full: whether lines that repeat, as of equal layers, stand there each time.
-    """
-    lines = [f"  {value}" for value in report.values]
-    for index, call in enumerate(report.instructions):
-        lines.append(f"  {index:>4}  {call.text}{_comment(call)}")
-        inside = [f"          | {c.text}{_comment(c)}" for c in call.delegate]
-        lines += inside if full else folded(inside, "          | ")
-    return [
-        f"method {escape(report.method)}",
-        *(lines if full else folded(lines, "        ")),
-        f"  return {report.returns}",
-        *(f"  advance {advance}" for advance in report.advances),
-    ]
-
-
-def _comment(call: InstructionReport) -> str:
-    said = [escape(call.source)] * bool(call.source)
-    said += [f"writes {in_runs(call.writes)}"] * bool(call.writes)
-    return f"  # {'; '.join(said)}" * bool(said)

@@ -1,19 +1,205 @@
-"""How much memory a method needs: planned scratch, its lower bound, libraries.
+"""The memory of a program: states, writes to them, and planned scratch.
 
-The peak is computed again from the instructions: the moment at which most scratch bytes
-are live, every size at its upper bound. Its formula says how it grows with the sizes.
+In: a program. Out: reports with exact bytes, every size at its upper bound. Whether a
+write of a state or of a caller's array copies is the compiler's verdict, as the file
+states it. SAFE: nothing is copied except what is written. COPY: the instructions that
+the verdict names copy bytes so that the write, or the caller, gets what it needs. The
+peak of scratch is computed again from the instructions; its formula says how it grows
+with the sizes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from kvc.schema.graph import Graph, Scratch
-from kvc.schema.model import Method, Program
-from kvc.schema.text import columns, escape, share, size
-from kvc.schema.types import Symbol
+from kvc.schema.control import read_control
+from kvc.schema.graph import Graph, Instruction, Ref, Scratch
+from kvc.schema.model import Block, Method, Program
+from kvc.schema.ops import CONTROL_OPS
+from kvc.schema.rings import Window
+from kvc.schema.types import Affine, Symbol, TensorType, bounds
+from kvc.tools.reports.listing import operands, state_of
 from kvc.tools.reports.methods import delegates_of
-from kvc.tools.reports.polynomials import formula, nbytes_of
-from kvc.tools.reports.uses import operands
+
+Polynomial = Mapping[tuple[str, ...], int]
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """A state; `nbytes` with every size at its upper bound, for one session.
+
+    Attributes:
+        initial: the named data it starts as, "zeros" otherwise.
+        reads, writes: methods that do.
+        at_position: whether every write begins at the position.
+        window: of a ring, what a query sees; None where that is open.
+    """
+
+    name: str
+    type: str
+    nbytes: int
+    kind: str
+    axis: int | None
+    initial: str
+    reset: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    at_position: bool
+    window: Window | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PositionReport:
+    """Where the program's position comes from.
+
+    Attributes:
+        capacity: the greatest position, with every size the greatest that it has; None
+            where nothing limits it.
+        chosen: the size that a session chooses and that limits it, "" for a fixed one.
+    """
+
+    kind: str
+    source: str
+    capacity: int | None
+    chosen: str
+
+
+def describe_states(program: Program) -> tuple[StateReport, ...]:
+    """Return a report on each state, in the order of the file."""
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    return tuple(
+        StateReport(
+            name=state.name,
+            type=str(state.type),
+            nbytes=state.type.max_nbytes(symbols),
+            kind=state.kind.name.lower(),
+            axis=state.axis,
+            initial="zeros"
+            if state.initial is None
+            else program.names[state.initial].name,
+            reset=state.reset.name.lower(),
+            reads=tuple(m.name for m in program.methods if index in m.reads),
+            writes=tuple(m.name for m in program.methods if index in m.writes),
+            at_position=state.at_position,
+            window=state.window,
+        )
+        for index, state in enumerate(program.states)
+    )
+
+
+def describe_position(program: Program) -> PositionReport | None:
+    """Return where the position comes from, None when the program has none."""
+    position = program.position
+    if position is None:
+        return None
+    kind, limit = position.kind.name.lower(), position.capacity
+    if limit is None:
+        return PositionReport(kind, position.name, None, "")
+    symbols = {one.name: replace(one, upper=one.greatest) for one in program.symbols}
+    chosen = "" if isinstance(limit, int) else str(limit)
+    return PositionReport(kind, position.name, bounds(limit, symbols)[1], chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReport:
+    """One write to a state or a caller's array; sizes at their upper bounds."""
+
+    method: str
+    state: str
+    verdict: Literal["SAFE", "COPY"]
+    bytes_per_call: int
+    reason: str
+    source: str
+
+
+def describe_copies(program: Program) -> tuple[UpdateReport, ...]:
+    """Return a report on each write, in running order."""
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    return tuple(
+        report
+        for method in program.methods
+        for report in _reports(
+            method,
+            Block(method.graph, method.updates),
+            _names(program, method),
+            symbols,
+        )
+    )
+
+
+def _names(program: Program, method: Method) -> dict[int, str]:
+    """Return the memory of a method that outlives it: value -> state, or input."""
+    graph = method.graph
+    named = zip(graph.inputs, method.input_names, strict=True)
+    names = {value: f"input {name}" for value, name in named}
+    for value in range(len(graph.values)):
+        state = state_of(graph, value)
+        if state is not None and graph.root_of(value) == value:
+            names[value] = program.states[state].name
+    return names
+
+
+def _reports(
+    method: Method, code: Block, names: Mapping[int, str], symbols: Mapping[str, Symbol]
+) -> Iterator[UpdateReport]:
+    """Yield a report on each write of a method or block, and of the blocks it runs.
+
+    Args:
+        method: whose blocks they are.
+        code: of the method, or one of these blocks.
+        names: of its values that are memory which outlives the method.
+        symbols: the program's, by name.
+    """
+    graph = code.graph
+    for update in code.updates:
+        call = graph.instructions[update.instruction]
+        roots = dict.fromkeys(graph.root_of(value) for value in call.results)
+        homes = [names[root] for root in roots if root in names]
+        inside = list(_inside(method, graph, call, names, symbols))
+        if homes and (update.copies or not inside):
+            yield UpdateReport(
+                method=method.name,
+                state=", ".join(homes),
+                verdict="COPY" if update.copies else "SAFE",
+                bytes_per_call=copied_nbytes(graph, update.copies, symbols),
+                reason=update.reason,
+                source=call.source,
+            )
+        yield from inside
+
+
+def _inside(
+    method: Method,
+    graph: Graph,
+    call: Instruction,
+    names: Mapping[int, str],
+    symbols: Mapping[str, Symbol],
+) -> Iterator[UpdateReport]:
+    """Yield the reports on the blocks that a call runs, none if it runs none."""
+    if call.op not in CONTROL_OPS:
+        return
+    control = read_control(call.op, call.arguments)
+    lent = [ref.value for ref in control.operands if isinstance(ref, Ref)]
+    for number in control.blocks:
+        block = method.blocks[number]
+        known = {
+            block.graph.inputs[over]: names[root]
+            for over in control.over
+            if over is not None and (root := graph.root_of(lent[over])) in names
+        }
+        yield from _reports(method, block, known, symbols)
+
+
+def copied_nbytes(
+    graph: Graph, copies: Iterable[int], symbols: Mapping[str, Symbol]
+) -> int:
+    """Return the bytes that some instructions write, with sizes at their bounds."""
+    return sum(
+        graph.values[value].type.max_nbytes(symbols)
+        for copy in copies
+        for value in graph.instructions[copy].results
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,36 +334,31 @@ def _scratch(graph: Graph, value: int) -> int:
     return storage.nbytes if isinstance(storage, Scratch) else 0
 
 
-def memory_lines(report: MemoryReport) -> list[str]:
-    """Lay out the memory of each method and of the whole, in exact bytes."""
-    rows = [("method", "planned", "peak live", "over", "states", "backends")]
-    rows += [_row(method) for method in report.methods]
-    lines = columns(rows, "<>>>>>")
-    for method in report.methods:
-        if method.peak_at:
-            name, at = escape(method.method), escape(method.peak_at)
-            lines.append(f"  {name}: most is live at instruction {at}")
-            lines.append(f"      {escape(method.formula)} bytes")
-    for name, (lower, upper) in report.symbols.items():
-        lines.append(f"  {lower} <= {escape(name)} <= {upper}; planned at {upper}")
-    return [*lines, *_totals(report)]
+def nbytes_of(types: Iterable[TensorType]) -> Polynomial:
+    """Return the bytes of tensors together."""
+    total: Counter[tuple[str, ...]] = Counter()
+    for one in types:
+        product: Polynomial = {(): one.dtype.itemsize}
+        for dim in one.dims:
+            product = _times(product, dim)
+        total.update(product)
+    return {factors: c for factors, c in total.items() if c}
 
 
-def _row(method: MethodMemory) -> tuple[str, str, str, str, str, str]:
-    over = share(method.planned - method.peak_live, method.peak_live)
-    return (
-        escape(method.method),
-        f"{method.planned:,}",
-        f"{method.peak_live:,}",
-        over,
-        f"{method.states:,}",
-        f"{method.workspace:,}",
-    )
+def _times(polynomial: Polynomial, dim: int | Affine) -> Polynomial:
+    terms: dict[tuple[str, ...], int] = {}
+    if isinstance(dim, Affine):
+        terms = {tuple(map(str, factors)): c for factors, c in dim.parts}
+    terms[()] = dim.constant if isinstance(dim, Affine) else dim
+    product: Counter[tuple[str, ...]] = Counter()
+    for factors, a in polynomial.items():
+        for more, b in terms.items():
+            product[tuple(sorted(factors + more))] += a * b
+    return product
 
 
-def _totals(report: MemoryReport) -> list[str]:
-    return [
-        f"  one call at a time: {size(report.scratch)} of scratch, planned, and up to "
-        f"{size(report.workspace)} that backends lay out themselves",
-        f"  one session: {size(report.states)} of state",
-    ]
+def formula(polynomial: Polynomial) -> str:
+    """Return the text, highest powers first: `8*seq*seq + 512`."""
+    ordered = sorted(polynomial.items(), key=lambda item: (-len(item[0]), item[0]))
+    parts = ["*".join([str(c), *factors]) for factors, c in ordered]
+    return " + ".join(parts).replace("+ -", "- ") or "0"

@@ -1,20 +1,33 @@
-"""The methods: what each takes and returns, how much code, which states.
+"""The methods: what each takes and returns, and who runs its instructions.
 
-Sizes that a call chooses are named in the types; `SymbolReport` has their bounds.
+In: a program. Out: reports on methods, on the partitions that backends run, and on
+operators. Sizes that a call chooses are named in the types; `SymbolReport` has their
+bounds. Which operators backends run, and why others are left to PyTorch, is told from
+the program alone: the backends that its recipe names, what is in their partitions, and
+the lists of what each of them takes (`kvc.schema.backends`). Views and control flow,
+which compute nothing, are left out, and so is what moves elements between partitions,
+which numpy does where nothing is left to PyTorch.
 """
 
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import takewhile
+from typing import Any, Final
 
-from kvc.schema.control import computes, graphs_within
-from kvc.schema.graph import Graph
+from kvc.schema.backends.known import NO_OPTIONS, why_apart, why_left
+from kvc.schema.backends.operands import Arguments, Results, arguments_of
+from kvc.schema.control import blocks_run, computes, graphs_within, left_to_torch
+from kvc.schema.graph import Graph, Instruction, StateSlot
 from kvc.schema.left import left_of
 from kvc.schema.model import Delegate, Method, Program
-from kvc.schema.text import escape, plural
+from kvc.schema.ops import APPEND, CONTROL_OPS, DELEGATE
+from kvc.schema.uses import count_unpacked, is_packed
 
-_ANY: Final = "any"
-_NAMED: Final = 3  # ops of which many instructions are left
+ANY_ADVANCE: Final = "any"
+Offered = Mapping[str, Mapping[str, object]]  # a backend's options, by name
+_Kind = tuple[str, str, tuple[tuple[str, str], ...]]  # op, backend, reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,9 @@ def describe_methods(program: Program) -> tuple[MethodReport, ...]:
 def _describe(program: Program, method: Method) -> MethodReport:
     graph = method.graph
     named = zip(method.input_names, graph.inputs, strict=True)
+    delegates, left, advance = delegates_of(program, method), left_of(method), ""
+    if (step := method.advance_of(0)) is not None:
+        advance = ANY_ADVANCE if step.tokens is None else str(step.tokens)
     return MethodReport(
         name=method.name,
         role=method.role,
@@ -83,43 +99,33 @@ def _describe(program: Program, method: Method) -> MethodReport:
         outputs=tuple(TensorReport("", _type(graph, i)) for i in graph.outputs),
         symbols=_symbols(program, graph),
         instructions=sum(len(one.instructions) for one in method.graphs),
-        backends=tuple(
-            partition.backend for partition in delegates_of(program, method)
-        ),
+        backends=tuple(partition.backend for partition in delegates),
         reads=tuple(program.states[i].name for i in method.reads),
         writes=tuple(program.states[i].name for i in method.writes),
-        advance=_advance(method),
+        advance=advance,
         row_lengths=""
         if method.row_lengths is None
         else method.input_names[method.row_lengths],
-        left=left_of(method),
-        computing=_computing(program, method),
+        left=left,
+        computing=sum(_count_computing(method, one.block) for one in delegates)
+        + sum(left.values()),
     )
 
 
-def _computing(program: Program, method: Method) -> int:
-    inside = sum(
+def _count_computing(method: Method, partition: int) -> int:
+    """Return how many instructions of a partition compute."""
+    return sum(
         computes(graph, step, delegated=True)
-        for partition in delegates_of(program, method)
-        for graph in graphs_within(method, partition.block)
+        for graph in graphs_within(method, partition)
         for step in graph.instructions
     )
-    return inside + sum(left_of(method).values())
-
-
-def _advance(method: Method) -> str:
-    advance = method.advance_of(0)
-    if advance is None:
-        return ""
-    return _ANY if advance.tokens is None else str(advance.tokens)
 
 
 def delegates_of(program: Program, method: Method) -> tuple[Delegate, ...]:
     """Return the delegates of a method, in the order of the file."""
-    partitions = program.delegates
     return tuple(
         partition
-        for partition in partitions
+        for partition in program.delegates
         if program.methods[partition.method] is method
     )
 
@@ -143,74 +149,213 @@ def _symbols(program: Program, graph: Graph) -> tuple[SymbolReport, ...]:
     )
 
 
-def method_lines(methods: Sequence[MethodReport]) -> list[str]:
-    """Lay the methods out: signature, sizes, code."""
-    if not methods:
-        return ["  none"]
-    return [line for method in methods for line in _lines(method)]
+@dataclass(frozen=True, slots=True)
+class DelegateReport:
+    """A partition of a method that a backend runs.
 
-
-def _bounds(symbol: SymbolReport) -> str:
-    if symbol.sizes:
-        return f"{escape(symbol.name)} in {', '.join(map(str, symbol.sizes))}"
-    return f"{symbol.lower} <= {escape(symbol.name)} <= {symbol.upper}"
-
-
-def _lines(method: MethodReport) -> list[str]:
-    role = f"   role {escape(method.role)}" if method.role else ""
-    inputs = ", ".join(f"{escape(i.name)}: {escape(i.type)}" for i in method.inputs)
-    outputs = ", ".join(escape(o.type) for o in method.outputs) or "nothing"
-    lines = [f"  {escape(method.name)}({inputs}) -> {outputs}{role}"]
-    lines += [f"      {_bounds(symbol)}" for symbol in method.symbols]
-    if method.row_lengths:
-        row_lengths, tokens = escape(method.row_lengths), escape(method.advance)
-        said = f"of {tokens} tokens {row_lengths} says how many count in each row"
-        if tokens == "1":
-            said = f"{row_lengths} says which rows take part"
-        lines.append(f"      {said}; left out: all")
-    if method.advance == _ANY:
-        lines.append("      its loops decide how many tokens it adds to the position")
-    lines.append(f"      {_code(method)}; {_states(method)}")
-    if method.backends:
-        lines.append(f"      {left_text(method.left)}")
-    return lines
-
-
-def _code(method: MethodReport) -> str:
-    text = instructions_text(method.computing, method.instructions)
-    for backend in dict.fromkeys(method.backends):
-        calls = plural(method.backends.count(backend), "call")
-        text += f", {calls} of the backend {escape(backend)}"
-    return text
-
-
-def instructions_text(computing: int, all_of_them: int) -> str:
-    """Say how many instructions compute, and how many there are with those that do not.
-
-    Args:
-        computing: of them.
-        all_of_them: views, calls and what moves elements too.
+    Attributes:
+        method: that it belongs to.
+        block: of the method, its code.
+        backend: by name.
+        instructions: of its code, views too.
+        payload_nbytes: of what the backend adds to the code.
+        names: how many weights it reads.
+        weights_nbytes: of these, each blob once.
+        packed_nbytes: of those that lie here packed as well, for some machine.
+        memory: who lays its workspace out, "planned" or "opaque".
+        workspace_nbytes: at the most.
+        tail_nbytes: readable after each of its inputs and outputs.
+        computing: how many of its instructions compute; views do not.
     """
-    text = plural(computing, "instruction")
-    return text + f" ({all_of_them:,} with views)" * (all_of_them > computing)
+
+    method: str
+    block: int
+    backend: str
+    instructions: int
+    payload_nbytes: int
+    names: int
+    weights_nbytes: int
+    packed_nbytes: int
+    memory: str
+    workspace_nbytes: int
+    tail_nbytes: int
+    computing: int = 0
 
 
-def left_text(left: Mapping[str, int]) -> str:
-    """Say how many instructions no backend runs, and of which ops the most are."""
-    if not left:
-        return "none left to PyTorch"
-    named = list(left)[:_NAMED]
-    ops = ", ".join(named) + (", ..." if len(left) > _NAMED else "")
-    return f"{sum(left.values())} left to PyTorch ({ops})"
-
-
-def _states(method: MethodReport) -> str:
-    reads, writes = set(method.reads), set(method.writes)
-    if reads == writes:
-        return (
-            f"reads and writes {plural(len(reads), 'state')}" if reads else "no state"
+def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
+    """Return a report on each, in the order of the file."""
+    plain = count_unpacked(program)
+    return tuple(
+        DelegateReport(
+            method=method.name,
+            block=partition.block,
+            backend=partition.backend,
+            instructions=sum(
+                len(graph.instructions)
+                for graph in graphs_within(method, partition.block)
+            ),
+            payload_nbytes=len(partition.payload),
+            names=sum(name < plain for name in partition.names),
+            weights_nbytes=_nbytes(program, partition.names, packed=False),
+            packed_nbytes=_nbytes(program, partition.names, packed=True),
+            memory=partition.memory.name.lower(),
+            workspace_nbytes=partition.workspace_nbytes,
+            tail_nbytes=partition.tail_nbytes,
+            computing=_count_computing(method, partition.block),
         )
-    if not reads or not writes:
-        verb = "reads" if reads else "writes"
-        return f"{verb} {plural(len(reads | writes), 'state')}"
-    return f"reads {plural(len(reads), 'state')}, writes {plural(len(writes), 'state')}"
+        for partition in program.delegates
+        for method in [program.methods[partition.method]]
+    )
+
+
+def _nbytes(program: Program, names: Sequence[int], packed: bool) -> int:
+    """Return how many bytes the plain or the packed ones of some names have."""
+    blobs = {
+        program.names[name].blob
+        for name in names
+        if is_packed(program.names[name]) is packed
+    }
+    return sum(program.blobs[blob].nbytes for blob in blobs)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorReport:
+    """Instructions of one operator that the same backend runs, or none.
+
+    Attributes:
+        method: that they are in, themselves or in its blocks.
+        op: the operator.
+        backend: that runs them, "" for PyTorch.
+        count: how many.
+        reasons: backend that was offered them, before the one that runs them -> why
+            it does not.
+    """
+
+    method: str
+    op: str
+    backend: str
+    count: int
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+def describe_operators(program: Program) -> tuple[OperatorReport, ...]:
+    """Return reports by method, backend and falling count."""
+    given = options_offered(program)
+    names = backends_offered(program)
+    offered = {each: given if each == names[0] else NO_OPTIONS for each in names}
+    reports: list[OperatorReport] = []
+    for index, method in enumerate(program.methods):
+        counts = Counter[_Kind](_inside(program, index, offered))
+        for graph, used in graphs_outside(program, index):
+            counts.update(_outside(graph, used, offered))
+        ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+        reports += [
+            OperatorReport(method.name, op, backend, count, dict(reasons))
+            for (op, backend, reasons), count in ranked
+        ]
+    return tuple(reports)
+
+
+def backends_offered(program: Program) -> tuple[str, ...]:
+    """Return the backends that were offered the program, in the order of the recipe.
+
+    A recipe that is no TOML, which only a file made by hand has, names none.
+    """
+    named = _backend_of_recipe(program)
+    said = [named[key] for key in ("name", "rest") if isinstance(named.get(key), str)]
+    return tuple(dict.fromkeys(name for name in said if name))
+
+
+def options_offered(program: Program) -> Mapping[str, object]:
+    """Return what the recipe says to its first backend."""
+    options = _backend_of_recipe(program).get("options")
+    return options if isinstance(options, dict) else NO_OPTIONS
+
+
+def _backend_of_recipe(program: Program) -> dict[str, Any]:
+    try:
+        named = tomllib.loads(program.provenance.recipe_text).get("backend")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}
+    return named if isinstance(named, dict) else {}
+
+
+def _inside(program: Program, method: int, offered: Offered) -> Iterator[_Kind]:
+    """Yield the instructions of a method's partitions, with why others left them."""
+    beside = {
+        block: used
+        for graph, used in graphs_outside(program, method)
+        for block in blocks_run(graph, DELEGATE)
+    }
+    for partition in program.delegates:
+        if partition.method != method:
+            continue
+        earlier = [*takewhile(partition.backend.__ne__, offered)]
+        if len(earlier) == len(offered):
+            earlier = []  # of a recipe that does not name it
+        used = beside[partition.block]
+        for graph in graphs_within(program.methods[method], partition.block):
+            for step in graph.instructions:
+                if not computes(graph, step, delegated=True):
+                    continue
+                reasons = {
+                    name: _why(name, graph, step, name in used, offered[name])
+                    for name in earlier
+                }
+                yield step.op, partition.backend, tuple(reasons.items())
+
+
+def graphs_outside(
+    program: Program, method: int
+) -> Iterator[tuple[Graph, frozenset[str]]]:
+    """Yield a method's graphs that are no partitions, and the backends each calls."""
+    code: Method = program.methods[method]
+    owners = {d.block: d.backend for d in program.delegates if d.method == method}
+    graphs = [code.graph]
+    for graph in graphs:
+        for op in CONTROL_OPS - {DELEGATE}:
+            graphs += [code.blocks[number].graph for number in blocks_run(graph, op)]
+        yield graph, frozenset(owners[i] for i in blocks_run(graph, DELEGATE))
+
+
+def _outside(graph: Graph, used: frozenset[str], offered: Offered) -> Iterator[_Kind]:
+    """Yield the instructions of a graph, with why no backend has them."""
+    for step in left_to_torch(graph):
+        reasons = {
+            name: _why(name, graph, step, name in used, options)
+            for name, options in offered.items()
+        }
+        yield step.op, "", tuple(reasons.items())
+
+
+def takes_the_rest(program: Program, backend: str) -> bool:
+    """Tell whether a backend could run all that is left to PyTorch, by its own list."""
+    return not any(
+        _lengthens_an_array(graph, step)
+        or why_left(backend, step.op, *_signature(graph, step), True)
+        for index in range(len(program.methods))
+        for graph, _ in graphs_outside(program, index)
+        for step in left_to_torch(graph)
+    )
+
+
+def _lengthens_an_array(graph: Graph, step: Instruction) -> bool:
+    """Tell whether it appends to what is no state, which no partition does."""
+    root = graph.root_of(step.results[0]) if step.op == APPEND else None
+    return root is not None and not isinstance(graph.values[root].storage, StateSlot)
+
+
+def _why(
+    backend: str,
+    graph: Graph,
+    step: Instruction,
+    used: bool,
+    options: Mapping[str, object],
+) -> str:
+    reason = why_left(backend, step.op, *_signature(graph, step), used, options)
+    return reason or why_apart(backend, step.op)
+
+
+def _signature(graph: Graph, step: Instruction) -> tuple[Arguments, Results]:
+    results = [graph.values[value].type for value in step.results]
+    return arguments_of(graph, step), results

@@ -1,27 +1,35 @@
 """What other settings would save: told from a bundle, without compiling it again.
 
-In: a decoded program. Out: for each recipe with smaller weights, or without PyTorch,
-and each smaller dtype of caches what it takes off the file, the states and the process.
-Weights are those that stand in linear layers, embeddings and experts; bytes are those
-of the recipes' own formats. Paddings between blobs are left out.
+In: a decoded program, the bytes of its files, a recipe and a dtype of caches. Out: for
+each recipe with smaller weights, or without PyTorch, and each smaller dtype of caches
+what it takes off the file, the states and the process; and the file and the memory now
+and then, for `kvc compile BUNDLE --what-if`. Scratch is counted as it is now. Weights
+are those that stand in linear layers, embeddings and experts; bytes are those of the
+recipes' own formats. Paddings between blobs are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
 
 from kvc.recipes import Recipe, known_recipes, load_recipe
 from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadSetting
 from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.model import Program, State, StateKind
 from kvc.schema.ops.products import QB4_BLOCK, QB4_ROWS
 from kvc.schema.ops.row_blocks import weight_blocks
-from kvc.schema.text import columns, size
+from kvc.schema.text import columns, plural, size
 from kvc.schema.types import TensorType
-from kvc.tools.reports.footprint import TORCH_NBYTES, needs_torch, state_nbytes
-from kvc.tools.reports.operators import takes_the_rest
-from kvc.tools.reports.weights import LOOKUPS, held_weights
+from kvc.tools.reports.blobs import LOOKUPS, held_weights
+from kvc.tools.reports.footprint import (
+    TORCH_NBYTES,
+    Footprint,
+    needs_torch,
+    state_nbytes,
+)
+from kvc.tools.reports.methods import takes_the_rest
 
 _SCALE: Final = 4  # bytes of a float32, one for each int8 row
 _BLOCK_SCALE: Final = 2  # of a bfloat16, one for each block of int4
@@ -29,6 +37,24 @@ _CACHES: Final = (StateKind.LINEAR, StateKind.RING, StateKind.APPEND)
 _ROWS: Final = 3  # dimensions of the scales of an int8 cache: one less than a cache
 CACHE_DTYPES: Final = ("float16", "int8")
 _KERNELS: Final = "cpu"  # the backend that recipes of this and other backends end with
+# Operator -> places of its weight and of the scales of that.
+_LINEAR: Final = {
+    "aten::linear": (1, None),
+    "kvc::linear_qd8": (3, 4),
+    "kvc::linear_qb4": (3, 4),
+    "kvc::linear_q8": (4, 5),
+    "kvc::linear_q4": (4, 5),
+    "kvc::linear_w8": (1, 2),
+}
+_OTHERS: Final = {
+    "aten::embedding": (0, None),
+    "kvc::embedding_q8": (0, 1),
+    "kvc::expert_linear": (1, None),
+    "kvc::expert_linear_q8": (4, 5),
+    "kvc::expert_linear_qd8": (3, 4),
+}
+# Operator of floats -> dimensions of a weight that recipes of integers can store.
+_FLOATS: Final = {"aten::linear": 2, "aten::embedding": 2, "kvc::expert_linear": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +102,6 @@ class _Matrix:
     looked_up: bool
     multiplied: bool
     rounded: bool
-
-
-# Operator -> places of its weight and of the scales of that.
-_LINEAR: Final = {
-    "aten::linear": (1, None),
-    "kvc::linear_qd8": (3, 4),
-    "kvc::linear_qb4": (3, 4),
-    "kvc::linear_q8": (4, 5),
-    "kvc::linear_q4": (4, 5),
-    "kvc::linear_w8": (1, 2),
-}
-_OTHERS: Final = {
-    "aten::embedding": (0, None),
-    "kvc::embedding_q8": (0, 1),
-    "kvc::expert_linear": (1, None),
-    "kvc::expert_linear_q8": (4, 5),
-    "kvc::expert_linear_qd8": (3, 4),
-}
-# Operator of floats -> dimensions of a weight that recipes of integers can store.
-_FLOATS: Final = {"aten::linear": 2, "aten::embedding": 2, "kvc::expert_linear": 3}
 
 
 def describe_savings(
@@ -280,3 +286,82 @@ def saving_lines(savings: Sequence[Saving]) -> list[str]:
     less = [one for one in savings if one.memory > 0]
     rows = [(one.setting, f"{size(one.memory)} less") for one in less]
     return columns(rows, "<>") if rows else ["  nothing that a recipe changes"]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A bundle now, and with other settings.
+
+    Attributes:
+        file, file_then: bytes of the bundle and its data files.
+        memory, memory_then: what it takes, at the same sizes.
+    """
+
+    file: int
+    file_then: int
+    memory: Footprint
+    memory_then: Footprint
+
+
+def describe_what_if(
+    program: Program, file: int, at: Footprint, recipe: str, cache: str
+) -> WhatIf:
+    """Return what a bundle would take.
+
+    Args:
+        program: of the bundle.
+        file: bytes of the bundle and its data files.
+        at: what it takes now.
+        recipe: name of one that ships with kvc, "" for the same.
+        cache: one of `CACHE_DTYPES`, "" for the same.
+
+    Raises:
+        BadSetting: the recipe is none of kvc's, or no cache could be of that dtype.
+    """
+    _check_known("recipe", recipe, known_recipes())
+    _check_known("cache", cache, CACHE_DTYPES if has_wide_caches(program) else ())
+
+    def smaller(tokens: int) -> int:
+        if not cache:
+            return 0
+        return cache_saving(program, cache, at.sizes, tokens).states
+
+    saved = Saving("")
+    if recipe:
+        saved = recipe_saving(program, recipe, at.sizes, at.tokens)
+    then = replace(
+        at,
+        weights=at.weights - saved.pages,
+        packed=at.packed - saved.packed,
+        states=at.states - smaller(at.tokens),
+        token=at.token - (smaller(1) - smaller(0)),
+        process=at.process - saved.process,
+    )
+    return WhatIf(file, file - saved.weights, at, then)
+
+
+def _check_known(name: str, found: str, known: Sequence[str]) -> None:
+    if found and found not in known:
+        expected = (
+            f"one of {', '.join(known)}"
+            if known
+            else "nothing: no cache of this bundle could be smaller"
+        )
+        raise BadSetting(name=f"--what-if {name}", expected=expected, found=found)
+
+
+def what_if_lines(found: WhatIf) -> list[str]:
+    """Lay both out, side by side."""
+    now, then = found.memory, found.memory_then
+    parts = [
+        ("file", found.file, found.file_then),
+        ("memory", now.total, then.total),
+        ("  weights", now.weights + now.packed, then.weights + then.packed),
+        (f"  states with {plural(now.tokens, 'token')}", now.states, then.states),
+        ("  scratch, as it is now", now.scratch, then.scratch),
+        ("  inside partitions, as now", now.backends, then.backends),
+        ("  the process, about", now.process, then.process),
+        ("each token", now.token, then.token),
+    ]
+    rows = [(what, size(before), size(after)) for what, before, after in parts]
+    return columns([("", "now", "then"), *rows], "<>>")

@@ -19,7 +19,7 @@ from kvc.compiler.passes.hoist_views import LendWholeMemory
 from kvc.runtime import Program as Loaded
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import COND
-from kvc.tools.reports.copies import describe_copies
+from kvc.tools.reports.memory import describe_copies
 
 YES, NO = torch.tensor(True), torch.tensor(False)
 X, AT = torch.arange(8.0).reshape(2, 1, 4) + 1, torch.tensor([3])

@@ -28,7 +28,7 @@ from kvc.runtime import CacheOverflow
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CacheDtypeRefused
 from kvc.schema.model import StateKind
-from kvc.tools.reports.copies import describe_copies
+from kvc.tools.reports.memory import describe_copies
 
 INT8 = load_recipe("fp32", cache="int8")
 # How rows are rounded, and what is exact before: see `int8_models.py`.

@@ -30,7 +30,7 @@ from kvc.runtime import (
 )
 from kvc.schema.errors import CaptureError, CompileError, UnsupportedOps
 from kvc.schema.model import CursorKind, StateKind
-from kvc.tools.reports.copies import describe_copies
+from kvc.tools.reports.memory import describe_copies
 
 TEXT = np.random.default_rng(6).integers(0, VOCAB, (1, SLOTS))
 YES, NO = np.array(True), np.array(False)

@@ -19,7 +19,7 @@ from kvc.compiler import Method
 from kvc.runtime import KernelFailed, Program, Session
 from kvc.schema.errors import CacheOverflow
 from kvc.schema.model import Advance, StateKind
-from kvc.tools.reports.copies import describe_copies
+from kvc.tools.reports.memory import describe_copies
 
 SLOTS = 24
 COUNT = torch.tensor(2)

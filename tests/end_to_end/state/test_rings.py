@@ -24,7 +24,7 @@ from kvc.runtime import (
     Session,
 )
 from kvc.schema.rings import Window
-from kvc.tools.reports.copies import describe_copies
+from kvc.tools.reports.memory import describe_copies
 
 SHAPE = Shape((5, 4), 12)  # the longest call has 8 tokens
 MIXED = Shape((5, None, 4), 12, length=96)

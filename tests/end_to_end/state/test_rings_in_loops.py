@@ -19,7 +19,7 @@ from kvc.compiler import Dim, Method
 from kvc.runtime import CacheOverflow, KernelFailed, NotRewindable, Program, Session
 from kvc.schema.model import StateKind
 from kvc.schema.rings import Window
-from kvc.tools.reports.copies import describe_copies
+from kvc.tools.reports.memory import describe_copies
 
 SLOTS, WINDOW = 10, 4
 LONGEST = SLOTS - WINDOW + 1

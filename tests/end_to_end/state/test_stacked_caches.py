@@ -14,7 +14,7 @@ from kvc.compiler.lower.copy_budget import PlainCache
 from kvc.runtime import generate
 from kvc.schema.errors import UnknownName
 from kvc.schema.model import StateKind
-from kvc.tools.reports.copies import describe_copies
+from kvc.tools.reports.memory import describe_copies
 
 PROMPT = torch.arange(6)[None]
 

@@ -12,7 +12,7 @@ from state_backends import RECIPES, compiling_with
 from state_runs import opened
 
 from kvc.runtime import Program
-from kvc.tools.reports.copies import describe_copies
+from kvc.tools.reports.memory import describe_copies
 
 KINDS = FORGETTING_NOTHING | RINGS
 NAMES = [name for name, kind in KINDS.items() if not kind.loses]

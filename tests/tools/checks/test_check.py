@@ -12,10 +12,8 @@ from kvc.compiler import Method, compile_program
 from kvc.runtime import load
 from kvc.schema.errors import BadFile, CheckFailed, NoCheck
 from kvc.tools.checks.calls import Result, arguments_at, sample_results
-from kvc.tools.checks.expected import FILE, Expected, compare, expected_of
-from kvc.tools.checks.made import with_results
-from kvc.tools.checks.readings import read
-from kvc.tools.checks.rounding import Moves
+from kvc.tools.checks.expected import FILE, Expected, compare, expected_of, with_results
+from kvc.tools.checks.readings import Moves, read
 
 
 @pytest.fixture(scope="module")

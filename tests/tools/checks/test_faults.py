@@ -12,8 +12,7 @@ from kvc.runtime.generation.feeding import Feeder
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import CheckFailed
 from kvc.tools.checks import calls
-from kvc.tools.checks.expected import FILE, compare, expected_of
-from kvc.tools.checks.made import with_results
+from kvc.tools.checks.expected import FILE, compare, expected_of, with_results
 
 
 def saved(recipe, folder):

@@ -11,9 +11,8 @@ import torch
 from tiny_decoder import factory
 
 from kvc.compiler import Method, compile_program
-from kvc.tools.bench.plan import SpeedTest, plan_tests
+from kvc.tools.bench.plan import SpeedTest, fitting, most_tokens, plan_tests
 from kvc.tools.bench.rounds import Measured
-from kvc.tools.bench.usual import fitting, most_tokens
 
 KVC = Path(sys.executable).parent / "kvc"
 FAKE = """#!/usr/bin/env python3

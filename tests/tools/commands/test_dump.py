@@ -11,7 +11,8 @@ from sealing import parts, seal
 from kvc.runtime import generate, load
 from kvc.schema.codec import encode
 from kvc.schema.container import BundleFile
-from kvc.tools.reports.delegates import DelegateReport, delegate_lines
+from kvc.tools.reports.methods import DelegateReport
+from kvc.tools.reports.tables import delegate_lines
 
 
 def test_the_overview_answers_at_a_glance(kvc, sample):

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from kvc.runtime import load
 from kvc.runtime.scoring import score_tokens
-from kvc.tools.evaluation import evaluate
+from kvc.tools.commands.eval import evaluate
 
 TEXT = "def bits(text):\n    return 8 * len(text)  # naïve, 100 €\n"
 RAW = TEXT.encode()

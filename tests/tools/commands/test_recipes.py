@@ -4,8 +4,8 @@ import pytest
 
 from kvc.runtime.delegates.table import DELEGATES, Ready, delegate_of
 from kvc.schema.errors import MissingLibrary
-from kvc.tools.reports import recipe_groups
-from kvc.tools.reports.recipe_groups import describe_recipes, recipe_lines
+from kvc.tools.reports import recipes
+from kvc.tools.reports.recipes import describe_recipes, recipe_lines
 
 RECIPES = [
     "bf16",
@@ -65,7 +65,7 @@ def test_no_reference_is_promised_where_torch_is_not_installed_either(
         raise MissingLibrary(library="L", reason="not installed", install="get it")
 
     monkeypatch.setattr(delegate_of("cpu"), "check_library", staticmethod(refuse))
-    monkeypatch.setattr(recipe_groups, "has_torch", lambda: False)
+    monkeypatch.setattr(recipes, "has_torch", lambda: False)
     (one,) = (each for each in describe_recipes() if each.backend == "cpu")
     assert one.state == "is not here, nor is PyTorch, which would run its reference"
 
@@ -78,7 +78,7 @@ def test_core_ml_does_not_run_here_without_torch(monkeypatch: pytest.MonkeyPatch
 
 
 def test_recipes_without_a_backend_need_torch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe_groups, "has_torch", lambda: False)
-    ready, missing = recipe_groups._torch()
+    monkeypatch.setattr(recipes, "has_torch", lambda: False)
+    ready, missing = recipes._torch()
     assert ready is Ready.NOT_INSTALLED
     assert "pip install 'kvc[compile]'" in missing

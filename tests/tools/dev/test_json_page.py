@@ -6,9 +6,9 @@ import json
 from kvc.tools.cli import main
 from kvc.tools.commands.verify import VerifyReport
 from kvc.tools.dev.json_page import PAGE, PRINTED, page
-from kvc.tools.json_text import VERSIONS
+from kvc.tools.printing import VERSIONS
+from kvc.tools.reports.bundle import DumpReport
 from kvc.tools.reports.differences import DifferenceReport
-from kvc.tools.reports.overview import DumpReport
 
 
 def test_the_page_is_up_to_date():

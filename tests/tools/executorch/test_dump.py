@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kvc.schema.errors import BadStructure, KvcError
-from kvc.tools.executorch.checks import check_data
-from kvc.tools.executorch.opening import describe_executorch
-from kvc.tools.executorch.program import read_pte
+from kvc.tools.executorch import describe_executorch
+from kvc.tools.executorch.contents import check_data
+from kvc.tools.executorch.reading import read_pte
 from kvc.tools.executorch.tables import Buffer
 
 FILES = Path(__file__).parent / "files"

@@ -8,11 +8,15 @@ from dataclasses import replace
 import pytest
 
 from kvc.schema.errors import LimitExceeded
-from kvc.schema.families import families
-from kvc.tools.executorch.checks import check_method
-from kvc.tools.executorch.contents import Call, PteMethod, PteValue, Tensor
-from kvc.tools.executorch.peak import peak_of
-from kvc.tools.executorch.states import states_of, written_by
+from kvc.schema.text import families
+from kvc.tools.executorch.contents import (
+    Call,
+    PteMethod,
+    PteValue,
+    Tensor,
+    check_method,
+)
+from kvc.tools.executorch.memory import peak_of, states_of, written_by
 from kvc.tools.executorch.tables import Buffer
 
 

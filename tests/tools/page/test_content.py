@@ -13,7 +13,7 @@ from tiny_decoder import factory
 from torch import nn
 
 from kvc.compiler import Method, compile_program
-from kvc.tools.page.writing import page_text
+from kvc.tools.page.content import page_text
 
 
 def data_in(page):

@@ -15,8 +15,7 @@ import pytest
 from bundle_pages import HOSTILE, content_of
 
 from kvc.schema.verify.limits import MAX_NAME_NBYTES
-from kvc.tools.page.content import Piece
-from kvc.tools.page.writing import page_text
+from kvc.tools.page.content import Piece, page_text
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)

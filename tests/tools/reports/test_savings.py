@@ -11,8 +11,7 @@ from kvc.compiler.models.decoder import DecoderConfig
 from kvc.recipes import load_recipe
 from kvc.schema.container import BundleFile
 from kvc.tools.reports.footprint import TORCH_NBYTES, describe_footprint
-from kvc.tools.reports.savings import describe_savings
-from kvc.tools.reports.what_if import describe_what_if
+from kvc.tools.reports.savings import describe_savings, describe_what_if
 
 CONFIG = DecoderConfig(
     vocab=2048, dim=256, layers=2, heads=8, kv_heads=2, ffn=512, capacity=1024

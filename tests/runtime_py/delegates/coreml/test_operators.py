@@ -22,7 +22,7 @@ from kvc.runtime.delegates.coreml.package import package_of
 from kvc.schema.backends.coreml import RULES, why_not
 from kvc.schema.backends.operands import arguments_of
 from kvc.schema.ops import OPS, Aliasing
-from kvc.tools.folders import write_folder
+from kvc.tools.outputs import write_folder
 
 
 def is_taken(case: Case) -> bool:

@@ -1,0 +1,168 @@
+"""Options of `kvc compile` that need more than a line: for folders, and `--what-if`.
+
+`folder_options` adds those that only a Hugging Face folder takes to a command, which
+passes the given ones on as keyword arguments of `export_hf`. `--what-if` prints what a
+bundle would take with other settings; nothing is written.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypedDict, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from kvc.tools.options import sizes_of
+
+F = TypeVar("F", bound=Callable[..., object])
+_NUMBER: Final = click.IntRange(min=1)
+_OPTIONS: Final = (
+    click.option(
+        "--task",
+        type=click.Choice(
+            ["generate", "embed", "classify", "classify_tokens", "fill_mask"]
+        ),
+        help="HF folder: what the model is to do.  [default: as config.json says]",
+    ),
+    click.option(
+        "--max-length",
+        type=_NUMBER,
+        metavar="N",
+        help="HF folder: the most tokens that a session's cache holds, or that a text "
+        "has which is embedded or classified.  [default: as the folder says]",
+    ),
+    click.option(
+        "--max-encoder-length",
+        "encoder_length",
+        type=_NUMBER,
+        metavar="N",
+        help="HF folder: the most positions of the encoder, where there is one.  "
+        "[default: as config.json says]",
+    ),
+    click.option(
+        "--max-batch",
+        "batch",
+        type=_NUMBER,
+        metavar="N",
+        help="HF folder: the most prompts in a batch.  "
+        "[default: 1; of a model without a cache 64]",
+    ),
+    click.option(
+        "--slack",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="HF folder: extra slots in the rings of sliding-window layers, so that a "
+        "session can be rewound N tokens further.  [default: 0]",
+    ),
+    click.option(
+        "--prefill-chunk",
+        type=_NUMBER,
+        metavar="N",
+        help="HF folder: the most tokens in one call of prefill.  [default: 512]",
+    ),
+    click.option(
+        "--prefill-size",
+        "prefill_sizes",
+        type=_NUMBER,
+        multiple=True,
+        metavar="N",
+        help="HF folder: add a method prefill_N for exactly N tokens. Repeatable.",
+    ),
+    click.option(
+        "--all-logits",
+        is_flag=True,
+        help="HF folder: add a method prefill_all, which returns the logits of every "
+        "position.",
+    ),
+    click.option(
+        "--inputs-embeds",
+        is_flag=True,
+        help="HF folder: add a method prefill_embeds, which takes embeddings.",
+    ),
+    click.option(
+        "--no-pictures",
+        is_flag=True,
+        help="HF folder: of a model that reads pictures, too, compile the text alone.",
+    ),
+)
+
+
+class FolderOptions(TypedDict):
+    """What was given; None, False and () are what nobody asked for."""
+
+    task: str | None
+    max_length: int | None
+    encoder_length: int | None
+    batch: int | None
+    slack: int | None
+    prefill_chunk: int | None
+    prefill_sizes: tuple[int, ...]
+    all_logits: bool
+    inputs_embeds: bool
+    no_pictures: bool
+
+
+def folder_options(command: F) -> F:
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def refuse_options(options: FolderOptions, model: str) -> None:
+    """Refuse options for a model that is no folder.
+
+    Raises:
+        click.UsageError: one was given.
+    """
+    # By identity: a slack of 0 is equal to False, and was given.
+    given = [
+        name
+        for name, value in options.items()
+        if value is not None and value is not False and value != ()
+    ]
+    if given:
+        names = {"prefill_sizes": "prefill_size", "batch": "max_batch"}
+        shown = ", ".join(f"--{names.get(n, n).replace('_', '-')}" for n in given)
+        go = "goes" if len(given) == 1 else "go"
+        raise click.UsageError(
+            f"{shown} {go} with the path of a Hugging Face folder; {model!r} is none"
+        )
+
+
+def print_what_if(bundle: str, settings: str, at: str | None) -> None:
+    """Say what a bundle would take with other settings.
+
+    Raises:
+        KvcError: there is no such recipe or size, or the bundle cannot be read.
+    """
+    from kvc.schema.container import BundleFile
+    from kvc.tools.printing import show
+    from kvc.tools.reports.bundle import describe_file
+    from kvc.tools.reports.footprint import describe_footprint
+    from kvc.tools.reports.savings import describe_what_if, what_if_lines
+
+    context = click.get_current_context()
+    for param in context.command.params:
+        name = param.name or ""
+        source = context.get_parameter_source(name)
+        given = source not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+        if given and name not in ("model", "what_if", "at"):  # nothing comes of it
+            option = param.opts[-1]
+            raise click.UsageError(f"--what-if writes nothing: leave {option} out")
+    recipe, cache = _wish(settings)
+    with BundleFile.open(bundle) as file:
+        disk = describe_file(file, (), by_method=False).cost.disk
+        found = describe_footprint(file.program, sizes_of(at))
+        show(what_if_lines(describe_what_if(file.program, disk, found, recipe, cache)))
+
+
+def _wish(text: str) -> tuple[str, str]:
+    """Return the recipe and the dtype of caches of `recipe=NAME,cache=DTYPE`."""
+    parts = [part.strip().partition("=") for part in text.split(",")]
+    found = {name: value for name, _, value in parts if value}
+    if len(found) < len(parts) or not found.keys() <= {"recipe", "cache"}:
+        raise click.BadParameter(
+            f"expected recipe=NAME, cache=DTYPE or both, found {text!r}",
+            param_hint="--what-if",
+        )
+    return found.get("recipe", ""), found.get("cache", "")

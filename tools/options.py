@@ -1,0 +1,287 @@
+"""Options that several commands share, and their values.
+
+A command decorated with `loading_options` gets what says how to load a bundle as one
+argument, `loading`, for `open_program`; with `generation_options` it gets how tokens
+are chosen and when to stop as `settings`, for `kvc.runtime.generate`. Settings that are
+left out are the bundle's. Amounts are bytes with units, and sizes by name.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from kvc.runtime import Program
+    from kvc.runtime.generation import Arguments
+
+_DIGITS: Final = 18  # of a whole number: what 64 bits hold
+data_folders_option = click.option(
+    "--data-folder",
+    "data_folders",
+    metavar="FOLDER",
+    multiple=True,
+    help="Also look for data files here, after the bundle's own folder. Repeatable.",
+)
+_SHARE = click.FloatRange(min=0, max=1)
+
+
+def nbytes_of(text: str, option: str, least: int = 0) -> int:
+    """Return the bytes of 512M, 1.5G, 100k or 1000000; units are decimal.
+
+    Args:
+        text: as the user gave it.
+        option: that it was given to, for the message.
+        least: that is taken.
+
+    Raises:
+        click.BadParameter: it is no such number.
+    """
+    number, unit = (text[:-1], text[-1]) if text[-1:].isalpha() else (text, "")
+    factors = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+    try:
+        nbytes = round(float(number) * factors[unit.lower()])
+    except (ValueError, KeyError, OverflowError):
+        nbytes = -1
+    if nbytes < least:
+        raise click.BadParameter(
+            f"expected bytes, as 512M or 2G, found {text!r}", param_hint=option
+        )
+    return nbytes
+
+
+def whole_number(text: str) -> int | None:
+    """Return a number of digits alone; None if it is none, or larger than any size."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
+
+
+def sizes_of(text: str | None) -> dict[str, int]:
+    """Return the sizes of `NAME=N,NAME=N`, which is given to `--at`.
+
+    Raises:
+        click.BadParameter: a part is not of this form, or a name is there twice.
+    """
+    found: dict[str, int] = {}
+    for part in (text or "").split(","):
+        name, _, digits = part.strip().partition("=")
+        number = whole_number(digits)
+        if part and (number is None or name in found):
+            expected = "NAME=N, as capacity=4096,tokens=512, each name once"
+            raise click.BadParameter(
+                f"expected {expected}, found {part!r}", param_hint="--at"
+            )
+        if number is not None:
+            found[name] = number
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How to load a bundle.
+
+    Attributes:
+        mode: as `kvc.runtime.load` has it.
+        data_folders: where to look for data files, too.
+        reference: whether backends compute by their reference implementation; None
+            where their library is missing.
+        threads: how many to compute with, None for the runtime's choice.
+        device: which device to run on, None for the backend's choice.
+        backend: which recipe of a bundle to run, None for the first that can be.
+        residency: whether to say at the end what memory the data takes.
+    """
+
+    mode: str
+    data_folders: tuple[str, ...]
+    reference: bool | None
+    threads: int | None
+    device: str | None
+    backend: str | None
+    residency: bool
+
+
+def loading_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of loading to a command, which takes them as `loading`."""
+
+    @click.option(
+        "--mode",
+        type=click.Choice(["map", "read", "huge"]),
+        default="map",
+        show_default=True,
+        help="Map the weights, or read them into memory; huge: into pages of 2 MiB.",
+    )
+    @data_folders_option
+    @click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Compute with N threads.  [default: one for each physical core]",
+    )
+    @click.option(
+        "--reference/--no-reference",
+        default=None,
+        help="Run the backends' reference implementations, or fail if a backend's "
+        "library is missing.  [default: the reference only if it is missing]",
+    )
+    @click.option(
+        "--device",
+        metavar="NAME",
+        help="The device to run on, as `kvc devices` lists them.  [default: the "
+        "backend's choice]",
+    )
+    @click.option(
+        "--backend",
+        metavar="BACKEND",
+        help="Of a bundle for several recipes, the backend of the one to run.  "
+        "[default: the first that can run here]",
+    )
+    @click.option(
+        "--residency",
+        is_flag=True,
+        help="At the end, print to stderr how much memory the weights take.",
+    )
+    @wraps(command)
+    def with_loading(
+        mode: str,
+        data_folders: tuple[str, ...],
+        reference: bool | None,
+        threads: int | None,
+        device: str | None,
+        backend: str | None,
+        residency: bool,
+        **others: object,
+    ) -> None:
+        loading = Loading(
+            mode, data_folders, reference, threads, device, backend, residency
+        )
+        command(loading=loading, **others)
+
+    return with_loading
+
+
+@contextmanager
+def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
+    """Load a bundle, and report its residency before it is closed, where asked to."""
+    from kvc.runtime import load
+    from kvc.runtime.data.modes import check_mode
+
+    mode = check_mode(loading.mode)
+    with load(
+        bundle,
+        mode,
+        loading.data_folders,
+        loading.reference,
+        loading.threads,
+        device=loading.device,
+        backend=loading.backend,
+    ) as program:
+        yield program
+        if loading.residency:
+            click.echo(str(program.residency()), err=True)
+
+
+def generation_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options to a command, which takes them as `settings`."""
+
+    @click.option(
+        "--max-tokens",
+        "-n",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Stop after N tokens.  [default: the bundle's setting, or no limit]",
+    )
+    @click.option(
+        "--temperature",
+        type=click.FloatRange(min=0),
+        metavar="T",
+        help="Sampling temperature; 0 always takes the likeliest token.  [default: the "
+        "bundle's setting, or 0]",
+    )
+    @click.option(
+        "--top-k",
+        type=click.IntRange(min=0),
+        metavar="K",
+        help="Sample from the K likeliest tokens; 0 for all.",
+    )
+    @click.option(
+        "--top-p",
+        type=_SHARE,
+        metavar="P",
+        help="Sample from the likeliest tokens whose probabilities add up to P.",
+    )
+    @click.option(
+        "--min-p",
+        type=_SHARE,
+        metavar="P",
+        help="Sample from the tokens at least P times as likely as the likeliest.",
+    )
+    @click.option(
+        "--repetition-penalty",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="R",
+        help="Above 1: tokens that were there before become less likely.",
+    )
+    @click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        metavar="S",
+        help="Seed of the random numbers; the same seed gives the same text.",
+    )
+    @click.option(
+        "--stop",
+        "stop_strings",
+        multiple=True,
+        metavar="TEXT",
+        help="Stop before TEXT. Repeatable.",
+    )
+    @click.option(
+        "--forced-bos",
+        "forced_bos_token_id",
+        type=click.IntRange(min=0),
+        metavar="TOKEN",
+        help="The token after the first, such as the language to translate into, of a "
+        "model with an encoder.  [default: the bundle's setting]",
+    )
+    @wraps(command)
+    def with_settings(
+        max_tokens: int | None,
+        temperature: float | None,
+        top_k: int | None,
+        top_p: float | None,
+        min_p: float | None,
+        repetition_penalty: float | None,
+        seed: int | None,
+        stop_strings: tuple[str, ...],
+        forced_bos_token_id: int | None,
+        **others: object,
+    ) -> None:
+        settings: Arguments = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+            "stop_strings": stop_strings or None,
+            "forced_bos_token_id": forced_bos_token_id,
+        }
+        command(settings=settings, **others)
+
+    return with_settings
+
+
+@contextmanager
+def telling_what_is_ignored() -> Iterator[None]:
+    """Say on stderr what a generation that is started in here warns of."""
+    from kvc.runtime import BegunTwice, SettingIgnored
+
+    with warnings.catch_warnings(record=True) as caught:
+        for kind in (BegunTwice, SettingIgnored):
+            warnings.simplefilter("always", kind)
+        yield
+    for warning in caught:
+        click.echo(f"warning: {warning.message}", err=True)
