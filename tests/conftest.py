@@ -47,6 +47,7 @@ settings.register_profile("new", print_blob=True, **CALM)
 
 # Tests of how models are traced, and that equal ones give equal bytes.
 _TRACING = (
+    "tests/compiler/decompose/",
     "tests/compiler/trace/",
     "tests/compiler/ingest/",
     "tests/compiler/test_pipeline.py",

@@ -21,7 +21,7 @@ import kvc.schema
 
 _TRANSFORMERS: Final = str(Path(transformers.__file__).parent)
 _MODELS: Final = str(Path(_TRANSFORMERS) / "models")
-_OURS: Final = str(Path(__file__).parents[1])
+_OURS: Final = str(Path(__file__).parents[2])
 _OTHERS: Final = (
     str(Path(torch.__file__).parent),
     _OURS,

@@ -1,18 +1,18 @@
 """Which packages the compiler works with, and what it says of any other."""
 
 import re
+import sys
 import tomllib
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from kvc.compiler.request.releases import TORCH, TRANSFORMERS
 from kvc.schema.errors import MissingTransformers, WrongTorch, WrongTransformers
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("version", ["2.13.0", "2.13.1+cpu", "2.13.0+cu130"])
@@ -48,7 +48,8 @@ def test_another_torch_is_refused_with_its_remedy(monkeypatch):
 
 def test_another_transformers_is_refused_with_its_remedy(monkeypatch):
     import_anew("kvc.compiler.hugging_face")
-    monkeypatch.setattr(transformers, "__version__", "5.24.0")
+    # transformers puts another module in its place while its models are imported
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", "5.24.0")
     told = r"transformers 5\.24\.0 is installed"
     with pytest.raises(WrongTransformers, match=told) as caught:
         import_anew("kvc.compiler.hugging_face")

@@ -263,7 +263,7 @@ def test_an_update_that_is_lost_is_refused_with_its_line():
     with pytest.raises(CaptureError, match=r"write it back: cache.copy_") as caught:
         capture(Cached(), Method("lose", (ROWS,)))
     line = Cached.lose.__code__.co_firstlineno + 1
-    assert caught.value.place.endswith(f"test_lost_updates:{line}")
+    assert caught.value.place.endswith(f"test_body_writes:{line}")
 
 
 @pytest.mark.parametrize("name", [n for n in vars(Cached) if n.startswith("lose_")])

@@ -72,7 +72,9 @@ EMPTY = [name for name in vars(Empty) if not name.startswith("_")]
 def test_a_question_whether_there_is_anything_is_refused(name):
     method = Method(name, (T,), dynamic={"t": {1: Dim("past", 0, 8)}})
     line = getattr(Empty, name).__code__.co_firstlineno + 1
-    with pytest.raises(CaptureError, match=f"test_questions:{line}: .* past = 0 than"):
+    with pytest.raises(
+        CaptureError, match=f"test_shape_guards:{line}: .* past = 0 than"
+    ):
         capture(Empty(), method)
 
 

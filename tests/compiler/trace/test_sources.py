@@ -112,7 +112,7 @@ def test_a_mistake_is_told_with_its_line_and_a_remedy(name, texts):
     with pytest.raises(CaptureError) as caught:
         compile_program(Mistakes(), [Method(name, (X,))])
     message = str(caught.value)
-    start = rf"cannot capture method {name} at (\S*\.)?test_failures:(\d+): "
+    start = rf"cannot capture method {name} at (\S*\.)?test_sources:(\d+): "
     match = re.match(start, message)
     assert match, message
     first = getattr(Mistakes, name).__code__.co_firstlineno

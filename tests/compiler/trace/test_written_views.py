@@ -102,4 +102,4 @@ def test_writes_into_what_is_there_several_times_are_refused(write, told, tmp_pa
     found = outcome(Applied(write), (X,), {}, tmp_path / "a.kvc")
     assert found.kind == "refused"
     assert f"it writes through what {told} gives" in found.reason
-    assert "expansions:" in found.reason
+    assert "written_views:" in found.reason

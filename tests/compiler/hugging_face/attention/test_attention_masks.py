@@ -69,6 +69,7 @@ def test_masks_are_equal_where_they_show_the_same():
     ],
 )
 def test_a_mask_that_is_computed_with_is_refused_with_the_line(computed, what):
-    line = rf"test_sights:\d+ computes with an attention mask \({re.escape(what)}\)"
+    said = rf"computes with an attention mask \({re.escape(what)}\)"
+    line = rf"test_attention_masks:\d+ {said}"
     with pytest.raises(UnsupportedModel, match=line):
         computed(WINDOW)

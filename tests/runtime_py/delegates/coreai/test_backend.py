@@ -34,7 +34,7 @@ from kvc.schema.errors import (
 )
 from kvc.schema.graph import Graph, Ref
 from kvc.schema.model import Program
-from kvc.tools.folders import write_folder
+from kvc.tools.outputs import write_folder
 
 TOKENS = np.arange(3, 20)[None]
 
