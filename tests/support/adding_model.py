@@ -67,7 +67,6 @@ def write_chat(
     template: str | None = TEMPLATE,
     **config: object,
 ) -> Path:
-    """Write a bundle of bytes as tokens, with a chat template and its end token."""
     tokens = torch.zeros(1, 2, dtype=torch.int64)
     seq = {"tokens": {1: Dim("seq", 1, CHUNK)}}
     files = {"tokenizer_config.json": json.dumps({"eos_token": END}).encode()}

@@ -114,7 +114,6 @@ class _Layout:
     def _nested(
         self, value: Value, inside: Sequence[int], blocks: list[Block], begin: int
     ) -> Value:
-        """Place the blocks of an instruction in its scratch memory."""
         start = self._end
         for number in inside:
             graph = self.place(blocks[number].graph, blocks, start)

@@ -31,7 +31,6 @@ class Call:
         return attention(**{f.name: getattr(self, f.name) for f in fields(self)})
 
     def slot(self, key: int) -> int:
-        """Return where a key lies."""
         slots = self.k.shape[2]
         if key < self.keep:
             return key
@@ -86,7 +85,6 @@ class Call:
         return out.to(self.q.dtype)
 
     def _one(self, row: int, head: int, query: int) -> Tensor:
-        """Return what one query of one head gives."""
         of_group = head // (self.q.shape[1] // self.k.shape[1])
         k, v = (x[row, of_group].double() for x in (self.k, self.v))
         q = self.q[row, head, query].double()
@@ -115,7 +113,6 @@ def some_mask(dice: random.Random, batch: int, heads: int, seq: int) -> Tensor:
 
 
 def some_call(seed: int, dtype: torch.dtype) -> Call:
-    """Return a call with each option on or off by chance."""
     dice = random.Random(seed)
     torch.manual_seed(seed)
 

@@ -62,7 +62,6 @@ def _turn():
 
 
 def control_ir() -> Program:
-    """Return the program as IR."""
     p, x, a = value(0, dtype=BOOL), _square(1), _square(2)
     b, i, zero, y, z, rows = (
         _square(3),
@@ -92,7 +91,6 @@ def control_ir() -> Program:
 
 
 def control_program() -> model.Program:
-    """Return the program as a file has it."""
     return _emitted(control_ir())
 
 
@@ -185,7 +183,6 @@ def _emitted(
 
 
 def _callable(made: Method) -> Method:
-    """Return a method that is called by position and gives a tuple."""
     return replace(
         made,
         input_tree=describe_call(made.input_names, [object() for _ in made.inputs], {})[
@@ -196,7 +193,6 @@ def _callable(made: Method) -> Method:
 
 
 def with_method(program: model.Program, **changes: object) -> model.Program:
-    """Return a program whose method is changed."""
     changed = replace(program.methods[0], **changes)  # type: ignore[arg-type]
     return replace(program, methods=(changed,))
 
@@ -210,7 +206,6 @@ def changed_step(graph: Graph, index: int, **changes: object) -> Graph:
 def with_argument(
     program: model.Program, index: int, at: int, argument: object
 ) -> model.Program:
-    """Return a program with one argument of an instruction changed."""
     step: Instruction = program.methods[0].graph.instructions[index]
     arguments = (*step.arguments[:at], argument, *step.arguments[at + 1 :])
     graph = changed_step(program.methods[0].graph, index, arguments=arguments)
@@ -218,7 +213,6 @@ def with_argument(
 
 
 def with_block(program: model.Program, number: int, graph: Graph) -> model.Program:
-    """Return a program with the code of a block changed."""
     blocks = list(program.methods[0].blocks)
     blocks[number] = replace(blocks[number], graph=graph)
     return with_method(program, blocks=tuple(blocks))

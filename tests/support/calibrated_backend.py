@@ -81,7 +81,6 @@ class FixedPoint(Greedy):
 
 
 def values(graph: Method) -> Iterator[Value]:
-    """Yield all values of a partition."""
     yield from (*graph.inputs, *graph.bound)
     for node in graph.nodes:
         yield from node.outputs
@@ -127,7 +126,6 @@ def register_fixed_point(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recipe(folder: Path, bits: int = 8, symmetric: bool = False) -> str:
-    """Write a recipe for it; return its path."""
     path = folder / f"a{bits}{'s' * symmetric}.toml"
     options = f"bits = {bits}\nsymmetric = {str(symmetric).lower()}\n"
     path.write_text(f'[backend]\nname = "{NAME}"\n[backend.options]\n{options}')

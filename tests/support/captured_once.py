@@ -119,7 +119,6 @@ class _Describing(pickle.Pickler):
         return *kind, *geometry, *self._memory(given), vars(given)
 
     def _memory(self, tensor: Tensor) -> tuple[int, bytes]:
-        """Return the number of a tensor's storage; the first time with its digest."""
         storage = tensor.untyped_storage()
         if storage._cdata in self._numbers:
             return self._numbers[storage._cdata], b""

@@ -22,7 +22,6 @@ def entry(begin: int, end: int, shape: object, dtype: object = "F32") -> object:
 
 
 def sharded(folder: Path, shards: Mapping[str, Mapping[str, Tensor]]) -> Path:
-    """Write shards and their index; return the folder."""
     for name, tensors in shards.items():
         save_file(dict(tensors), folder / name)
     table = {tensor: name for name, tensors in shards.items() for tensor in tensors}
@@ -30,7 +29,6 @@ def sharded(folder: Path, shards: Mapping[str, Mapping[str, Tensor]]) -> Path:
 
 
 def indexed(folder: Path, table: object) -> Path:
-    """Write an index; return the folder."""
     text = json.dumps({"metadata": {}, "weight_map": table})
     (folder / "model.safetensors.index.json").write_text(text)
     return folder

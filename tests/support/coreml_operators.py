@@ -21,7 +21,6 @@ WEIGHTS = {
 
 
 def graph_of(case: Case) -> tuple[Graph, dict[int, torch.Tensor]]:
-    """Return a graph of one call; weights are constants."""
     with torch.inference_mode():
         graph, tensors = _graph(case, case.eager())
     (step,) = graph.instructions

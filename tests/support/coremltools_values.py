@@ -15,7 +15,6 @@ def computed(
     calls: Sequence[tuple[str, Mapping[str, np.ndarray]]],
     folder: Path,
 ) -> tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """Return what calls of functions give, one after another, and the states then."""
     told, given, made = folder / "calls.json", folder / "in.npz", folder / "out.npz"
     told.write_text(json.dumps([name for name, _ in calls]))
     arrays = {

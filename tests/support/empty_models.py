@@ -24,7 +24,6 @@ def saved(folder: Path, **tensors: Tensor) -> Checkpoint:
 
 
 def values(parameter: Tensor) -> Tensor:
-    """Return the values that a filled parameter stands for."""
     source = attached(parameter)
     assert source is not None
     return read(source)

@@ -144,7 +144,6 @@ def pixels(count: int) -> Floats:
 
 
 def eager_pictures(model: PreTrainedModel, given: Floats) -> Floats:
-    """Return what a model makes of pictures: logits, or embeddings."""
     with torch.no_grad():
         if hasattr(model, "get_image_features"):
             made = model.get_image_features(pixel_values=torch.from_numpy(given))
@@ -173,13 +172,11 @@ def compare_pictures(name: str, folder: Path) -> tuple[float, float]:
 
 
 def write(folder: Path, name: str, content: object) -> None:
-    """Write a JSON file of a folder."""
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(json.dumps(content))
 
 
 def say_pooling(folder: Path, normalize: bool = True, **modes: object) -> None:
-    """Write what sentence-transformers writes."""
     modules = [
         {"path": "", "type": "sentence_transformers.models.Transformer"},
         {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},

@@ -171,7 +171,6 @@ def register_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recipe(folder: Path, backend: str = "fixed", **buckets: tuple[int, ...]) -> str:
-    """Write a recipe for a backend with some buckets; return its path."""
     lines = [f"{name} = {list(sizes)}" for name, sizes in buckets.items()]
     path = folder / f"{backend}_{len(buckets)}.toml"
     table = "\n".join(["[buckets]", *lines]) if lines else ""

@@ -119,8 +119,6 @@ class Forked:
 
 
 def _interrupt(pid: int, begun: Callable[[Mapping[str, str]], bool]) -> None:
-    """Send SIGINT to a process, once it has begun; to none that has ended."""
-
     def ready() -> bool:
         status = _status(pid)
         return status["State"].startswith("Z") or begun(status)
@@ -156,7 +154,6 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def _run(arguments: Sequence[str], stops: bool, log: Path) -> None:
-    """Be the command, from after its imports on."""
     if stops:
         os.kill(os.getpid(), signal.SIGSTOP)
     from kvc.tools.__main__ import start

@@ -242,7 +242,6 @@ def cache_program() -> Built:
 
 
 def elementwise_graph(op: str, dtype: DType, dims: tuple[int, ...]) -> Graph:
-    """Return the code of one op of one tensor."""
     kind = TensorType(dtype, dims)
     nbytes = kind.nbytes({})
     return Graph(

@@ -48,7 +48,6 @@ def random_tokens(count: int, seed: int = 0) -> NDArray[np.int64]:
 
 
 def word_tokenizer(words: int = VOCABULARY) -> str:
-    """Return a tokenizer.json of words that are numbers."""
     vocabulary = {str(number): number for number in range(words)}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "0"}
     whole = {
@@ -66,7 +65,6 @@ def word_tokenizer(words: int = VOCABULARY) -> str:
 
 
 def save_folder(path: Path, model: PreTrainedModel, shard: str = "1GB") -> Path:
-    """Save a model with a tokenizer and generation settings; return the folder."""
     model.save_pretrained(path, max_shard_size=shard)
     (path / "tokenizer.json").write_text(word_tokenizer())
     (path / "tokenizer_config.json").write_text('{"eos_token": "2"}')

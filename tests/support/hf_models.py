@@ -79,7 +79,6 @@ def _like_llama(model_type: str, **settings: object) -> Tiny:
 
 
 def _gemma3n(sparsity: list[float]) -> Tiny:
-    """Return one of four layers, of whose activations these shares are zero."""
     return _like_llama(
         "gemma3n_text",
         num_hidden_layers=4,

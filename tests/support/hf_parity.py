@@ -104,7 +104,6 @@ def _measure(
 def prefilled(
     session: Session, tokens: np.ndarray, chunks: Sequence[int]
 ) -> list[np.ndarray]:
-    """Return the logits after each chunk of a new session."""
     session.reset()
     ends = np.cumsum(chunks)
     pieces = [tokens[:, e - n : e] for e, n in zip(ends, chunks, strict=True)]
@@ -138,7 +137,6 @@ def _controls(
 
 
 def layers_of(session: Session) -> list[list[str]]:
-    """Return the names of each layer's caches, and of its states apart from these."""
     layers: dict[str, list[str]] = {}
     for name in session.state:
         if "cache" in name:

@@ -115,7 +115,6 @@ class Rounded(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
     def _multiplied(self, product: "_Product", form: str) -> Tensor:
-        """Return what a product or a look-up is with a weight in its form."""
         x, weight = product.x, product.weight
         if product.is_table:
             return torch.embedding(stored_table(weight, form), x)
@@ -260,7 +259,6 @@ def _product_of(
 
 
 def _forms(model: PreTrainedModel, names: Iterable[str]) -> dict[int, str]:
-    """Return the form of each weight's memory, by its address."""
     found: dict[str, str] = {}
     for stored in names:
         name, _, form = stored.rpartition(".")

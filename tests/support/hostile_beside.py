@@ -45,7 +45,6 @@ class Sessions:
         self._json = Json(json.loads(raw[LEAD.size : start]))
 
     def content(self, number: int) -> bytes:
-        """Return the file of a case."""
         dice = random.Random(f"{self.name} {number}")
         text, states = self._json.unchanged, self._states
         if dice.random() < 0.9:
@@ -65,7 +64,6 @@ class Sessions:
         return LEAD.pack(magic, version, len(text)) + text + states
 
     def try_case(self, number: int, folder: Path) -> Verdict:
-        """Restore it, and save and restore it again."""
         path, again = folder / "case.session", folder / "again.session"
         path.write_bytes(content := self.content(number))
         try:
@@ -133,7 +131,6 @@ class DataFiles:
         return seal_data(content, raw), index
 
     def _bundle_over(self, raw: bytes, index: tuple[Blob, ...], agreed: bool) -> bytes:
-        """Return the bundle that names a data file, and says the same of its blobs."""
         start = int.from_bytes(raw[24:32], "little")
         files = list(self._program.files)
         digest = hashlib.sha256(raw[start:]).digest()

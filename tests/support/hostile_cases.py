@@ -178,7 +178,6 @@ def _results(
 def call_by_turns(
     program: Program, session: Session, dice: random.Random, path: Path
 ) -> Iterator[str]:
-    """Yield what calls of a session give: results and states, or errors."""
     made_up = np.random.default_rng(dice.randrange(1 << 30))
     names = list(program.methods)
     for turn in range(_CALLS):

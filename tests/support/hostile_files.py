@@ -45,7 +45,6 @@ NAMES = (
 
 
 def open_variants(names: Sequence[str], folder: Path) -> list[Variants]:
-    """Return what makes and tries the variants of some files."""
     found: list[Variants] = []
     for name in names:
         if name in TEXT_FILES:

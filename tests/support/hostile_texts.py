@@ -44,7 +44,6 @@ class Json:
         self.unchanged = self._text.encode()
 
     def text(self, dice: random.Random) -> bytes:
-        """Return the bytes of a variant; some are no JSON, or no text."""
         chance = dice.random()
         if chance < 0.05:
             return mutate_bytes(self.unchanged, dice)
@@ -54,7 +53,6 @@ class Json:
 
 
 def _frozen(value: object) -> object:
-    """Return what JSON says with tuples for lists."""
     if isinstance(value, dict):
         return {key: _frozen(one) for key, one in value.items()}
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
@@ -80,7 +78,6 @@ class Tokenizers:
         return self._json.text(random.Random(f"{self.name} {number}"))
 
     def try_case(self, number: int, folder: Path) -> Verdict:
-        """Encode texts, and decode tokens, if it is accepted."""
         raw, dice = self.content(number), random.Random(number)
         told = {"tokenizer": '"tokenizer.json"'}
         try:
@@ -256,7 +253,6 @@ class Recipes:
         self._lines = [line for text in self._files for line in text.splitlines()]
 
     def content(self, number: int) -> bytes:
-        """Return the file of a case."""
         dice = random.Random(f"{self.name} {number}")
         lines = dice.choice(self._files).splitlines()
         for _ in range(dice.choice((1, 1, 2, 4))):

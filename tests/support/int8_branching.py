@@ -147,5 +147,4 @@ class Looped(Branching):
 
 
 def branching_method() -> Method:
-    """The method of all of these."""
     return Method("step", args=(TOKENS, YES), dynamic={"tokens": {1: SEQ}})

@@ -27,7 +27,6 @@ def interpret(
     states: Mapping[str, Tensor],
     sizes: Mapping[str, int] | None = None,
 ) -> tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Return the outputs, the new states and the new inputs of a call."""
     values: dict[int, Tensor] = {
         value.id: tensor for value, tensor in zip(method.inputs, inputs, strict=True)
     }

@@ -47,19 +47,16 @@ def processor(**settings: object) -> Gemma3Processor:
 
 
 def model() -> PreTrainedModel:
-    """Return the model."""
     return build(*MODELS["gemma3"])
 
 
 def write_folder(path: Path) -> Path:
-    """Write the folder; return it."""
     model().save_pretrained(path)
     processor().save_pretrained(path)
     return path
 
 
 def write_bundle(folder: Path, path: Path) -> Path:
-    """Compile the folder; return the bundle."""
     settings = ["--recipe", "cpu_fp32", "--max-length", str(CAPACITY)]
     settings += ["--prefill-chunk", str(CHUNK), "--max-batch", str(ROWS)]
     settings += ["--output", str(path)]

@@ -66,7 +66,6 @@ class Judge:
 
 
 def apart(folder: Path) -> tuple[Contents, list[str]]:
-    """Return the files with names of their own, and the names of temporary ones."""
     found, leftovers = {}, []
     for path in folder.iterdir():
         if TEMPORARY.fullmatch(path.name):

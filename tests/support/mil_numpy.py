@@ -39,7 +39,6 @@ class Interpreter:
         self.states: dict[str, np.ndarray] = {}
 
     def __call__(self, name: str, **given: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the outputs of a function."""
         function = self._functions[name]
         values: dict[str, np.ndarray] = {}
         for var in function.inputs:

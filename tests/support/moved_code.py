@@ -28,7 +28,6 @@ from kvc.schema.types import TensorType
 
 
 def in_partition(whole: Program) -> Program:
-    """Return the program whose method runs one delegate."""
     moved = _Moved(whole)
     step = Instruction("kvc::delegate", (0, *moved.passed), tuple(moved.results))
     nbytes = moved.block.graph.scratch_nbytes
@@ -82,7 +81,6 @@ class _Moved:
         self.passed = tuple(Ref(outer[i]) for i in lent), (*bases, *fresh)
 
     def program(self, step: Instruction, count: int) -> Program:
-        """Return the program whose method is one instruction that runs the block."""
         self.around.instructions.append(step)
         method = self._whole.methods[0]
         made = self.around.method(
@@ -96,7 +94,6 @@ class _Moved:
 
 
 def _block_of(graph: Graph) -> tuple[Block, Sequence[int], Sequence[int]]:
-    """Return the block, the values that it is lent, and which of these it writes."""
     lent = [
         i
         for i, value in enumerate(graph.values)
@@ -117,7 +114,6 @@ def _block_of(graph: Graph) -> tuple[Block, Sequence[int], Sequence[int]]:
 
 
 def with_block(whole: Program, **changes: object) -> Program:
-    """Return the program with other fields in the first block's graph."""
     method = whole.methods[0]
     first = replace(method.blocks[0], graph=replace(method.blocks[0].graph, **changes))
     moved = replace(method, blocks=(first, *method.blocks[1:]))

@@ -17,7 +17,6 @@ SMALL = {
 
 
 def data_program(contents):
-    """Return a program without methods that names these bytes."""
     entries = [
         NamedData(name, i, TensorType(DType.UINT8, (len(raw),)), "plain", "test")
         for i, (name, raw) in enumerate(contents.items())
@@ -54,7 +53,6 @@ def names(folder):
 
 
 def read_blobs(path, folders=()):
-    """Return the bytes of each blob of a bundle, checked."""
     with StoredBlobs.open(BundleFile(path), folders) as stored:
         return [
             b"".join(bytes(chunk) for chunk in stored.chunks(blob))

@@ -153,7 +153,6 @@ def _read_value(raw: bytes) -> tuple[str, tuple[int, ...]]:
 
 
 def run_model(model: Model, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the results of a model."""
     assert {name: array.shape for name, array in given.items()} == model.inputs
     values: dict[str, Array] = {**model.constants, **given}
     for node in model.nodes:

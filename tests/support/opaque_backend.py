@@ -145,7 +145,6 @@ class Keeper:
         return ticket
 
     def find(self, ticket: Ticket) -> Array:
-        """Return the memory that a ticket stands for."""
         return self._memory[ticket.number]
 
     def ask(self, work: Work) -> None:

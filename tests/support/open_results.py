@@ -49,7 +49,6 @@ def chosen_otherwise(
 def _copied(
     chance: Chance, made: Tensor, into: Tensor, given: Tensor, *_: object, **__: object
 ) -> Tensor:
-    """Return what was copied into a tensor, which the program has."""
     return made.copy_(_converted(chance, made, given))
 
 

@@ -39,7 +39,6 @@ class Ref(NamedTuple):
     shape: tuple[int, ...] | None = None
 
     def of(self, pool: Pool) -> Tensor:
-        """Return it."""
         tensor = pool[self.source][self.place]
         if self.shape is None:
             return tensor
@@ -90,7 +89,6 @@ class Step:
         ]
 
     def call_with(self, arguments: list[object]) -> list[Tensor]:
-        """Return the tensors among what the operator returns for arguments."""
         given, args, kwargs = tree_unflatten(arguments, self.spec)
         function = function_of(self.name, self.in_place)
         made = tree_leaves(function(given, *args, **kwargs))
@@ -134,7 +132,6 @@ class Code:
         return made
 
     def results_of(self, inputs: Sequence[Tensor], held: Sequence[Tensor]) -> Tensors:
-        """Return the results of a call."""
         made = self.made_of(inputs, held)
         return (*(made[place] for place in self.results), *held)
 
@@ -189,7 +186,6 @@ def _by_name() -> dict[str, OpInfo]:
 
 
 def operator(name: str) -> OpInfo:
-    """Return the operator of a name."""
     return _by_name()[name]
 
 

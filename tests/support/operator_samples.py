@@ -119,7 +119,6 @@ def operators() -> list[OpInfo]:
 
 
 def name_of(op: OpInfo) -> str:
-    """Return an operator's name, with that of its variant."""
     return op.name + (op.variant_test_name and f".{op.variant_test_name}")
 
 

@@ -61,7 +61,6 @@ def _takes(step: Step, place: int) -> bool:
 
 
 def _with_input(program: OperatorProgram, place: int) -> OperatorProgram:
-    """Return a program that takes a tensor that a step has made as an input."""
     held = copies(program.held)
     calls = []
     with torch.no_grad():
@@ -75,7 +74,6 @@ def _with_input(program: OperatorProgram, place: int) -> OperatorProgram:
 
 
 def _unheld(program: OperatorProgram, place: int) -> OperatorProgram:
-    """Return a program to which a buffer is an input."""
     calls = tuple((*call, program.held[place].clone()) for call in program.calls)
     names: dict[tuple[Source, int], tuple[Source, int]] = {
         ("held", place): ("inputs", program.code.takes)
@@ -122,7 +120,6 @@ def _with_values(
 def _renamed(
     program: OperatorProgram, names: dict[tuple[Source, int], tuple[Source, int]]
 ) -> OperatorProgram:
-    """Return a program whose steps take other tensors."""
     steps = []
     for step in program.code.steps:
         leaves = tuple(
@@ -210,7 +207,6 @@ def as_test(program: OperatorProgram, recipe: str) -> str:
 
 
 def _call(step: Step) -> str:
-    """Return Python text of a step's call."""
     leaves = [_leaf(leaf) for leaf in step.leaves]
     given, args, kwargs = tree_unflatten(leaves, step.spec)
     texts = [*map(_nested, (given, *args))]
@@ -249,7 +245,6 @@ def _nested(value: object) -> str:
 
 
 def _text(tensor: Tensor) -> str:
-    """Return Python text that makes a tensor."""
     made = f"torch.tensor({tensor.tolist()!r}, dtype={tensor.dtype})"
     if tensor.numel() == 0:
         return f"torch.zeros({tuple(tensor.shape)}, dtype={tensor.dtype})"

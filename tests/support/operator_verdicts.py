@@ -121,7 +121,6 @@ class Judge:
         return self._checked(some, found)
 
     def _by_recipes(self, some: Sequence[Held]) -> list[Verdict]:
-        """Return what comes of each, the worst of all recipes; one if all fail."""
         by_recipe = []
         with captured_once():
             for recipe in self._recipes:
@@ -165,7 +164,6 @@ class Judge:
         return made
 
     def _of_denormals(self, some: Sequence[Held], place: int) -> bool:
-        """Tell whether the one at a place is right where it begins without them."""
         program = without_denormals(some[place].program)
         expected = None if program is None else _expected(program)
         if program is None or expected is None:
@@ -192,7 +190,6 @@ def _expected(program: OperatorProgram) -> list[Tensors] | None:
 
 
 def _by(recipe: str, some: Sequence[Held], path: Path) -> list[Verdict]:
-    """Return what comes of each by a recipe; one verdict if all of them fail."""
     alone = len(some) == 1
     try:
         found = run([each.program for each in some], path, recipe)
@@ -208,7 +205,6 @@ def _by(recipe: str, some: Sequence[Held], path: Path) -> list[Verdict]:
 def run(
     programs: Sequence[OperatorProgram], path: Path, recipe: str
 ) -> list[list[Tensors]]:
-    """Compile, save, load and run; return results, then inputs, of each one's calls."""
     compile_program(Together(programs).eval(), [method_of(programs)], recipe).save(path)
     found: list[list[Tensors]] = [[] for _ in programs]
     with load(path) as bundle, bundle.session() as session:

@@ -27,7 +27,6 @@ ROUNDINGS = 16  # times that eager runs with other roundings
 
 
 def close(one: Tensor, other: Tensor) -> Tensor:
-    """Tell which elements are equal, within the tolerance of the dtype."""
     if not one.is_floating_point():
         return one == other
     relative, absolute = TOLERANCES[one.dtype]

@@ -43,7 +43,6 @@ class OwnCache(nn.Module):
         self.model, self.cache = model, cache
 
     def register(self) -> Self:
-        """Make the tensors of a static cache, and register them as buffers."""
         heads, width = get_head_shapes(self.model.config.get_text_config())
         dtype, device = self.model.dtype, self.model.device
         self.cache.early_initialization(1, heads, width, dtype, device)
@@ -84,7 +83,6 @@ def hybrid(model: PreTrainedModel) -> OwnCache:
 
 
 def growing(model: PreTrainedModel) -> OwnCache:
-    """Return a model over a quantized cache that grows, in no buffers."""
     count = model.config.num_hidden_layers
     return OwnCache(model, Cache(layers=[Fp8QuantizedLayer() for _ in range(count)]))
 
@@ -131,12 +129,10 @@ def calls(module: nn.Module, tokens: Tensor, first: int) -> Iterator[Call]:
 
 
 def methods(module: nn.Module, tokens: Tensor, first: int) -> list[Method]:
-    """Return the methods of these calls, each of a fixed length."""
     examples = dict(calls(module, tokens[:, : first + 1], first))
     return [Method(name, given, role=name) for name, given in examples.items()]
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of all tensors of a module, by name."""
     named = [*module.named_parameters(), *module.named_buffers()]
     return {name: tensor.detach().clone() for name, tensor in named}

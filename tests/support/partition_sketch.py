@@ -54,20 +54,17 @@ class Sketch:
         return self.input_of(TensorType(DType.FLOAT32, dims))
 
     def input_of(self, kind: TensorType) -> Ref:
-        """Add an input."""
         made = self._add(kind, Caller())
         self._inputs.append(made.value)
         return made
 
     def constant(self, array: np.ndarray) -> Ref:
-        """Add named data."""
         name = len(self.arrays)
         self.arrays[f"c{name}"] = array
         kind = TensorType(DType.from_numpy(array.dtype), array.shape)
         return self._add(kind, Constant(name))
 
     def __call__(self, op: str, *arguments: object) -> Ref | tuple[Ref, ...]:
-        """Add an instruction; return its result, or all of them if it has several."""
         kinds = self._results_of(op, arguments)
         refused = why_not(op, self._operands(arguments), kinds)
         assert not refused, f"{op}: {refused}"

@@ -53,7 +53,6 @@ class Mutator(Generic[T]):
         return changed
 
     def _with_one(self, program: object, dice: random.Random) -> object:
-        """Change one place, if one is found that there still is."""
         for _ in range(_TRIES):
             kind = dice.choice(self._kinds)
             path = dice.choice(self._places[kind])
@@ -159,14 +158,12 @@ def _other_mapping(
 
 
 def other_text(text: str, dice: random.Random) -> str:
-    """Return a text with a piece less, twice, or of others."""
     start, end = sorted(dice.randrange(len(text) + 1) for _ in range(2))
     middle = dice.choice(("", text[start:end] * 2, dice.choice(PIECES)))
     return text[:start] + middle + text[end:]
 
 
 def _walk(value: object, path: Path, kind: str) -> Iterator[tuple[Path, str, object]]:
-    """Yield all places within a value: path, kind and what is there."""
     if dataclasses.is_dataclass(value):
         owner = type(value).__name__
         inside = [
@@ -200,7 +197,6 @@ def _at(value: object, path: Path) -> object:
 
 
 def _put(value: object, path: Path, content: object) -> object:
-    """Return a value with another content in one place."""
     if not path:
         return content
     step, *rest = path

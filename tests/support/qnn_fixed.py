@@ -24,7 +24,6 @@ def samples(folder: Path) -> Samples:
 
 
 def compiled(path: Path, recipe: Recipe | str) -> Path:
-    """Compile the tiny decoder, with samples if the recipe needs any."""
     loaded = load_recipe(recipe) if isinstance(recipe, str) else recipe
     given = samples(path.parent) if loaded.backend_options else None
     return tiny_runs.compiled(path, loaded, calibrate=given)

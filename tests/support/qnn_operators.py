@@ -15,7 +15,6 @@ WEIGHTS = {"aten::linear": (1, 2), "aten::rms_norm": (2,), "aten::layer_norm": (
 def graph_of(
     case: Case, first: int = 0
 ) -> tuple[Graph, dict[int, torch.Tensor]] | None:
-    """Return the block of one call, its weights as constants."""
     built = native_graph(case, case.eager())
     if built is None:
         return None

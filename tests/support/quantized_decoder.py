@@ -105,7 +105,6 @@ class ReferenceEmbedding(nn.Module):
 
 
 def quantized_decoder(model: Decoder, recipe: str) -> Decoder:
-    """Return a copy of the model whose matrices are the reference's, of a recipe."""
     table, matrix = MATRICES[recipe]
     quantized = copy.deepcopy(model)
     head = table(model.embed.weight)

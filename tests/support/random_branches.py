@@ -74,7 +74,6 @@ class _Writer:
         return f"({made}).clamp(-99, 99)" if self.chance.random() < 0.2 else made
 
     def method(self) -> str:
-        """Return the text of the method."""
         self.add(1, "def step(self, p, q, turns, x, at):")
         self.add(2, "x = x * 1")
         names = ["x", *BUFFERS]

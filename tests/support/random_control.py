@@ -96,7 +96,6 @@ class _Author:
         counts: bool = False,
         scans: bool = False,
     ) -> int:
-        """Make a block that gives squares; one that counts gives a number first."""
         number = len(self.blocks)
         self.blocks.append(None)
         b = _Builder(self.chance)
@@ -150,7 +149,6 @@ class _Author:
 
 
 def random_control(seed: int) -> Program:
-    """Return a program of one method over three states, with blocks."""
     author = _Author(seed)
     b = _Builder(author.chance)
     bound = [(b.keep(b.new(SQUARE)), name) for name in STATES]
@@ -181,7 +179,6 @@ class Meaning:
     def call(
         self, inputs: Sequence[Tensor], states: Mapping[str, Tensor]
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Return the outputs and the new states of a call."""
         entry = self._entry
         start = {v.id: t for v, t in zip(entry.inputs, inputs, strict=True)}
         start |= {v.id: states[name] for v, name in entry.state_in}

@@ -108,7 +108,6 @@ Made = tuple[int, Piece]
 
 
 def linear(of: RandomLayers) -> Made:
-    """A layer, its weight turned or not, a part of it or all."""
     (place, width), out = of.some(), of.width()
     weight, bias = of.turned(out, width), of.one_of(None, of.matrix(out))
     return out, lambda pool: functional.linear(pool[place], weight(), bias)
@@ -139,7 +138,6 @@ def product(of: RandomLayers) -> Made:
 
 
 def of_weights(of: RandomLayers) -> Made:
-    """A product of two matrices, or with a vector: no layer."""
     place, width = of.some()
     a, b = of.turned(width, 4), of.turned(4, 6)
     vector = of.matrix(width)
@@ -248,7 +246,6 @@ class Rotation:
 
 
 def rotated(of: RandomLayers) -> Made:
-    """A rotation, where the width has halves."""
     place, width = of.some()
     if width % 2:
         return width, lambda pool: torch.cat((-pool[place], pool[place]), -1)[..., :1]
@@ -256,7 +253,6 @@ def rotated(of: RandomLayers) -> Made:
 
 
 def normed(of: RandomLayers) -> Made:
-    """A norm, of torch or written out."""
     place, width = of.some()
     weight, how = of.matrix(width), of.one_of("rms", "written", "layer", "softmax")
 
@@ -398,7 +394,6 @@ def attended(of: RandomLayers) -> Made:
 
 
 def of_experts(of: RandomLayers) -> Made:
-    """Layers of which each row takes its own."""
     (place, width), out = of.some(), of.width()
     weight, turned = of.matrix(3, out, width), of.one_of(True, False)
     bias = of.one_of(None, of.matrix(3, out))

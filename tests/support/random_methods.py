@@ -136,7 +136,6 @@ def random_program(seed: int, steps: int = 10) -> Program:
 
 
 def random_tensors(seed: int) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Return inputs and states for a random program."""
     generator = torch.Generator().manual_seed(seed)
     inputs = [torch.randn(shape, generator=generator) for shape in (SQUARE, ROW)]
     states = {name: torch.randn(SQUARE, generator=generator) for name in STATES}

@@ -181,7 +181,6 @@ class _Author:
         return True
 
     def finished(self) -> OperatorProgram:
-        """Return the program, with some of what it makes as results."""
         places = range(len(self.made[0]))
         some = [place for place in places if self.choose.random() < 0.5]
         results = tuple(sorted({*some, *places[-1:]}))
@@ -220,7 +219,6 @@ class _Bound:
         return True
 
     def program(self) -> OperatorProgram:
-        """Return the author's program with a step more."""
         step = Step(self.name, self.in_place, self.leaves, self.spec)
         steps = (*self.author.program.code.steps, step)
         code = Code(len(self.calls[0]), len(self.held), steps)
@@ -254,7 +252,6 @@ class _Bound:
         return found
 
     def _input(self, tensor: Tensor) -> Ref:
-        """Add an input, whose first size may be the dynamic one."""
         place = len(self.calls[0])
         first = tensor.shape[0] if tensor.ndim else 0
         if self.author.sizing and not self.size and first > 2:

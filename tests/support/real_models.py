@@ -238,7 +238,6 @@ _PARTS = {
 
 
 def _whisper_weights(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield weights by their names in transformers."""
     for name, tensor in tensors.items():
         if name in _WHOLE:
             yield _WHOLE[name], tensor.float()

@@ -66,7 +66,6 @@ def _parsed(path: Path) -> ast.Module:
 
 
 def _statements(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], ast.stmt]]:
-    """Yield the statements that refuse, with the names of their functions."""
     for names, function in _functions(tree, ()):
         refusing = {id(node) for node in refusals(function)}
         for statement in ast.walk(function):
@@ -78,7 +77,6 @@ def _statements(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], ast.stmt]]:
 def _functions(
     node: ast.Module | ast.ClassDef, names: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], ast.FunctionDef]]:
-    """Yield the outermost functions of a module and of its classes."""
     for each in node.body:
         match each:
             case ast.FunctionDef():
@@ -94,7 +92,6 @@ class _Without(ast.NodeTransformer):
         self._lost = lost
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Visit any node."""
         if node is self._lost:
             return ast.copy_location(ast.Pass(), node)
         return super().generic_visit(node)
@@ -107,7 +104,6 @@ class _Noting(ast.NodeTransformer):
         self._places, self._path = places, path
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Visit any node."""
         made = super().generic_visit(node)
         if id(node) not in self._places:
             return made
@@ -142,7 +138,6 @@ def noting(note: Callable[[str, int], None]) -> None:
 
 
 def _put_in(path: Path, tree: ast.Module, functions: Iterable[tuple[str, ...]]) -> None:
-    """Give functions of a module the code that they have in a tree."""
     code = compile(ast.fix_missing_locations(tree), str(path), "exec")
     module = importlib.import_module(_module_name(path))
     for names in functions:

@@ -72,7 +72,6 @@ def with_state(whole: Program, number: int, **fields: object) -> Program:
 
 
 def with_run(whole: Program, **fields: object) -> Program:
-    """Return the program with other fields of its method."""
     return replace(whole, methods=(replace(whole.methods[0], **fields),))
 
 
@@ -87,6 +86,5 @@ def with_argument(whole: Program, step: str, place: int, given: Argument) -> Pro
 
 
 def with_steps(whole: Program, steps: Sequence[Instruction]) -> Program:
-    """Return the program with other instructions."""
     graph = replace(whole.methods[0].graph, instructions=tuple(steps))
     return with_run(whole, graph=graph)

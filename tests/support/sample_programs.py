@@ -240,7 +240,6 @@ def sample_program() -> Program:
 
 
 def with_graph(program: Program, index: int, graph: Graph) -> Program:
-    """Return the program with another graph in one of its methods."""
     changed = replace(program.methods[index], graph=graph)
     methods = list(program.methods)
     methods[index] = changed
@@ -248,7 +247,6 @@ def with_graph(program: Program, index: int, graph: Graph) -> Program:
 
 
 def write_sample(path: str | PathLike[str], program: Program | None = None) -> Program:
-    """Write the sample's blobs, and a program, as a bundle."""
     return save(path, program or sample_program(), SAMPLE_BLOBS)
 
 
@@ -310,7 +308,6 @@ def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
 
 
 def layered_program(instructions: int) -> Program:
-    """Return a program of two methods with that many instructions in all."""
     layers = instructions // 100
     cache = TensorType(F32, (1, 2, 16, 4))
     states = [
@@ -363,7 +360,6 @@ def layered_program(instructions: int) -> Program:
 
 
 def tiny_program() -> Program:
-    """Return a program of one instruction, one blob and one state."""
     b = GraphBuilder()
     kind = TensorType(F32, (8,))
     x, bias = b.scratch(kind), b.value(kind, Constant(0))
@@ -396,5 +392,4 @@ def tiny_program() -> Program:
 
 
 def write_tiny(path: str | PathLike[str]) -> Program:
-    """Write the tiny program as a bundle."""
     return save(path, tiny_program(), SAMPLE_BLOBS[1:2])

@@ -38,7 +38,6 @@ def scored_model() -> Decoder:
 def write_scored(
     path: Path, *names: str, files: dict[str, bytes] | None = None
 ) -> Path:
-    """Write a bundle of the methods that are named; bytes are its tokens."""
     model = scored_model()
     tokens = torch.zeros(1, 5, dtype=torch.int64)
     most = {"prefill_all": CHUNK, "forward": CONFIG.capacity}

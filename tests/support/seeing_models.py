@@ -65,7 +65,6 @@ _VISION: dict[str, object] = {
 
 
 def _kind(text: str, vision: str, **settings: object) -> dict[str, object]:
-    """Return settings of a text model and a vision tower."""
     return {
         "text_config": _TEXT | {"model_type": text},
         "vision_config": _VISION | {"model_type": vision},
@@ -279,7 +278,6 @@ def _fed(session: Session, tokens: Tokens, pictures: Sequence[Floats]) -> Floats
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer of words that are numbers, with a token for a picture."""
     vocabulary = {str(number): number for number in range(WORDS)}
     special = {"<pad>": 0, "</s>": 2, "<image>": TOKEN}
     for name, number in special.items():
@@ -316,7 +314,6 @@ def squaring_processor() -> DeepseekVLProcessor:
 
 
 def save_folder(path: Path, model: PreTrainedModel) -> Path:
-    """Save a model with its processor; return the folder."""
     model.save_pretrained(path)
     processor().save_pretrained(path)
     return path

@@ -65,7 +65,6 @@ _BERT: dict[str, object] = {
 
 
 def _pair(encoder: str, decoder: Mapping[str, object]) -> dict[str, object]:
-    """Return settings of a decoder of what an encoder of pictures makes."""
     beside = {
         "is_decoder": True,
         "add_cross_attention": True,
@@ -169,7 +168,6 @@ class Parity:
 def compare(
     name: str, folder: Path, recipe: str | Recipe = "fp32", heard: Sequence[int] = HEARD
 ) -> Parity:
-    """Export a model, run it and its control, and compare."""
     model, path = build(name), folder / "model.kvc"
     longest = max(heard) if model.main_input_name == "input_ids" else None
     inputs = inputs_of(model, heard)
@@ -192,7 +190,6 @@ def inputs_of(model: PreTrainedModel, heard: Sequence[int] = HEARD) -> list[np.n
 def measure(
     model: PreTrainedModel, session: Session, inputs: Sequence[np.ndarray]
 ) -> Parity:
-    """Compare a session with its model, given each of some inputs of the encoder."""
     held = sum(CHUNKS)
     tokens = text(held + STEPS)
     prefills, steps, best = [], [], []
@@ -218,7 +215,6 @@ def measure(
 def _run(
     session: Session, given: np.ndarray, tokens: np.ndarray, chunks: Sequence[int]
 ) -> list[np.ndarray]:
-    """Return the logits after each chunk, and after each token that follows."""
     session.encode(given)
     ends = np.cumsum(chunks)
     pieces = [tokens[:, e - n : e] for e, n in zip(ends, chunks, strict=True)]
@@ -230,7 +226,6 @@ def _run(
 def _controls(
     session: Session, given: np.ndarray, tokens: np.ndarray, wanted: np.ndarray
 ) -> Iterator[tuple[str, float]]:
-    """Yield the difference that a zeroed row of each cache makes three steps later."""
     held = sum(CHUNKS)
     caches = [name for name in session.state if name.endswith(("keys", "values"))]
     for name in caches:

@@ -81,7 +81,6 @@ class Kind:
     loses: bool = False
 
     def forward(self, tokens: Sequence[int]) -> np.ndarray:
-        """Return the logits of one forward over all tokens."""
         with torch.no_grad():
             found: np.ndarray = self.model().reference(torch.tensor([tokens])).numpy()
         return found

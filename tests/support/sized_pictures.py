@@ -67,7 +67,6 @@ class Processor(Qwen2_5_VLProcessor):
 
     @property
     def model_input_names(self) -> list[str]:
-        """Return what the processor makes."""
         return ["input_ids", "pixel_values", "image_grid_thw", "mm_token_type_ids"]
 
 
@@ -89,14 +88,12 @@ def processor() -> Processor:
 
 
 def model(name: str = "qwen2_5_vl", layers: int = 2) -> PreTrainedModel:
-    """Return the model, with so many layers for the text."""
     kind, settings = SIZED[name]
     text = settings["text_config"] | {"num_hidden_layers": layers}
     return build(kind, settings | {"text_config": text})
 
 
 def write_folder(path: Path, name: str = "qwen2_5_vl", layers: int = 2) -> Path:
-    """Write the folder; return it."""
     model(name, layers).save_pretrained(path)
     whole = processor()
     whole.tokenizer.save_pretrained(path)
@@ -109,7 +106,6 @@ def write_folder(path: Path, name: str = "qwen2_5_vl", layers: int = 2) -> Path:
 
 
 def write_bundle(folder: Path, path: Path, rows: int = ROWS) -> Path:
-    """Compile the folder; return the bundle."""
     settings = ["--recipe", "cpu_fp32", "--max-length", str(CAPACITY)]
     settings += ["--prefill-chunk", str(CHUNK), "--max-batch", str(rows)]
     settings += ["--output", str(path)]

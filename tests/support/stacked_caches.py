@@ -62,7 +62,6 @@ class Stacked(nn.Module):
         return (self.kv[:, 0] if self.how == "one buffer" else self.k) * 1.0
 
     def _written(self, layer: int, name: str, new: Tensor, places: Tensor) -> Tensor:
-        """Write a layer's new keys or values; return all of them."""
         if self.how == "one buffer":
             cache = self.kv[layer, "kv".index(name)]
         elif self.how == "second axis":

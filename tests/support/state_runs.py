@@ -26,7 +26,6 @@ def opened(
     recipe: Wanted = "fp32",
     **options: object,
 ) -> Iterator[Program]:
-    """Compile a copy of a model, save it and load it."""
     path = folder / "model.kvc"
     compile_program(copy.deepcopy(model).eval(), methods, recipe, **options).save(path)
     with load(path) as program:
@@ -57,7 +56,6 @@ def states_agree(session: Session, model: nn.Module) -> None:
 
 
 def as_tensors(results: object) -> object:
-    """Return results with numpy arrays as tensors."""
     return pytree.tree_map_only(np.ndarray, torch.from_numpy, results)
 
 
@@ -77,5 +75,4 @@ def run(
 
 
 def snapshot(session: Session) -> dict[str, np.ndarray]:
-    """Return copies of all states."""
     return {name: np.array(found) for name, found in session.state.items()}

@@ -54,7 +54,6 @@ class Builder(GraphBuilder):
         outputs: Sequence[int],
         **fields: object,
     ) -> Method:
-        """Return the method; what it reads and writes is derived."""
         graph = self.graph(inputs.values(), outputs)
         found = effects(graph)
         return method(
@@ -95,7 +94,6 @@ def rows_type(
 
 
 def write_method(name: str, seq: Dim, batch: Dim, caches: int, width: int) -> Method:
-    """Write the same rows into all caches at the position; give back the rows."""
     b = Builder()
     x = b.scratch(rows_type(seq, batch, width=width))
     position = b.value(TensorType(I64, (batch,)), StateSlot(0))

@@ -27,7 +27,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def made_of(program: OperatorProgram, apart: bool = False) -> list[Tensors]:
-    """Return what eager makes in each call, as it is after the call."""
     held = copies(program.held)
     with torch.no_grad():
         return [
@@ -111,7 +110,6 @@ def depends_on_memory(
 
 
 def _ended(program: OperatorProgram) -> list[Tensors]:
-    """Return what eager makes in each call, and what inputs are after it."""
     held = copies(program.held)
     ended = []
     for call in program.calls:
@@ -129,7 +127,6 @@ def _overwrites(program: OperatorProgram) -> bool:
 
 
 def _laid_out_alike(program: OperatorProgram) -> OperatorProgram:
-    """Return a program whose second call has inputs as they lie in the first."""
     first, second = program.calls
     return replace(program, calls=(first, tuple(map(_as_lies, second, first))))
 

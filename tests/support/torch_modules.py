@@ -69,7 +69,6 @@ def s(*shape: int) -> Input:
 
 
 def t(*values: object) -> Input:
-    """Return what makes a tensor of given values."""
     return lambda: torch.tensor(values)
 
 
@@ -372,7 +371,6 @@ NOT_RUN = frozenset({
 
 
 def module_classes() -> frozenset[type[nn.Module]]:
-    """Return all module classes of torch.nn."""
     found = (getattr(nn, name) for name in dir(nn))
     return frozenset(
         each for each in found if isinstance(each, type) and issubclass(each, nn.Module)

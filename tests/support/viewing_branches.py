@@ -25,7 +25,6 @@ class Viewing(nn.Module):
         self.register_buffer("c", torch.zeros(2, 8, 4))
 
     def passed(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """A view is passed, and written."""
         c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (self.c.view(16, 4),))
         self.c.copy_(c.view(2, 8, 4))
         return self.c.sum(0)

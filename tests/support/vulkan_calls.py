@@ -38,7 +38,6 @@ def run_on_device(
 def run(
     device: Device, graph: Graph, inputs: Sequence[Array], outputs: Sequence[Array]
 ) -> None:
-    """Run a block without constants and symbols."""
     shared = not device.separate
     mirrors = Mirrors(device, inputs, outputs)
     scratch = DeviceBuffer(device, graph.scratch_nbytes, "a test", shared=shared)

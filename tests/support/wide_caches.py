@@ -17,7 +17,6 @@ SLOTS, HEADS, WIDTH, PLACES = 256, 3, 64, 499
 
 
 def rows_of(tokens: Sequence[int]) -> np.ndarray:
-    """Return the rows of tokens."""
     numbers = np.array(tokens, np.float32)[None, None, :, None]
     heads = np.arange(HEADS, dtype=np.float32)[None, :, None, None]
     return np.repeat(numbers * 4 + heads, WIDTH, axis=3) + 1

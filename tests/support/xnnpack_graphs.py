@@ -81,11 +81,9 @@ class Native:
 
     @property
     def functions(self) -> list[str]:
-        """Return the function of each node, in order."""
         return [node.function for node in self.subgraph.translated.nodes]
 
     def __call__(self, *inputs: np.ndarray, **sizes: int) -> list[np.ndarray]:
-        """Return the outputs for inputs under sizes."""
         xnn, check = self._library.xnn, self._library.check
         shapes = self.subgraph.external_shapes(sizes)
         for external in self.subgraph.inputs:
@@ -143,7 +141,6 @@ def run_reference(
     inputs: Sequence[np.ndarray],
     sizes: Mapping[str, int],
 ) -> list[np.ndarray]:
-    """Return what the kernels of torch make of a partition."""
     program, arrays = partition_program({"test": (sketch, tuple(made))})
     buffers = {name: _Buffer(array) for name, array in arrays.items()}
     handle = ReferenceHandle(program, program.delegates[0], buffers)

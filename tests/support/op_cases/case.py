@@ -25,7 +25,6 @@ class Case:
     dtype: torch.dtype | None = None
 
     def eager(self) -> tuple[Tensor, ...]:
-        """Return torch's results; a single one as a tuple of one."""
         names = [param.name for param in OPS[self.op].params]
         keywords = dict(zip(names, self.arguments, strict=True))
         if self.op == "aten::convolution":
