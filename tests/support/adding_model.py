@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
@@ -26,13 +27,11 @@ TEMPLATE = """\
 """
 
 
-class Adding(nn.Module):
+class Adding(Buffers, rows=torch.zeros(1, 1, CAPACITY, 1), position=ZERO):
     """Keeps all tokens in a cache [1, 1, CAPACITY, 1] with a position."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("rows", torch.zeros(1, 1, CAPACITY, 1))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
         self.table = nn.Parameter(9 * torch.eye(VOCAB))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -48,13 +47,12 @@ class Adding(nn.Module):
         return nn.functional.embedding(token, self.table)
 
 
-class Totaling(Adding):
+class Totaling(Adding, total=ZERO):
     """Keeps the sum alone: nothing counts tokens, nothing can be rewound."""
 
     def __init__(self) -> None:
         super().__init__()
         del self.rows, self.position
-        self.register_buffer("total", torch.zeros(1, dtype=torch.int64))
 
     def forward(self, tokens: Tensor) -> Tensor:
         self.total.add_(tokens.sum(1))

@@ -1,6 +1,7 @@
 """Models whose methods branch and loop; places of dynamic size are called n."""
 
 import torch
+from held_buffers import Buffers
 from torch import Tensor, nn
 from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.scan import scan
@@ -102,13 +103,12 @@ class Loops(nn.Module):
         return x
 
 
-class Kept(nn.Module):
+class Kept(Buffers, c=torch.zeros(8, 4)):
     """A buffer c [8, 4] that branches and loops update."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.register_buffer("c", torch.zeros(8, 4))
         self.linear = nn.Linear(4, 4)
 
     def one(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:

@@ -7,19 +7,19 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from held_buffers import ZERO, Buffers
+from torch import Tensor
 
 Write = Callable[["Cache", Tensor, Tensor], None]
 
 
-class Cache(nn.Module):
+class Cache(
+    Buffers, k=torch.arange(48.0).reshape(2, 8, 3) / 7, p=torch.tensor(0), q=ZERO
+):
     """A cache and two counters, written by a function."""
 
     def __init__(self, write: Write) -> None:
         super().__init__()
-        self.register_buffer("k", torch.arange(48.0).reshape(2, 8, 3) / 7)
-        self.register_buffer("p", torch.tensor(0))
-        self.register_buffer("q", torch.zeros(1, dtype=torch.int64))
         self.write = write
 
     def step(self, x: Tensor, i: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -419,13 +419,8 @@ def read_one_slot_from_the_back(m, x, i):
     m.k.copy_(m.k + m.k[:, i[0] - 6][:, None])
 
 
-class Places(nn.Module):
+class Places(Buffers, k=torch.zeros(2, 2, 8, 3), position=torch.tensor(0)):
     """A cache [2, 2, 8, 3] written at a given place, or at its own position."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(2, 2, 8, 3))
-        self.register_buffer("position", torch.tensor(0))
 
     def by_slice(self, x: Tensor, p: Tensor) -> Tensor:
         start, count = p.item(), x.shape[2]

@@ -6,6 +6,7 @@ logits [1, seq, vocab] of tokens int64 [1, seq]. `prefill` takes any number of t
 """
 
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,9 +15,10 @@ from kvc.compiler import Dim, Method
 VOCAB, DIM, HEADS, SLOTS, WINDOW = 16, 8, 2, 48, 6
 WIDTH = DIM // HEADS
 TOKENS = torch.tensor([[3, 1]])
+EMPTY = torch.zeros(1, 1, SLOTS, WIDTH)
 
 
-class OneLayer(nn.Module):
+class OneLayer(Buffers):
     """The layer without a cache, the reference; two query heads share one key head."""
 
     def __init__(self) -> None:
@@ -47,14 +49,8 @@ class OneLayer(nn.Module):
         return self.attend(q, k, v, places[:, None] >= places)
 
 
-class Linear(OneLayer):
+class Linear(OneLayer, k=EMPTY, v=EMPTY, position=ZERO):
     """A cache of its own, written by `kvc.cache_update`, read by `kvc.attention`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, SLOTS, WIDTH))
-        self.register_buffer("v", torch.zeros(1, 1, SLOTS, WIDTH))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         start, seq = self.position.clone(), tokens.shape[1]
@@ -68,13 +64,8 @@ class Linear(OneLayer):
         return self.prefill(token)
 
 
-class IndexCopy(OneLayer):
+class IndexCopy(OneLayer, k=EMPTY, v=EMPTY):
     """A cache written by `index_copy_` at places that the session fills in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, SLOTS, WIDTH))
-        self.register_buffer("v", torch.zeros(1, 1, SLOTS, WIDTH))
 
     def prefill(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
         q, k, v = self.project(self.embed(tokens, input_pos))
@@ -98,14 +89,8 @@ class IndexPut(IndexCopy):
         return self.attend(q, self.k, self.v, seen)
 
 
-class Slices(OneLayer):
+class Slices(OneLayer, k=EMPTY, v=EMPTY, position=torch.zeros((), dtype=torch.int64)):
     """A cache assigned to in slices, at a position of its own that it reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, SLOTS, WIDTH))
-        self.register_buffer("v", torch.zeros(1, 1, SLOTS, WIDTH))
-        self.register_buffer("position", torch.zeros((), dtype=torch.int64))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         y = self.write(tokens, self.position)
@@ -159,14 +144,13 @@ class Append(OneLayer):
         return self.prefill(token, past_k, past_v)
 
 
-class Shifting(OneLayer):
+class Shifting(
+    OneLayer,
+    k=torch.zeros(1, 1, WINDOW, WIDTH),
+    v=torch.zeros(1, 1, WINDOW, WIDTH),
+    count=ZERO,
+):
     """The last few keys and values in buffers that shift; attends to these alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, WINDOW, WIDTH))
-        self.register_buffer("v", torch.zeros(1, 1, WINDOW, WIDTH))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         seq = tokens.shape[1]
@@ -194,13 +178,8 @@ def _in_window(places: Tensor, of_keys: Tensor) -> Tensor:
     return (distance >= 0) & (distance <= WINDOW) & (of_keys >= 0)
 
 
-class Recurrent(OneLayer):
+class Recurrent(OneLayer, h=torch.zeros(1, 1, WIDTH, WIDTH), count=ZERO):
     """Linear attention: h = 0.9 * h + k v^T for each token, y = q h."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("h", torch.zeros(1, 1, WIDTH, WIDTH))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         seq = tokens.shape[1]
@@ -325,13 +304,8 @@ class FixedLength(Linear):
         return super().prefill(tokens) + free[0, 0, 0, 0]
 
 
-class RowStore(nn.Module):
+class RowStore(Buffers, k=torch.zeros(1, 1, 16, 128), position=ZERO):
     """A cache of wide rows, which reads one row of what it has written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, 16, 128))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def write(self, rows: Tensor) -> Tensor:
         start = self.position.clone()

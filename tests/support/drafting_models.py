@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
@@ -37,7 +38,7 @@ def write_decoder(path: Path, noise: float = 0.0, all_logits: bool = True) -> Pa
     return path
 
 
-class Table(nn.Module):
+class Table(Buffers, position=ZERO):
     """Logits by the last token alone; counts tokens."""
 
     position: Tensor
@@ -45,7 +46,6 @@ class Table(nn.Module):
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
         self.rows = nn.Parameter(rows)
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         """Return the logits [1, vocab] after the last of tokens [1, seq]."""

@@ -5,7 +5,10 @@
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
+
+ZERO = torch.zeros(1, dtype=torch.int64)  # where counters begin
 
 
 class Buffers(nn.Module):

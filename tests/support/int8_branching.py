@@ -4,8 +4,8 @@ Each takes tokens int64 [1, seq] and a bool; logits are those of `Exact.referenc
 """
 
 import torch
-from cached_models import SEQ, SLOTS, TOKENS, WIDTH
-from int8_models import Exact
+from cached_models import SEQ, TOKENS
+from int8_models import SLOTS_FIRST, Exact
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 from viewing_branches import dense
@@ -75,13 +75,8 @@ class MergedFixed(Branching):
         return y, k, v
 
 
-class SwappedInBranch(Branching):
+class SwappedInBranch(Branching, k=SLOTS_FIRST, v=SLOTS_FIRST):
     """Slots before heads; passed with heads first, and read so in a branch within."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, SLOTS, 1, WIDTH))
-        self.register_buffer("v", torch.zeros(1, SLOTS, 1, WIDTH))
 
     def run(
         self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor

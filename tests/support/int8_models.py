@@ -9,6 +9,8 @@ import torch
 from cached_models import SLOTS, WIDTH, Linear, Rows
 from torch import Tensor, nn
 
+SLOTS_FIRST = torch.zeros(1, SLOTS, 1, WIDTH)
+
 
 def as_float16(x: Tensor) -> Tensor:
     """Return what float16 rows stand for."""
@@ -50,13 +52,8 @@ class Exact(Linear):
         return super().reference(tokens)
 
 
-class Swapped(Exact):
+class Swapped(Exact, k=SLOTS_FIRST, v=SLOTS_FIRST):
     """The cache has its slots before its heads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, SLOTS, 1, WIDTH))
-        self.register_buffer("v", torch.zeros(1, SLOTS, 1, WIDTH))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         start, seq = self.position.clone(), tokens.shape[1]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from held_buffers import Buffers
 from module_outcomes import Outcome, compared
 from torch import Tensor, nn
 from torch.testing._internal import common_methods_invocations as invocations
@@ -63,7 +64,7 @@ class Written(nn.Module):
         return self.held.clone()
 
 
-class InBranch(nn.Module):
+class InBranch(Buffers, chosen=torch.tensor(True)):
     """Calls a sample in a body, whose results lie in memory of their own.
 
     Where the operator writes, it writes over a copy of its first tensor.
@@ -72,7 +73,6 @@ class InBranch(nn.Module):
     def __init__(self, sample: Sample, writes: bool) -> None:
         super().__init__()
         self.sample, self.writes = sample, writes
-        self.register_buffer("chosen", torch.tensor(True))
 
     def forward(self, tensors: Tensors) -> object:
         """Call it in the first of two branches that are alike."""

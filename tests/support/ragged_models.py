@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from held_buffers import ZERO, Buffers
 from state_runs import opened
 from torch import Tensor, nn
 
@@ -114,7 +115,7 @@ class BranchingLayer(RaggedLayer):
         self.v.copy_(new_v)
 
 
-class Ragged(nn.Module):
+class Ragged(Buffers, position=ZERO):
     """Counts in a state, int64 [batch]."""
 
     layer: type[RaggedLayer] = RaggedLayer
@@ -125,7 +126,6 @@ class Ragged(nn.Module):
         torch.manual_seed(3)
         self.embed = nn.Embedding(VOCAB, DIM)
         self.layers = nn.ModuleList(self.layer() for _ in range(self.depth))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         start = self.position.clone()

@@ -9,12 +9,13 @@ import random
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from held_buffers import Buffers
+from torch import Tensor
 
 ROWS, COLUMNS = 4, 6
 
 
-class RandomFunction(nn.Module):
+class RandomFunction(Buffers, n=torch.tensor([1, 3])):
     """Does what its seed says; buffers a, b [4, 6], c [6], d [2, 3, 4], n int64 [2]."""
 
     def __init__(self, seed: int) -> None:
@@ -25,7 +26,6 @@ class RandomFunction(nn.Module):
         self.register_buffer("b", torch.ones(ROWS, COLUMNS, **floats))
         self.register_buffer("c", torch.arange(6.0, **floats))
         self.register_buffer("d", torch.zeros(2, 3, 4, **floats))
-        self.register_buffer("n", torch.tensor([1, 3]))
 
     def step(self, x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, ...]:
         return Author(self, random.Random(self.seed), x, y, at).write()

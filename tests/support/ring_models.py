@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -94,7 +95,7 @@ class Layer(nn.Module):
         return self.finish(x, attended)
 
 
-class RingDecoder(nn.Module):
+class RingDecoder(Buffers, position=ZERO):
     """`prefill` and `decode` give the last logits, `score` all."""
 
     def __init__(self, shape: Shape) -> None:
@@ -106,7 +107,6 @@ class RingDecoder(nn.Module):
             Layer(window, shape.length if window is None else shape.slots, shape.keep)
             for window in shape.windows
         )
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
         turns = torch.rand(dim) * 0.7
         self.register_buffer("turns", turns, persistent=False)
 

@@ -7,6 +7,7 @@ make the same tokens in a batch as alone, by chance too.
 """
 
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, StateSpec, compile_program
@@ -15,13 +16,11 @@ VOCAB, SLOTS, CHUNK, ROWS = 32, 24, 8, 4
 BATCH = Dim("batch", 1, ROWS)
 
 
-class SummingRows(nn.Module):
+class SummingRows(Buffers, kept=torch.zeros(1, 1, SLOTS, 1), position=ZERO):
     """`prefill(tokens, lengths)`, `prefill_4(tokens, lengths)`, `decode`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("kept", torch.zeros(1, 1, SLOTS, 1))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
         # The runtime learns from the table which tokens there are.
         numbers = torch.arange(VOCAB * 1.0)[:, None]
         self.numbers = nn.Embedding.from_pretrained(numbers)

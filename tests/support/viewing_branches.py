@@ -4,7 +4,8 @@ Each method takes p bool, x float32 [2, 1, 4] and at int64 [1].
 """
 
 import torch
-from torch import Tensor, nn
+from held_buffers import Buffers
+from torch import Tensor
 
 
 def dense(x: Tensor) -> Tensor:
@@ -17,12 +18,8 @@ def first_rows(c: Tensor, x: Tensor, at: Tensor) -> Tensor:
     return c.index_copy(0, at, x[0])
 
 
-class Viewing(nn.Module):
+class Viewing(Buffers, c=torch.zeros(2, 8, 4)):
     """The methods of `IN_PLACE` need no copy of anything."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("c", torch.zeros(2, 8, 4))
 
     def passed(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (self.c.view(16, 4),))

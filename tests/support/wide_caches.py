@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method
@@ -26,16 +27,15 @@ def _cache(dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros(1, HEADS, SLOTS, WIDTH, dtype=dtype)
 
 
-class Cached(nn.Module):
+class Cached(
+    Buffers,
+    cache=_cache(),
+    branch=_cache(),
+    int8=_cache(torch.int8),
+    scale=torch.zeros(1, HEADS, SLOTS),
+    position=ZERO,
+):
     """Keeps rows as they are, as int8, and as one of two branches writes them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("cache", _cache())
-        self.register_buffer("branch", _cache())
-        self.register_buffer("int8", _cache(torch.int8))
-        self.register_buffer("scale", torch.zeros(1, HEADS, SLOTS))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def write(self, rows: Tensor, left: Tensor) -> Tensor:
         """Take which of the branches is to write: both write the same."""
@@ -67,13 +67,8 @@ class Cached(nn.Module):
         }
 
 
-class Plain(Cached):
+class Plain(Cached, table=torch.zeros(PLACES, WIDTH), last=torch.zeros(WIDTH)):
     """Also puts rows into a table at places of their own, and keeps the last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("table", torch.zeros(PLACES, WIDTH))
-        self.register_buffer("last", torch.zeros(WIDTH))
 
     def write(self, rows: Tensor, left: Tensor) -> Tensor:
         """Take rows of up to 64 tokens, whose places differ."""
