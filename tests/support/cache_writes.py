@@ -27,7 +27,93 @@ class Cache(
         return self.k * 1.0, self.p + 0, self.q + 0
 
 
+def _within(place, count):
+    """Return a place as a number, where so many slots are left."""
+    start = place.item()
+    torch._check(start >= 0)
+    torch._check(start + count <= 8)
+    return start
+
+
 WRITES: dict[str, tuple[Write, tuple[str, ...]]] = {}
+# Ways of one statement of m, x and i, by the op that they arrive as; "" for several.
+_STATEMENTS: dict[str, dict[str, str]] = {
+    "index_copy": {
+        "index_copy": "m.k.index_copy_(1, i, x)",
+        "assign_one_place": "m.k[:, 1] = x[:, 0]",
+        "assign_one_place_from_the_back": "m.k[:, -2] = x[:, 0]",
+        "assign_a_number_at_one_place": "m.k[:, 1] = 2.0",
+        "assign_in_the_last_axis": "m.k[..., 1] = x[:, :1, 0]",
+        "assign_a_slice": "m.k[:, 2:4] = x",
+        "assign_a_slice_with_a_step": "m.k[:, ::4] = x",
+        "assign_the_end": "m.k[:, -2:] = x",
+        "assign_integers_to_a_slice": "m.k[:, 2:4] = i.view(2, 1)",
+        "copy_into_a_narrow_view": "m.k.narrow(1, 2, 2).copy_(x)",
+        "add_to_a_slice": "m.k[:, 2:4] += x",
+        "scale_a_slice": "m.k[:, 2:4].mul_(2)",
+        "zero_a_slice": "m.k[:, 1:3].zero_()",
+        "write_a_transposed_slice": (
+            "m.k.transpose(1, 2)[:, :, 3:5] = x.transpose(1, 2)"
+        ),
+    },
+    "index_put": {
+        "assign_at_an_index": "m.k[:, i] = x",
+        "assign_at_places_from_the_back": "m.k[:, i - 8] = x",
+        "assign_a_number_at_an_index": "m.k[:, i] = x.sum()",
+        "assign_at_two_indices": "m.k[torch.arange(2), i] = x[:, 0]",
+        "assign_at_the_last_axes": "m.k[:, i, i // 3] = x[:, :, 0]",
+        "assign_at_a_list": "m.k[:, [5, -1]] = x",
+        "put_and_accumulate": "torch.ops.aten.index_put_(m.k, [None, i // 3], x, True)",
+        "add_at_an_index": "m.k[:, i] += x",
+        "assign_slices_of_all_axes": "m.k[:1, 2:4, 1:] = x[:1, :, 1:]",
+        "index_fill": "m.k.index_fill_(1, i - 8, 3.0)",
+        "index_fill_with_a_tensor": "m.k.index_fill_(1, i, x.sum())",
+        "write_a_slice_of_a_row": "m.k[0][3:5] = x[0]",
+        "write_a_column_of_a_row": "m.k[0][:, 1] = x[0, 0, 0]",
+        "write_a_slice_of_a_split_axis": "m.k.view(2, 2, 4, 3)[:, 1, 2:4] = x",
+        "write_rows_of_merged_axes": "m.k.view(16, 3)[i] = x[0]",
+        "write_transposed_at_an_index": (
+            "m.k.transpose(1, 2)[:, :, i] = x.transpose(1, 2)"
+        ),
+        "write_permuted_at_one_place": "m.k.permute(1, 0, 2)[i[0]] = x[:, 0]",
+        "assign_one_slot_at_an_unknown_place": "m.k[:, i[0] - 6] = x[:, 0]",
+    },
+    "": {
+        "assign_everything": "m.k[:, :] = x[:, :1]",
+        "masked_fill": "m.k.masked_fill_(m.k > 3, 0.5)",
+        "assign_under_a_mask": "m.k[:, torch.arange(8) % 2 == 0] = 0.0",
+        "fill": "m.k.fill_(x.sum())",
+        "copy_with_a_cast": "m.k.copy_(i.sum())",
+        "copy_with_a_broadcast": "m.k.copy_(x[:, :1])",
+        "roll": "m.k.copy_(torch.roll(m.k, 1, 1))",
+        "read_one_slot_from_the_back": "m.k.copy_(m.k + m.k[:, i[0] - 6][:, None])",
+    },
+    "scatter.src": {"scatter": "m.k.scatter_(1, i.view(1, 2, 1).expand(2, 2, 3), x)"},
+    "scatter.value": {
+        "scatter_a_number": "m.k.scatter_(1, i.view(1, 2, 1).expand(2, 2, 3), 2.5)"
+    },
+    "scatter_add": {
+        "scatter_add": "m.k.scatter_add_(1, i.view(1, 2, 1).expand(2, 2, 3), x)",
+        "scatter_by_adding": (
+            'm.k.scatter_reduce_(1, i.view(1, 2, 1).expand(2, 2, 3), x, "sum")'
+        ),
+    },
+    "index_add": {"index_add": "m.k.index_add_(1, i, x, alpha=2)"},
+    "cache_update": {
+        "index_copy_at_an_unknown_place": "m.k.index_copy_(1, i[1:], x[:, :1])"
+    },
+}
+
+
+def _function(name: str, statement: str) -> Write:
+    found: dict[str, Write] = {}
+    exec(f"def {name}(m, x, i):\n    {statement}", globals(), found)
+    return found[name]
+
+
+for _op, _ways in _STATEMENTS.items():
+    for _name, _statement in _ways.items():
+        WRITES[_name] = (_function(_name, _statement), (_op,) if _op else ())
 
 
 def _arrives_as(*ops: str) -> Callable[[Write], Write]:
@@ -38,190 +124,10 @@ def _arrives_as(*ops: str) -> Callable[[Write], Write]:
     return note
 
 
-@_arrives_as("index_copy")
-def index_copy(m, x, i):
-    m.k.index_copy_(1, i, x)
-
-
-@_arrives_as("index_put")
-def assign_at_an_index(m, x, i):
-    m.k[:, i] = x
-
-
-@_arrives_as("index_put")
-def assign_at_places_from_the_back(m, x, i):
-    m.k[:, i - 8] = x
-
-
-@_arrives_as("index_put")
-def assign_a_number_at_an_index(m, x, i):
-    m.k[:, i] = x.sum()
-
-
-@_arrives_as("index_put")
-def assign_at_two_indices(m, x, i):
-    m.k[torch.arange(2), i] = x[:, 0]
-
-
-@_arrives_as("index_put")
-def assign_at_the_last_axes(m, x, i):
-    m.k[:, i, i // 3] = x[:, :, 0]
-
-
-@_arrives_as("index_put")
-def assign_at_a_list(m, x, i):
-    m.k[:, [5, -1]] = x
-
-
-@_arrives_as("index_put")
-def put_and_accumulate(m, x, i):
-    torch.ops.aten.index_put_(m.k, [None, i // 3], x, True)
-
-
-@_arrives_as("index_put")
-def add_at_an_index(m, x, i):
-    m.k[:, i] += x
-
-
-@_arrives_as("index_copy")
-def assign_one_place(m, x, i):
-    m.k[:, 1] = x[:, 0]
-
-
-@_arrives_as("index_copy")
-def assign_one_place_from_the_back(m, x, i):
-    m.k[:, -2] = x[:, 0]
-
-
-@_arrives_as("index_copy")
-def assign_a_number_at_one_place(m, x, i):
-    m.k[:, 1] = 2.0
-
-
-@_arrives_as("index_copy")
-def assign_in_the_last_axis(m, x, i):
-    m.k[..., 1] = x[:, :1, 0]
-
-
-@_arrives_as("index_copy")
-def assign_a_slice(m, x, i):
-    m.k[:, 2:4] = x
-
-
-@_arrives_as("index_copy")
-def assign_a_slice_with_a_step(m, x, i):
-    m.k[:, ::4] = x
-
-
-@_arrives_as("index_copy")
-def assign_the_end(m, x, i):
-    m.k[:, -2:] = x
-
-
-@_arrives_as("index_copy")
-def assign_integers_to_a_slice(m, x, i):
-    m.k[:, 2:4] = i.view(2, 1)
-
-
-@_arrives_as("index_put")
-def assign_slices_of_all_axes(m, x, i):
-    m.k[:1, 2:4, 1:] = x[:1, :, 1:]
-
-
-@_arrives_as()
-def assign_everything(m, x, i):
-    m.k[:, :] = x[:, :1]
-
-
-@_arrives_as("index_copy")
-def copy_into_a_narrow_view(m, x, i):
-    m.k.narrow(1, 2, 2).copy_(x)
-
-
-@_arrives_as("index_copy")
-def add_to_a_slice(m, x, i):
-    m.k[:, 2:4] += x
-
-
-@_arrives_as("index_copy")
-def scale_a_slice(m, x, i):
-    m.k[:, 2:4].mul_(2)
-
-
-@_arrives_as("index_copy")
-def zero_a_slice(m, x, i):
-    m.k[:, 1:3].zero_()
-
-
-@_arrives_as("scatter.src")
-def scatter(m, x, i):
-    m.k.scatter_(1, i.view(1, 2, 1).expand(2, 2, 3), x)
-
-
-@_arrives_as("scatter.value")
-def scatter_a_number(m, x, i):
-    m.k.scatter_(1, i.view(1, 2, 1).expand(2, 2, 3), 2.5)
-
-
-@_arrives_as("scatter_add")
-def scatter_add(m, x, i):
-    m.k.scatter_add_(1, i.view(1, 2, 1).expand(2, 2, 3), x)
-
-
-@_arrives_as("scatter_add")
-def scatter_by_adding(m, x, i):
-    m.k.scatter_reduce_(1, i.view(1, 2, 1).expand(2, 2, 3), x, "sum")
-
-
-@_arrives_as("index_add")
-def index_add(m, x, i):
-    m.k.index_add_(1, i, x, alpha=2)
-
-
-@_arrives_as("index_put")
-def index_fill(m, x, i):
-    m.k.index_fill_(1, i - 8, 3.0)
-
-
-@_arrives_as("index_put")
-def index_fill_with_a_tensor(m, x, i):
-    m.k.index_fill_(1, i, x.sum())
-
-
-@_arrives_as()
-def masked_fill(m, x, i):
-    m.k.masked_fill_(m.k > 3, 0.5)
-
-
-@_arrives_as()
-def assign_under_a_mask(m, x, i):
-    m.k[:, torch.arange(8) % 2 == 0] = 0.0
-
-
 @_arrives_as()
 def copy_a_where(m, x, i):
     chosen = torch.arange(8)[None, :, None] == i[0]
     m.k.copy_(torch.where(chosen, x[:, :1], m.k))
-
-
-@_arrives_as()
-def fill(m, x, i):
-    m.k.fill_(x.sum())
-
-
-@_arrives_as()
-def copy_with_a_cast(m, x, i):
-    m.k.copy_(i.sum())
-
-
-@_arrives_as()
-def copy_with_a_broadcast(m, x, i):
-    m.k.copy_(x[:, :1])
-
-
-@_arrives_as()
-def roll(m, x, i):
-    m.k.copy_(torch.roll(m.k, 1, 1))
 
 
 @_arrives_as("index_copy", "index_copy")
@@ -235,41 +141,6 @@ def write_three_times(m, x, i):
     m.k[:, 0:2] = x
     m.k[:, 2:4] = x * 2
     m.k.index_copy_(1, i, x * 3)
-
-
-@_arrives_as("index_put")
-def write_a_slice_of_a_row(m, x, i):
-    m.k[0][3:5] = x[0]
-
-
-@_arrives_as("index_put")
-def write_a_column_of_a_row(m, x, i):
-    m.k[0][:, 1] = x[0, 0, 0]
-
-
-@_arrives_as("index_put")
-def write_a_slice_of_a_split_axis(m, x, i):
-    m.k.view(2, 2, 4, 3)[:, 1, 2:4] = x
-
-
-@_arrives_as("index_put")
-def write_rows_of_merged_axes(m, x, i):
-    m.k.view(16, 3)[i] = x[0]
-
-
-@_arrives_as("index_copy")
-def write_a_transposed_slice(m, x, i):
-    m.k.transpose(1, 2)[:, :, 3:5] = x.transpose(1, 2)
-
-
-@_arrives_as("index_put")
-def write_transposed_at_an_index(m, x, i):
-    m.k.transpose(1, 2)[:, :, i] = x.transpose(1, 2)
-
-
-@_arrives_as("index_put")
-def write_permuted_at_one_place(m, x, i):
-    m.k.permute(1, 0, 2)[i[0]] = x[:, 0]
 
 
 @_arrives_as("index_put", "index_put")
@@ -316,9 +187,7 @@ def assign_a_slice_at_the_position(m, x, i):
 
 @_arrives_as("cache_update")
 def assign_a_slice_at_an_item(m, x, i):
-    p = m.p.item()
-    torch._check(p >= 0)
-    torch._check(p + 2 <= 8)
+    p = _within(m.p, 2)
     m.k[:, p : p + 2] = x
     m.p.fill_(p + 2)
 
@@ -331,9 +200,7 @@ def narrow_at_an_item(m, x, i):
 
 @_arrives_as("cache_update")
 def assign_one_slot_at_an_item(m, x, i):
-    p = m.p.item()
-    torch._check(p >= 0)
-    torch._check(p < 8)
+    p = _within(m.p, 1)
     m.k[:, p] = x[:, 0]
     m.p += 1
 
@@ -347,48 +214,30 @@ def assign_at_a_range_from_an_item(m, x, i):
 
 @_arrives_as("cache_update")
 def add_to_a_slice_at_an_item(m, x, i):
-    p = m.p.item()
-    torch._check(p >= 0)
-    torch._check(p <= 6)
+    p = _within(m.p, 2)
     m.k[:, p : p + 2] += x * p
     m.p += 2
 
 
 @_arrives_as("cache_update")
 def write_a_ring_by_hand(m, x, i):
-    p = (m.p % 6).item()
-    torch._check(p >= 0)
-    torch._check(p <= 6)
+    p = _within(m.p % 6, 2)
     m.k[:, p : p + 2] = x
     m.p += 2
 
 
 @_arrives_as("index_put")
 def write_some_rows_at_the_position(m, x, i):
-    p = m.p.item()
-    torch._check(p >= 0)
-    torch._check(p <= 6)
+    p = _within(m.p, 2)
     m.k[:1, p : p + 2] = x[:1]
     m.p += 2
 
 
 @_arrives_as("index_put")
 def write_one_part_of_a_cache_of_both(m, x, i):
-    p = m.p.item()
-    torch._check(p >= 0)
-    torch._check(p <= 6)
+    p = _within(m.p, 2)
     m.k.split([1, 2], 2)[1][:, p : p + 2] = x[:, :, 1:]
     m.p += 2
-
-
-@_arrives_as("index_put")
-def assign_one_slot_at_an_unknown_place(m, x, i):
-    m.k[:, i[0] - 6] = x[:, 0]
-
-
-@_arrives_as("cache_update")
-def index_copy_at_an_unknown_place(m, x, i):
-    m.k.index_copy_(1, i[1:], x[:, :1])
 
 
 @_arrives_as()
@@ -408,24 +257,15 @@ def compute_with_a_float_item(m, x, i):
 
 @_arrives_as()
 def read_at_an_item(m, x, i):
-    p = i[0].item()
-    torch._check(p >= 0)
-    torch._check(p < 7)
+    p = _within(i[0], 2)
     m.k.copy_(m.k[:, p : p + 1] + m.k[:, p][:, None])
-
-
-@_arrives_as()
-def read_one_slot_from_the_back(m, x, i):
-    m.k.copy_(m.k + m.k[:, i[0] - 6][:, None])
 
 
 class Places(Buffers, k=torch.zeros(2, 2, 8, 3), position=torch.tensor(0)):
     """A cache [2, 2, 8, 3] written at a given place, or at its own position."""
 
     def by_slice(self, x: Tensor, p: Tensor) -> Tensor:
-        start, count = p.item(), x.shape[2]
-        torch._check(start >= 0)
-        torch._check(start + count <= 8)
+        start, count = _within(p, x.shape[2]), x.shape[2]
         self.k[:, :, start : start + count] = x
         return self.k * 1.0
 
@@ -438,9 +278,7 @@ class Places(Buffers, k=torch.zeros(2, 2, 8, 3), position=torch.tensor(0)):
         return self.k * 1.0
 
     def by_narrow(self, x: Tensor, p: Tensor) -> Tensor:
-        start, count = p.item(), x.shape[2]
-        torch._check(start >= 0)
-        torch._check(start + count <= 8)
+        start, count = _within(p, x.shape[2]), x.shape[2]
         self.k.narrow(2, start, count).copy_(x)
         return self.k * 1.0
 
@@ -466,9 +304,7 @@ class Places(Buffers, k=torch.zeros(2, 2, 8, 3), position=torch.tensor(0)):
         return self.k * 1.0
 
     def at_position(self, x: Tensor, p: Tensor) -> Tensor:
-        start, count = self.position.item(), x.shape[2]
-        torch._check(start >= 0)
-        torch._check(start + count <= 8)
+        start, count = _within(self.position, x.shape[2]), x.shape[2]
         self.k[:, :, start : start + count] += x
         self.position += count
         return self.k * 1.0
