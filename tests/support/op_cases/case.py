@@ -48,6 +48,10 @@ class Case:
         return Case(self.op, mapped(self.arguments, spread), self.dtype)
 
 
+def cases(op: str, *arguments: tuple[Argument, ...]) -> tuple[Case, ...]:
+    return tuple(Case(op, each) for each in arguments)
+
+
 def overload(op: str) -> Callable[..., object]:
     namespace, _, name = op.partition("::")
     if namespace == "kvc":
