@@ -108,8 +108,7 @@ class _Writer:
             made = self.new()
             self.add(depth, f"{made} = dense({self.chance.choice(names)})")
             write = self.chance.choice(WRITES)
-            source = self.chance.choice(names)
-            self.add(depth, write.format(v=made, w=source))
+            self.add(depth, write.format(v=made, w=self.chance.choice(names)))
             names.append(made)
         else:
             made = self.new()
@@ -157,6 +156,15 @@ class _Writer:
             self.statement(depth + 1, names, nested)
         self.add(depth + 1, f"return ({', '.join(results(names))},)")
 
+    def formed(self, forms: Sequence[str], made: Sequence[str]) -> list[str]:
+        pairs = zip(forms, made, strict=True)
+        return [f"dense({form.format(f'({e})')})" for form, e in pairs]
+
+    def unform(self, depth: int, forms: Sequence[str], names: Sequence[str]) -> None:
+        for form, name in zip(forms, names, strict=True):
+            if form != "{}":
+                self.add(depth, f"{name} = {FORMS[form].format(name)}")
+
     def branch(self, depth: int, names: list[str], nested: int) -> None:
         given, taken, first = self.passed(names)
         more = self.captured(depth, given)
@@ -169,8 +177,7 @@ class _Writer:
             made = [self.expression(inside) for _ in forms]
             if self.chance.random() < 0.4:
                 made[0] = self.chance.choice(inside)
-            pairs = zip(forms, made, strict=True)
-            return [f"dense({form.format(f'({e})')})" for form, e in pairs]
+            return self.formed(forms, made)
 
         bodies = [self.new("f") for _ in "ab"]
         for name in bodies:
@@ -179,9 +186,7 @@ class _Writer:
         pred = self.chance.choice(["p", "q", "p & q"])
         call = f"cond({pred}, {', '.join(bodies)}, ({', '.join(given)},))"
         self.add(depth, f"({', '.join(made)},) = {call}")
-        for form, name in zip(forms, made, strict=True):
-            if form != "{}":
-                self.add(depth, f"{name} = {FORMS[form].format(name)}")
+        self.unform(depth, forms, made)
         names += made
 
     def loop(self, depth: int, names: list[str], nested: int) -> None:
@@ -197,8 +202,7 @@ class _Writer:
 
         def results(inside: list[str]) -> list[str]:
             made = [self.expression(inside) for _ in forms]
-            pairs = zip(forms, made, strict=True)
-            return ["i + 1", *(f"dense({f.format(f'({e})')})" for f, e in pairs)]
+            return ["i + 1", *self.formed(forms, made)]
 
         body, taken = self.new("f"), ["i", *carried]
         more = self.captured(depth, picked)
@@ -208,9 +212,7 @@ class _Writer:
         test = f"lambda {', '.join(taken)}: i < turns"
         start = f"(torch.zeros((), dtype=torch.int64), {', '.join(starts)})"
         self.add(depth, f"(_, {', '.join(made)}) = while_loop({test}, {body}, {start})")
-        for form, name in zip(forms, made, strict=True):
-            if form != "{}":
-                self.add(depth, f"{name} = {FORMS[form].format(name)}")
+        self.unform(depth, forms, made)
         names += made
 
     def scan(self, depth: int, names: list[str], nested: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from interpreter import _call
 from ir_samples import I64, method, node, program, value
-from random_methods import _STEPS, ROW, SQUARE, STATES, _Builder
+from random_methods import _STEPS, _WEIGHTS, ROW, SQUARE, STATES, _Builder
 from torch import Tensor
 
 from kvc.compiler.ir import Method, Node, Program, Value
@@ -31,7 +31,6 @@ class _Author:
         self.blocks: list[Method | None] = []
 
     def steps(self, b: _Builder, preds: Sequence[Value], depth: int) -> None:
-        functions, weights = zip(*_STEPS, strict=True)
         for _ in range(b.chance.randrange(1, 5)):
             kind = self.chance.random()
             if depth and kind < 0.35:
@@ -41,7 +40,7 @@ class _Author:
             elif depth and kind < 0.5:
                 self.scan(b, preds, depth - 1)
             else:
-                b.chance.choices(functions, weights)[0](b)
+                b.chance.choices(_STEPS, _WEIGHTS)[0](b)
 
     def branch(self, b: _Builder, preds: Sequence[Value], depth: int) -> None:
         lent = [*dict.fromkeys(b.pick(SQUARE) for _ in range(3)), b.pick(ROW)]
@@ -49,25 +48,19 @@ class _Author:
         numbers = [self.block(lent, preds, count, depth) for _ in "ab"]
         pred = self.chance.choice(preds)
         results = tuple(b.keep(b.new(SQUARE)) for _ in range(count))
-        operands = (*lent, *preds)
-        b.nodes.append(
-            node(COND, pred, *numbers, operands, (None,) * count, to=results)
-        )
+        given = (*lent, *preds), (None,) * count
+        b.nodes.append(node(COND, pred, *numbers, *given, to=results))
 
     def loop(self, b: _Builder, preds: Sequence[Value], depth: int) -> None:
-        start, turn = (value(b.count + i, dtype=I64) for i in range(2))
-        b.count += 2
+        start, turn = b.new(dtype=I64), b.new(dtype=I64)
         b.nodes.append(node("aten::full", (), 0, I64, to=start))
         carried = [b.pick(SQUARE) for _ in range(self.chance.randrange(1, 3))]
         rest = [b.pick(ROW), *preds]
         body = self.block([*carried, rest[0]], preds, len(carried), depth, counts=True)
         test = self.test([start, *carried, *rest])
         results = (turn, *(b.keep(b.new(SQUARE)) for _ in carried))
-        operands = (start, *carried, *rest)
-        over = (None,) * len(results)
-        b.nodes.append(
-            node(WHILE, test, body, len(results), operands, over, to=results)
-        )
+        given = len(results), (start, *carried, *rest), (None,) * len(results)
+        b.nodes.append(node(WHILE, test, body, *given, to=results))
 
     def scan(self, b: _Builder, preds: Sequence[Value], depth: int) -> None:
         carried, through = b.pick(SQUARE), b.pick(SQUARE)
@@ -83,9 +76,8 @@ class _Author:
         inputs = [replace(v, id=i) for i, v in enumerate(operands)]
         less = value(len(inputs), dtype=DType.BOOL)
         limit = self.chance.randrange(TURNS)
-        return self.add(
-            inputs, [node("aten::lt.Scalar", inputs[0], limit, to=less)], [less]
-        )
+        step = node("aten::lt.Scalar", inputs[0], limit, to=less)
+        return self.add(inputs, [step], [less])
 
     def block(
         self,
@@ -99,31 +91,22 @@ class _Author:
         number = len(self.blocks)
         self.blocks.append(None)
         b = _Builder(self.chance)
-        first = []
-        if counts:
-            first = [value(0, dtype=I64)]
-            b.count = 1
+        first = [b.new(dtype=I64)] if counts else []
         inputs = [b.keep(b.new(tuple(v.type.dims))) for v in lent]
-        part = [value(b.count, 3)] if scans else []
-        b.count += scans
-        inside = [value(b.count + i, dtype=DType.BOOL) for i in range(len(preds))]
-        b.count += len(inside)
+        part = [b.new((3,))] if scans else []
+        inside = [b.new(dtype=DType.BOOL) for _ in preds]
         if scans:
-            row = b.new(ROW)
-            b.nodes.append(node("aten::unsqueeze", part[0], 0, to=row))
-            b.keep(row)
+            b.add("aten::unsqueeze", part[0], 0, shape=ROW)
         elif not b.values[ROW]:
             b.add("aten::sum.dim_IntList", inputs[0], (0,), True, shape=ROW)
         self.steps(b, inside, depth)
         left = [b.pick(SQUARE) for _ in range(outputs)]
         if counts:
-            more = value(b.count, dtype=I64)
-            b.count += 1
+            more = b.new(dtype=I64)
             b.nodes.append(node("aten::add.Scalar", first[0], 1, 1, to=more))
             left = [more, *left]
         if scans:
-            flat = value(b.count, 3)
-            b.count += 1
+            flat = b.new((3,))
             b.nodes.append(node("aten::squeeze.dims", b.pick(ROW), (0,), to=flat))
             left = [*left, flat]
         filled = (1,) if scans else ()
@@ -153,8 +136,7 @@ def random_control(seed: int) -> Program:
     b = _Builder(author.chance)
     bound = [(b.keep(b.new(SQUARE)), name) for name in STATES]
     inputs = (b.keep(b.new(SQUARE)), b.keep(b.new(ROW)))
-    preds = tuple(value(b.count + i, dtype=DType.BOOL) for i in range(2))
-    b.count += 2
+    preds = tuple(b.new(dtype=DType.BOOL) for _ in range(2))
     author.branch(b, preds, 2)
     author.steps(b, preds, 2)
     changed = [name for name in STATES if b.chance.random() < 0.8]

@@ -6,7 +6,6 @@ updates of updates.
 """
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.rewrite import rename_node, rename_results
+from kvc.schema.dtypes import DType
 
 SQUARE, ROW = (3, 3), (1, 3)
 STATES = ("a", "b", "c")
@@ -28,8 +28,8 @@ class _Builder:
         self.count = 0
         self.values: dict[tuple[int, ...], list[Value]] = {SQUARE: [], ROW: []}
 
-    def new(self, shape: tuple[int, ...]) -> Value:
-        made = value(self.count, *shape)
+    def new(self, shape: tuple[int, ...] = (), dtype: DType = DType.FLOAT32) -> Value:
+        made = value(self.count, *shape, dtype=dtype)
         self.count += 1
         return made
 
@@ -44,8 +44,7 @@ class _Builder:
         return self.chance.choice(recent)
 
     def index(self) -> Value:
-        made = value(self.count, 1, dtype=I64)
-        self.count += 1
+        made = self.new((1,), I64)
         begin = self.chance.randrange(3)
         step = ("aten::arange.start_step", begin, begin + 1, 1, I64)
         self.nodes.append(node(*step, to=made))
@@ -86,31 +85,16 @@ def _write(b: _Builder) -> None:
         case 0:
             b.add("aten::index_copy", target, 0, b.index(), b.pick(ROW), shape=SQUARE)
         case 1:
-            b.add(
-                "aten::copy",
-                target,
-                b.pick(b.chance.choice([SQUARE, ROW])),
-                shape=SQUARE,
-            )
+            source = b.pick(b.chance.choice([SQUARE, ROW]))
+            b.add("aten::copy", target, source, shape=SQUARE)
         case 2:
-            places = (b.index(), None)
-            b.add(
-                "aten::index_put",
-                target,
-                places,
-                b.pick(ROW),
-                b.chance.random() < 0.3,
-                shape=SQUARE,
-            )
+            given = (b.index(), None), b.pick(ROW), b.chance.random() < 0.3
+            b.add("aten::index_put", target, *given, shape=SQUARE)
         case _:
             b.add("aten::clone", target, shape=SQUARE)
 
 
-_STEPS: tuple[tuple[Callable[[_Builder], None], int], ...] = (
-    (_view, 2),
-    (_read, 3),
-    (_write, 4),
-)
+_STEPS, _WEIGHTS = (_view, _read, _write), (2, 3, 4)
 
 
 def random_program(seed: int, steps: int = 10) -> Program:
@@ -118,9 +102,8 @@ def random_program(seed: int, steps: int = 10) -> Program:
     b = _Builder(random.Random(seed))
     bound = [(b.keep(b.new(SQUARE)), name) for name in STATES]
     inputs = (b.keep(b.new(SQUARE)), b.keep(b.new(ROW)))
-    functions, weights = zip(*_STEPS, strict=True)
     for _ in range(b.chance.randrange(1, steps)):
-        b.chance.choices(functions, weights)[0](b)
+        b.chance.choices(_STEPS, _WEIGHTS)[0](b)
     changed = [name for name in STATES if b.chance.random() < 0.7]
     made = method(
         *b.nodes,
