@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 from ir_samples import I64, constant, method, node, program, value
+from sample_programs import changed
 
 from kvc.compiler.backends import Lowered
 from kvc.compiler.emit.program import DelegateCall, emit_program
@@ -63,26 +64,16 @@ def _turn():
 
 def control_ir() -> Program:
     p, x, a = value(0, dtype=BOOL), _square(1), _square(2)
-    b, i, zero, y, z, rows = (
-        _square(3),
-        value(4, dtype=I64),
-        value(5, dtype=I64),
-        *(_square(k) for k in (6, 7, 8)),
-    )
+    b, y, z, rows = (_square(k) for k in (3, 6, 7, 8))
+    i, zero = (value(k, dtype=I64) for k in (4, 5))
     nodes = (
         node(COND, p, 0, 1, (a, x), (None,), to=b),
         node("aten::full", (), 0, I64, to=zero),
         node(WHILE, 2, 3, 2, (zero, x, x), (None, None), to=(i, y)),
         node(SCAN, 4, 1, 1, (y, x), (None, None), to=(z, rows)),
     )
-    inputs, outputs = (p, x), (i, z, rows)
-    made = method(
-        *nodes,
-        inputs=inputs,
-        outputs=outputs,
-        state_in=((a, "a"),),
-        state_out=((b, "a"),),
-    )
+    ends = {"inputs": (p, x), "outputs": (i, z, rows)}
+    made = method(*nodes, **ends, state_in=((a, "a"),), state_out=((b, "a"),))
     blocks = [
         replace(each, name=f"step/{k}", block=k, filled=(1,) if k == 4 else ())
         for k, each in enumerate((*_branches(), *_loop(), *_turn()))
@@ -183,24 +174,18 @@ def _emitted(
 
 
 def _callable(made: Method) -> Method:
-    return replace(
-        made,
-        input_tree=describe_call(made.input_names, [object() for _ in made.inputs], {})[
-            0
-        ],
-        output_tree=flatten(tuple(object() for _ in made.outputs))[1],
-    )
+    given = [object() for _ in made.inputs]
+    tree, *_ = describe_call(made.input_names, given, {})
+    output = flatten(tuple(object() for _ in made.outputs))[1]
+    return replace(made, input_tree=tree, output_tree=output)
 
 
-def with_method(program: model.Program, **changes: object) -> model.Program:
-    changed = replace(program.methods[0], **changes)  # type: ignore[arg-type]
-    return replace(program, methods=(changed,))
+def with_method(program: model.Program, **fields: object) -> model.Program:
+    return replace(program, methods=changed(program.methods, 0, **fields))
 
 
-def changed_step(graph: Graph, index: int, **changes: object) -> Graph:
-    steps = list(graph.instructions)
-    steps[index] = replace(steps[index], **changes)  # type: ignore[arg-type]
-    return replace(graph, instructions=tuple(steps))
+def changed_step(graph: Graph, index: int, **fields: object) -> Graph:
+    return replace(graph, instructions=changed(graph.instructions, index, **fields))
 
 
 def with_argument(
@@ -213,12 +198,9 @@ def with_argument(
 
 
 def with_block(program: model.Program, number: int, graph: Graph) -> model.Program:
-    blocks = list(program.methods[0].blocks)
-    blocks[number] = replace(blocks[number], graph=graph)
-    return with_method(program, blocks=tuple(blocks))
+    blocks = changed(program.methods[0].blocks, number, graph=graph)
+    return with_method(program, blocks=blocks)
 
 
-def with_value(graph: Graph, number: int, **changes: object) -> Graph:
-    values = list(graph.values)
-    values[number] = replace(values[number], **changes)  # type: ignore[arg-type]
-    return replace(graph, values=tuple(values))
+def with_value(graph: Graph, number: int, **fields: object) -> Graph:
+    return replace(graph, values=changed(graph.values, number, **fields))

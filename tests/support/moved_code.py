@@ -8,8 +8,9 @@ result.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from sample_programs import in_place
+from sample_programs import changed, in_place
 from stateful_programs import Builder
 
 from kvc.schema.dtypes import DType
@@ -65,8 +66,8 @@ class _Moved:
         for i in lent:
             value = method.graph.values[i]
             given = i in method.graph.inputs
-            place = b.scratch(value.type) if given else None
-            outer[i] = b.value(value.type, value.storage) if place is None else place
+            own = b.scratch if given else partial(b.value, storage=value.storage)
+            outer[i] = own(value.type)
         names = zip(method.input_names, method.graph.inputs, strict=True)
         self.inputs = {name: outer[i] for name, i in names}
         made = self.block.graph
@@ -114,7 +115,7 @@ def _block_of(graph: Graph) -> tuple[Block, Sequence[int], Sequence[int]]:
 
 
 def with_block(whole: Program, **changes: object) -> Program:
-    method = whole.methods[0]
-    first = replace(method.blocks[0], graph=replace(method.blocks[0].graph, **changes))
-    moved = replace(method, blocks=(first, *method.blocks[1:]))
-    return replace(whole, methods=(moved,))
+    blocks = whole.methods[0].blocks
+    graph = replace(blocks[0].graph, **changes)
+    moved = changed(whole.methods, 0, blocks=changed(blocks, 0, graph=graph))
+    return replace(whole, methods=moved)

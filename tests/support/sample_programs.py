@@ -8,6 +8,7 @@ and a delegate. `SAMPLE_BLOBS` are the bytes of its blobs.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
+from typing import TypeVar
 
 from kvc.schema.accesses import with_accesses
 from kvc.schema.container import Content, save_bundle
@@ -50,6 +51,7 @@ from kvc.schema.trees import describe_call, flatten
 from kvc.schema.types import Symbol, TensorType, affine
 from kvc.schema.verify.effects import effects
 
+Item = TypeVar("Item")
 F32, I64, BOOL = DType.FLOAT32, DType.INT64, DType.BOOL
 SEQ = affine(0, {"seq": 1})
 SYMBOLS = (Symbol("seq", 1, 8),)
@@ -70,6 +72,36 @@ def in_place(graph: Graph, blocks: Sequence[Block] = ()) -> tuple[Update, ...]:
     """Return the verdicts of a method whose writes over states copy nothing."""
     plain = [Update(index, "", ()) for index in effects(graph).updates]
     return with_accesses(graph, plain, blocks)
+
+
+def changed(items: Sequence[Item], index: int, **fields: object) -> tuple[Item, ...]:
+    """Return the items, one of them with other fields."""
+    made = list(items)
+    made[index] = replace(made[index], **fields)
+    return tuple(made)
+
+
+def state(
+    name: str,
+    kind: TensorType,
+    how: StateKind,
+    axis: int | None = None,
+    cursor: int | None = None,
+    layout: tuple[int, ...] | None = None,
+    initial: int | None = None,
+    reset: ResetRule = ResetRule.INITIAL,
+) -> State:
+    order = layout or tuple(range(len(kind.dims)))
+    return State(name, kind, how, axis, order, initial, reset, cursor)
+
+
+def called(name: str, graph: Graph, given: Sequence[str], **fields: object) -> Method:
+    """Return a method of tensors, which gives one or a tuple, and copies nothing."""
+    tree, _, names = describe_call(given, (object(),) * len(given), {})
+    made = [object() for _ in graph.outputs]
+    output = flatten(made[0] if len(made) == 1 else tuple(made))[1]
+    plain = Method(name, "", graph, names, tree, output, (), (), (), ())
+    return replace(plain, **{"updates": in_place(graph), **fields})
 
 
 class GraphBuilder:
@@ -112,69 +144,41 @@ def method(name: str, seq: "int | object") -> Method:
     cache = b.value(TensorType(F32, (1, 16, 8)), StateSlot(0))
     position = b.value(TensorType(I64, (1,)), StateSlot(1))
     start = 13 if name == "prefill" else 12  # the last value
-    y = b.step(
-        "aten::linear",
-        (Ref(x), Ref(weight), Ref(bias)),
-        b.scratch(rows),
-        source="model:12 (layers.0)",
-    )
+    one, number = TensorType(F32, (1,)), TensorType(I64, (1,))
+    operands = Ref(x), Ref(weight), Ref(bias)
+    source = "model:12 (layers.0)"
+    y = b.step("aten::linear", operands, b.scratch(rows), source=source)
     new = b.step(
         "kvc::cache_update",
         (Ref(cache), Ref(y), Ref(start), 1, "linear", None, 0),
         b.value(TensorType(F32, (1, 16, 8)), Alias(cache)),
         source="model:13 (layers.0)",
     )
-    flat = b.step(
-        "aten::view",
-        (Ref(new), (1, -1)),
-        b.value(TensorType(F32, (1, 128)), Alias(new)),
-    )
-    total = b.step(
-        "aten::sum.dim_IntList",
-        (Ref(flat), (1,), False),
-        b.scratch(TensorType(F32, (1,))),
-    )
-    scaled = b.step(
-        "aten::mul.Scalar", (Ref(total), 0.5), b.scratch(TensorType(F32, (1,)))
-    )
-    moved = b.step(
-        "aten::add.Scalar", (Ref(position), seq, 1), b.scratch(TensorType(I64, (1,)))
-    )  # type: ignore[arg-type]
-    b.step(
-        "aten::copy",
-        (Ref(position), Ref(moved)),
-        b.value(TensorType(I64, (1,)), Alias(position)),
-    )
-    out = (
-        b.step(
-            "kvc::delegate",
-            (0, (Ref(y),), (None,)),
-            b.scratch(rows),
-            source="model:14 (head)",
+    flat = b.value(TensorType(F32, (1, 128)), Alias(new))
+    b.step("aten::view", (Ref(new), (1, -1)), flat)
+    total = b.step("aten::sum.dim_IntList", (Ref(flat), (1,), False), b.scratch(one))
+    scaled = b.step("aten::mul.Scalar", (Ref(total), 0.5), b.scratch(one))
+    moved = b.step("aten::add.Scalar", (Ref(position), seq, 1), b.scratch(number))  # type: ignore[arg-type]
+    b.step("aten::copy", (Ref(position), Ref(moved)), b.value(number, Alias(position)))
+    out = y
+    if name == "prefill":
+        called_with = (0, (Ref(y),), (None,))
+        out = b.step(
+            "kvc::delegate", called_with, b.scratch(rows), source="model:14 (head)"
         )
-        if name == "prefill"
-        else y
-    )
     assert start == b.value(TensorType(I64, (1,)), CursorSlot(0, CursorField.START))
-    input_tree, _, names = describe_call(("x",), (object(),), {})
-    output_tree = flatten((object(), object()))[1]
     graph = b.graph((x,), (scaled, out))
     write, advance = effects(graph).updates
-    made = Method(
+    beside = Update(advance, "it is computed beside the old value", (advance,))
+    made = called(
         name,
-        "",
         graph,
-        names,
-        input_tree,
-        output_tree,
-        (0, 1),
-        (0, 1),
-        (Advance(0, seq),),  # type: ignore[arg-type]
-        (
-            Update(write, "", ()),
-            Update(advance, "it is computed beside the old value", (advance,)),
-        ),
-        (Block(partition_graph(), ()),) if name == "prefill" else (),
+        ("x",),
+        reads=(0, 1),
+        writes=(0, 1),
+        advances=(Advance(0, seq),),  # type: ignore[arg-type]
+        updates=(Update(write, "", ()), beside),
+        blocks=(Block(partition_graph(), ()),) if name == "prefill" else (),
     )
     return declared(made)
 
@@ -211,25 +215,9 @@ def sample_program() -> Program:
         ),
         names=sample_names(),
         states=(
-            State(
-                "cache",
-                cache,
-                StateKind.LINEAR,
-                1,
-                (0, 1, 2),
-                None,
-                ResetRule.INITIAL,
-                0,
-            ),
-            State(
-                "position",
-                TensorType(I64, (1,)),
-                StateKind.COUNTER,
-                None,
-                (0,),
-                2,
-                ResetRule.INITIAL,
-                0,
+            state("cache", cache, StateKind.LINEAR, 1, 0),
+            state(
+                "position", TensorType(I64, (1,)), StateKind.COUNTER, None, 0, None, 2
             ),
         ),
         cursors=(Cursor("position", CursorKind.STATE, 1, 1, 16),),
@@ -240,10 +228,7 @@ def sample_program() -> Program:
 
 
 def with_graph(program: Program, index: int, graph: Graph) -> Program:
-    changed = replace(program.methods[index], graph=graph)
-    methods = list(program.methods)
-    methods[index] = changed
-    return replace(program, methods=tuple(methods))
+    return replace(program, methods=changed(program.methods, index, graph=graph))
 
 
 def write_sample(path: str | PathLike[str], program: Program | None = None) -> Program:
@@ -310,20 +295,7 @@ def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
 def layered_program(instructions: int) -> Program:
     layers = instructions // 100
     cache = TensorType(F32, (1, 2, 16, 4))
-    states = [
-        State(
-            f"layers.{i}",
-            cache,
-            StateKind.LINEAR,
-            2,
-            (0, 1, 2, 3),
-            None,
-            ResetRule.INITIAL,
-            None,
-        )
-        for i in range(layers)
-    ]
-    input_tree, _, names = describe_call(("x", "position"), (object(), object()), {})
+    states = [state(f"layers.{i}", cache, StateKind.LINEAR, 2) for i in range(layers)]
     methods = []
     for name in ("prefill", "decode"):
         b = GraphBuilder()
@@ -331,22 +303,9 @@ def layered_program(instructions: int) -> Program:
         position = b.scratch(TensorType(I64, (1,)))
         for layer in range(layers):
             x = _layer(b, x, layer, position)
-        used = tuple(range(layers))
-        graph = b.graph((first, position), (x,))
-        methods.append(
-            Method(
-                name,
-                name,
-                graph,
-                names,
-                input_tree,
-                flatten(object())[1],
-                used,
-                used,
-                (),
-                in_place(graph),
-            )
-        )
+        graph, used = b.graph((first, position), (x,)), tuple(range(layers))
+        given = "x", "position"
+        methods.append(called(name, graph, given, role=name, reads=used, writes=used))
     sample = sample_program()
     return replace(
         sample,
@@ -364,28 +323,18 @@ def tiny_program() -> Program:
     kind = TensorType(F32, (8,))
     x, bias = b.scratch(kind), b.value(kind, Constant(0))
     out = b.step("aten::add.Tensor", (Ref(x), Ref(bias), 1), b.scratch(kind))
-    b.step(
-        "aten::copy",
-        (Ref(b.value(kind, StateSlot(0))), Ref(out)),
-        b.value(kind, Alias(2 + 1)),
-    )
-    input_tree, _, names = describe_call(("x",), (object(),), {})
-    tree = flatten(object())[1]
-    initial = ResetRule.INITIAL
-    state = State("s", kind, StateKind.PLAIN, None, (0,), None, initial, None)
+    held = b.value(kind, StateSlot(0))
+    b.step("aten::copy", (Ref(held), Ref(out)), b.value(kind, Alias(held)))
     graph = b.graph((x,), (out,))
-    writes = in_place(graph)
     return Program(
         provenance=Provenance("", "", "", "", ""),
         symbols=(),
         files=(DataFile("", b""),),
         blobs=(Blob(blob_digest(SAMPLE_BLOBS[1]), 32, 0, 128, 64),),
         names=(NamedData("bias", 0, kind, "plain", ""),),
-        states=(state,),
+        states=(state("s", kind, StateKind.PLAIN),),
         cursors=(),
-        methods=(
-            Method("f", "", graph, names, input_tree, tree, (), (0,), (), writes),
-        ),
+        methods=(called("f", graph, ("x",), writes=(0,)),),
         delegates=(),
         metadata={},
     )
