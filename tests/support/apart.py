@@ -46,13 +46,10 @@ class Region(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """A program with a plan without sharing.
-
-    Attributes:
-        scratch, workspace: the regions of each arena; all other pages are guards.
-    """
+    """A program with a plan without sharing."""
 
     program: Program
+    # scratch, workspace: the regions of each arena; all other pages are guards
     scratch: tuple[Region, ...]
     workspace: tuple[Region, ...]
 

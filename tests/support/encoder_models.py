@@ -189,17 +189,11 @@ def say_pooling(folder: Path, normalize: bool = True, **modes: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model, in standard deviations of what it makes.
+    """How far a bundle is from its model, in standard deviations of what it makes."""
 
-    Attributes:
-        far: the largest difference.
-        padded: the control: how far it is from the model that sees padding, too.
-        changed: the control: how far the model is from itself with another first token
-            in each row.
-    """
-
-    far: float
-    padded: float
+    far: float  # the largest difference
+    padded: float  # the control: how far it is from the model that sees padding, too
+    # the control: how far the model is from itself with another first token in each row
     changed: float
 
 

@@ -32,17 +32,11 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a process may take.
+    """What a process may take."""
 
-    Attributes:
-        seconds: of a processor, for one case; a tenth more for each tried with it.
-        nbytes: of address space, beside what there is before.
-        together: how many cases are tried at once.
-    """
-
-    seconds: float
-    nbytes: int
-    together: int = 1
+    seconds: float  # of a processor, for one case; a tenth more for each tried with it
+    nbytes: int  # of address space, beside what there is before
+    together: int = 1  # how many cases are tried at once
 
 
 def answers(

@@ -20,17 +20,11 @@ WINDOW = 8
 
 @dataclass(frozen=True, slots=True)
 class Tiny:
-    """A tiny configuration.
+    """A tiny configuration."""
 
-    Attributes:
-        model_type: transformers' name of the architecture.
-        settings: of its configuration.
-        attention: the implementation that a bundle is held against.
-    """
-
-    model_type: str
-    settings: Mapping[str, object]
-    attention: str = "eager"
+    model_type: str  # transformers' name of the architecture
+    settings: Mapping[str, object]  # of its configuration
+    attention: str = "eager"  # the implementation that a bundle is held against
 
 
 # The names that most configurations know.

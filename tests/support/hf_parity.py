@@ -31,19 +31,12 @@ NOTICED = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model.
+    """How far a bundle is from its model."""
 
-    Attributes:
-        prefill: largest difference of a prefill, of any length, and in chunks.
-        decode: largest difference of 40 steps after it.
-        agreement: share of positions with the same best token.
-        control: the least difference that a wrong row of one layer's cache makes.
-    """
-
-    prefill: float
-    decode: float
-    agreement: float
-    control: float
+    prefill: float  # largest difference of a prefill, of any length, and in chunks
+    decode: float  # largest difference of 40 steps after it
+    agreement: float  # share of positions with the same best token
+    control: float  # the least difference that a wrong row of one layer's cache makes
 
 
 def text(length: int) -> np.ndarray:

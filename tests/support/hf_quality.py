@@ -70,35 +70,24 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How a bundle of a recipe compares.
+    """How a bundle of a recipe compares."""
 
-    Attributes:
-        cosine: the mean cosine of its logits and those of the model in float32.
-        agreement: share of positions with the same best token.
-        rounded: the largest difference from the model that rounds as it does, over the
-            largest logit.
-        control: that of a cache with a row that is a step off, the smallest of layers.
-    """
-
-    cosine: float
-    agreement: float
+    cosine: float  # the mean cosine of its logits and those of the model in float32
+    agreement: float  # share of positions with the same best token
+    # the largest difference from the model that rounds as it does, over the largest
+    # logit
     rounded: float
+    # that of a cache with a row that is a step off, the smallest of layers
     control: float
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a session holds of a text, in float32.
+    """What a session holds of a text, in float32."""
 
-    Attributes:
-        kinds: of states, in words.
-        per_token: bytes for each token.
-        fixed: bytes however long the text is, rings included.
-    """
-
-    kinds: tuple[str, ...]
-    per_token: int
-    fixed: int
+    kinds: tuple[str, ...]  # of states, in words
+    per_token: int  # bytes for each token
+    fixed: int  # bytes however long the text is, rings included
 
 
 def qualities(

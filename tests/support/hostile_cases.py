@@ -38,15 +38,10 @@ FINDINGS = ("differs", "escapes", "stray write", "slow to load", "no plan apart"
 
 
 class Verdict(NamedTuple):
-    """What came of a case.
+    """What came of a case."""
 
-    Attributes:
-        kind: one of `FINDINGS`, or harmless.
-        where: the check that refused it, or what else there is to say.
-    """
-
-    kind: str
-    where: str = ""
+    kind: str  # one of `FINDINGS`, or harmless
+    where: str = ""  # the check that refused it, or what else there is to say
 
 
 def refused(error: KvcError, what: str) -> Verdict:
@@ -55,15 +50,10 @@ def refused(error: KvcError, what: str) -> Verdict:
 
 
 class Case(NamedTuple):
-    """A file to be tried.
+    """A file to be tried."""
 
-    Attributes:
-        blobs: what lies before the program.
-        raw: the program.
-    """
-
-    blobs: bytes
-    raw: bytes
+    blobs: bytes  # what lies before the program
+    raw: bytes  # the program
 
 
 class Seed:

@@ -26,16 +26,11 @@ Pool = Mapping[Source, Sequence[Tensor]]
 
 
 class Ref(NamedTuple):
-    """A tensor that there is, whole or a part of it.
+    """A tensor that there is, whole or a part of it."""
 
-    Attributes:
-        source: an input, a buffer, or what a step made.
-        place: among these.
-        shape: of which its first elements are taken, None for the tensor as it is.
-    """
-
-    source: Source
-    place: int
+    source: Source  # an input, a buffer, or what a step made
+    place: int  # among these
+    # of which its first elements are taken, None for the tensor as it is
     shape: tuple[int, ...] | None = None
 
     def of(self, pool: Pool) -> Tensor:
@@ -53,21 +48,14 @@ class Constant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call of an operator.
+    """A call of an operator."""
 
-    Attributes:
-        name: of the operator, with that of its variant.
-        in_place: whether it writes over its first argument.
-        leaves: of its arguments, positional and by name, in the order of `spec`.
-        spec: how they are nested: input, args, kwargs.
-        count: how many tensors it makes.
-    """
-
-    name: str
-    in_place: bool
+    name: str  # of the operator, with that of its variant
+    in_place: bool  # whether it writes over its first argument
+    # of its arguments, positional and by name, in the order of `spec`
     leaves: tuple[Ref | Constant, ...]
-    spec: TreeSpec
-    count: int = 0
+    spec: TreeSpec  # how they are nested: input, args, kwargs
+    count: int = 0  # how many tensors it makes
 
     def call(self, pool: Pool, apart: bool = False) -> list[Tensor]:
         """Return the tensors among what the operator returns.
@@ -101,18 +89,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a program does, without the tensors that it begins with.
+    """What a program does, without the tensors that it begins with."""
 
-    Attributes:
-        takes: how many inputs it has.
-        holds: how many buffers.
-        steps: what is called, in order.
-        results: places among what steps make; all buffers are results too.
-    """
-
-    takes: int = 0
-    holds: int = 0
-    steps: tuple[Step, ...] = ()
+    takes: int = 0  # how many inputs it has
+    holds: int = 0  # how many buffers
+    steps: tuple[Step, ...] = ()  # what is called, in order
+    # places among what steps make; all buffers are results too
     results: tuple[int, ...] = ()
 
     def made_of(
@@ -138,18 +120,14 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class OperatorProgram:
-    """A program and the tensors of its calls.
+    """A program and the tensors of its calls."""
 
-    Attributes:
-        code: what it does.
-        calls: the inputs of each call, of equal shapes but for dynamic sizes.
-        held: buffers, which calls may write; each call begins with what the last left.
-        dynamic: the inputs whose first size the calls may choose.
-    """
-
-    code: Code = Code()
+    code: Code = Code()  # what it does
+    # the inputs of each call, of equal shapes but for dynamic sizes
     calls: tuple[Tensors, ...] = ((), ())
+    # buffers, which calls may write; each call begins with what the last left
     held: Tensors = ()
+    # the inputs whose first size the calls may choose
     dynamic: frozenset[int] = frozenset()
 
     def expected(self) -> list[Tensors]:

@@ -96,16 +96,11 @@ def _whole(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A module and the calls that it is compared in.
+    """A module and the calls that it is compared in."""
 
-    Attributes:
-        model: that is compiled; it keeps its buffers from call to call.
-        calls: the tensors of each call; the first is the example.
-        dynamic: the dims of the example that another call may change.
-    """
-
-    model: nn.Module
-    calls: tuple[Tensors, ...]
+    model: nn.Module  # that is compiled; it keeps its buffers from call to call
+    calls: tuple[Tensors, ...]  # the tensors of each call; the first is the example
+    # the dims of the example that another call may change
     dynamic: dict[str, dict[int, Dim]] = field(default_factory=dict)
 
 

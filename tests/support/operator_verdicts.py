@@ -48,18 +48,12 @@ FINDINGS = ("wrong", "error")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a program; the worst of all recipes.
+    """What came of a program; the worst of all recipes."""
 
-    Attributes:
-        kind: "none" where eager itself has no answer, or another one each time.
-        reason: why it is not equal.
-        recipe: by which it is not.
-        place: of the one among programs compiled together at which the trace failed.
-    """
-
-    kind: Kind
-    reason: str = ""
-    recipe: str = ""
+    kind: Kind  # "none" where eager itself has no answer, or another one each time
+    reason: str = ""  # why it is not equal
+    recipe: str = ""  # by which it is not
+    # of the one among programs compiled together at which the trace failed
     place: int | None = None
 
 

@@ -34,19 +34,13 @@ NOTE = "__a_check_refuses__"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A statement that refuses.
+    """A statement that refuses."""
 
-    Attributes:
-        path: of the file.
-        function: the names of the function that has it, and of what that is in.
-        place: of the statement among those of the file that refuse.
-        name: for people; two may share one.
-    """
-
-    path: Path
+    path: Path  # of the file
+    # the names of the function that has it, and of what that is in
     function: tuple[str, ...]
-    place: int
-    name: str
+    place: int  # of the statement among those of the file that refuse
+    name: str  # for people; two may share one
 
 
 @cache

@@ -20,21 +20,14 @@ VOCAB, WIDTH, HEADS, KV_HEADS = 19, 8, 4, 2
 
 @dataclass(frozen=True)
 class Shape:
-    """What a decoder keeps.
+    """What a decoder keeps."""
 
-    Attributes:
-        windows: for each layer how many positions it sees, None: all.
-        slots: of each ring.
-        length: the most positions of a layer that sees all.
-        rows: the most rows of a batch.
-        keep: how many of the first positions each ring keeps.
-    """
-
+    # for each layer how many positions it sees, None: all
     windows: tuple[int | None, ...] = (5, 5)
-    slots: int = 12
-    length: int = 64
-    rows: int = 1
-    keep: int = 0
+    slots: int = 12  # of each ring
+    length: int = 64  # the most positions of a layer that sees all
+    rows: int = 1  # the most rows of a batch
+    keep: int = 0  # how many of the first positions each ring keeps
 
     @property
     def longest(self) -> int:

@@ -204,19 +204,12 @@ def eager(model: PreTrainedModel, tokens: Tokens, given: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model, in standard deviations of the logits.
+    """How far a bundle is from its model, in standard deviations of the logits."""
 
-    Attributes:
-        prefill: the largest difference after chunks of embeddings.
-        decode: the largest of the steps after them.
-        control: the largest difference that a wrong row of a picture makes.
-        left: how many operators no backend runs.
-    """
-
-    prefill: float
-    decode: float
-    control: float
-    left: int
+    prefill: float  # the largest difference after chunks of embeddings
+    decode: float  # the largest of the steps after them
+    control: float  # the largest difference that a wrong row of a picture makes
+    left: int  # how many operators no backend runs
 
 
 def compare(

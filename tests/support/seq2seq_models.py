@@ -138,19 +138,14 @@ def eager_logits(
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model, in standard deviations of logits.
+    """How far a bundle is from its model, in standard deviations of logits."""
 
-    Attributes:
-        prefill: the largest difference of a prefill, after encodings of each length.
-        decode: that of 40 steps after prefills in chunks.
-        agreement: share of steps with the same best token.
-        own, cross: the least difference that a wrong row of one layer's cache makes, of
-            the decoder's own caches and of the cross caches.
-    """
-
+    # the largest difference of a prefill, after encodings of each length
     prefill: float
-    decode: float
-    agreement: float
+    decode: float  # that of 40 steps after prefills in chunks
+    agreement: float  # share of steps with the same best token
+    # own, cross: the least difference that a wrong row of one layer's cache makes, of
+    # the decoder's own caches and of the cross caches
     own: float
     cross: float
 

@@ -57,27 +57,18 @@ def _whether_begun(tokens: np.ndarray, held: int, kept: bool) -> tuple[object, .
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A model, and what its sessions can do.
+    """A model, and what its sessions can do."""
 
-    Attributes:
-        model: makes it.
-        methods: to compile: one that takes many tokens, and one for the last.
-        states: what is said of its states.
-        recipe: to compile with.
-        counts: whether it has a position, and a capacity can be chosen.
-        goes_back: whether tokens can be forgotten, and failed calls put back.
-        arguments: of a call: its tokens, how many there are before, whether they are
-            kept.
-        loses: whether tokens may be lost; the reference takes such a one as ~token.
-    """
-
-    model: Callable[[], OneLayer]
+    model: Callable[[], OneLayer]  # makes it
+    # to compile: one that takes many tokens, and one for the last
     methods: Sequence[Method]
-    states: Sequence[StateSpec] = ()
-    recipe: str | Recipe = "fp32"
-    counts: bool = True
-    goes_back: bool = True
+    states: Sequence[StateSpec] = ()  # what is said of its states
+    recipe: str | Recipe = "fp32"  # to compile with
+    counts: bool = True  # whether it has a position, and a capacity can be chosen
+    goes_back: bool = True  # whether tokens can be forgotten, and failed calls put back
+    # of a call: its tokens, how many there are before, whether they are kept
     arguments: Arguments = _tokens_alone
+    # whether tokens may be lost; the reference takes such a one as ~token
     loses: bool = False
 
     def forward(self, tokens: Sequence[int]) -> np.ndarray:

@@ -30,18 +30,12 @@ class Done(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What sessions of a bundle are like.
+    """What sessions of a bundle are like."""
 
-    Attributes:
-        vocab: tokens are below.
-        longest: the most tokens of one prompt.
-        rows: the most rows of a batch; 0 where calls tell no lengths.
-        capacities: that sessions choose from; none where they cannot.
-    """
-
-    vocab: int
-    longest: int
-    rows: int = 0
+    vocab: int  # tokens are below
+    longest: int  # the most tokens of one prompt
+    rows: int = 0  # the most rows of a batch; 0 where calls tell no lengths
+    # that sessions choose from; none where they cannot
     capacities: tuple[int, ...] = ()
 
 
