@@ -55,11 +55,7 @@ class Apart(NamedTuple):
 
 
 def lay_apart(program: Program) -> Apart:
-    """Give each value of scratch memory pages of its own.
-
-    Raises:
-        TooLargeError: they would be too many.
-    """
+    """Give each value of scratch memory pages of its own, if they are not too many."""
     tail = max((one.tail_nbytes for one in program.delegates), default=0)
     scratch, workspace = _Layout(_ROOM + tail), _Layout(_ROOM + tail)
     methods = []
@@ -86,10 +82,7 @@ class _Layout:
         self._room, self._end = room, PAGE
 
     def place(self, graph: Graph, blocks: list[Block], begin: int = 0) -> Graph:
-        """Return a graph whose values lie here, and put its blocks in their places.
-
-        `begin` is where the memory of the graph begins in the arena.
-        """
+        """Place the values of a graph, from `begin` on in the arena, and its blocks."""
         workspaces = {
             step.results[-1]: read_control(step.op, step.arguments).blocks
             for step in graph.instructions
@@ -186,11 +179,7 @@ class Guard:
             self._bytes[region.start : region.end] = POISON
 
     def check(self) -> None:
-        """See that nothing was written beside a value.
-
-        Raises:
-            StrayWriteError: something was.
-        """
+        """See that nothing was written beside a value."""
         for region in self._regions:
             behind = region.offset + region.nbytes
             before = self._bytes[region.start : region.offset]

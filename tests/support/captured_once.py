@@ -57,11 +57,7 @@ def _capture(
 
 
 def _key(*given: object) -> bytes:
-    """Return what only equal objects share.
-
-    Raises:
-        UNKNOWN: there is no telling.
-    """
+    """Return what only equal objects share; raise where there is no telling."""
     written = BytesIO()
     _Describing(written).dump((*given, torch.get_default_dtype()))
     return hashlib.sha256(written.getbuffer()).digest()

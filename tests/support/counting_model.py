@@ -72,14 +72,7 @@ def counting_program(
     more: int | None = None,
     metadata: Mapping[str, object] = NO_METADATA,
 ) -> Built:
-    """Return a language model that counts: after token n comes n + 1, modulo 32.
-
-    Args:
-        lower, upper: of the tokens that its prefill takes.
-        capacity: the greatest position.
-        more: for another prefill, of so many tokens.
-        metadata: of the bundle.
-    """
+    """Return a model that counts modulo 32; `more` is the size of another prefill."""
     table = np.ones((VOCAB, VOCAB), np.float32)
     table[np.arange(VOCAB), (np.arange(VOCAB) + 1) % VOCAB] = 6
     touched = {"reads": (0,), "writes": (0,)}

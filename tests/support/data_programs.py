@@ -85,10 +85,7 @@ def table_program(rows: int, **others: np.ndarray) -> Built:
 
 
 def shared_program(length: int) -> Built:
-    """Return `add(x)`, to a state, and `plus(x)`, to a constant; float32 [length].
-
-    Both begin as the same 0, 1, 2..., by two names, in one blob of the file.
-    """
+    """Return `add(x)`, to a state, and `plus(x)`, to a constant; one blob for both."""
     kind, nbytes = TensorType(F32, (length,)), 4 * length
     add = adding_graph(kind, nbytes)
     plus = Graph(

@@ -107,10 +107,7 @@ class CountingChecks(Table):
 
 
 def write_table(path: Path, model: Table, least: int = 1, **options: object) -> Path:
-    """Write a bundle of a table; its checks take `least` tokens or more.
-
-    `options` are of `compile_program`.
-    """
+    """Write a bundle of a table, whose checks take `least` tokens or more."""
     tokens = torch.zeros(1, least + 1, dtype=torch.int64)
     some = {"tokens": {1: Dim("seq", 1, CHUNK)}}
     checks = {"tokens": {1: Dim("checked", least, least + 8)}}

@@ -65,10 +65,7 @@ def grow_graph() -> Graph:
 
 
 def restart_graph() -> Graph:
-    """Return `x -> x`, which also becomes all that there is.
-
-    Values: 0 x, 1 rows, 2 rows'.
-    """
+    """Return `x -> x`, all that there is then. Values: 0 x, 1 rows, 2 rows'."""
     b = GraphBuilder()
     x = b.scratch(rows(SEQ))
     cache = b.value(rows(0), StateSlot(0))

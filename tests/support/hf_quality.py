@@ -93,10 +93,7 @@ class Held:
 def qualities(
     name: str, folder: Path, ways: Sequence[Way] = WAYS, shallow: bool = False
 ) -> tuple[Held, dict[Way, Quality | None]]:
-    """Return what a session holds, and how each recipe compares.
-
-    None stands for caches that a model cannot have.
-    """
+    """Return what a session holds, and recipes; None: it cannot have such caches."""
     model = build(name, shallow)
     tokens = text(max(LENGTHS) + STEPS)
     exact = eager_logits(model, tokens)

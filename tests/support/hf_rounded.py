@@ -321,14 +321,7 @@ def _rounding(model: PreTrainedModel, dtype: str, ties: Ties) -> DynamicCache:
 def rounded_logits(
     model: PreTrainedModel, names: Iterable[str], cache: str, tokens: np.ndarray
 ) -> tuple[np.ndarray, Ties]:
-    """Return float32 [seq, vocab], and how near the values were to ties.
-
-    Args:
-        model: in its own attention.
-        names: of the weights in its bundle.
-        cache: the dtype of caches.
-        tokens: int64 [1, seq].
-    """
+    """Return float32 [seq, vocab], and how near the values were to ties."""
     ties = Ties(tokens.shape[1])
     given: dict[str, object] = {"use_cache": False}
     if cache != "float32":

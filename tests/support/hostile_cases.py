@@ -214,11 +214,7 @@ def _states(session: Session) -> Sequence[object]:
 
 
 def _told(error: KvcError, path: Path) -> str:
-    """Return what stands for an error; which of two damaged blobs is met first varies.
-
-    Raises:
-        OutOfMemory: it is one.
-    """
+    """Return what stands for an error; which of two damaged blobs is first varies."""
     if isinstance(error, OutOfMemory):
         raise error
     if isinstance(error, DigestMismatch):

@@ -76,11 +76,7 @@ def apart(folder: Path) -> tuple[Contents, list[str]]:
 
 
 def _verify(path: Path) -> None:
-    """Read all of a file.
-
-    Raises:
-        KvcError: it is not whole.
-    """
+    """Read all of a file, which must be whole."""
     if path.suffix == ".kvcs":
         SnapshotFile(path).close()
     else:

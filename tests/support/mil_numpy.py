@@ -24,12 +24,7 @@ _erf = np.vectorize(erf, otypes=[np.float64])
 
 
 class Interpreter:
-    """Functions that share states.
-
-    Args:
-        functions: of a package.
-        data: returns named data.
-    """
+    """Functions of a package that share states; `data` returns named data."""
 
     def __init__(
         self, functions: Sequence[Function], data: Callable[[int], np.ndarray]

@@ -58,12 +58,7 @@ class Step:
     count: int = 0  # how many tensors it makes
 
     def call(self, pool: Pool, apart: bool = False) -> list[Tensor]:
-        """Return the tensors among what the operator returns.
-
-        Args:
-            pool: the tensors that there are.
-            apart: whether it is given copies of what it does not write.
-        """
+        """Return what it makes, `apart` of copies of what it does not write."""
         leaves = self.arguments(pool)
         if apart:
             leaves[1:] = [x.clone() if isinstance(x, Tensor) else x for x in leaves[1:]]
@@ -100,13 +95,7 @@ class Code:
     def made_of(
         self, inputs: Sequence[Tensor], held: Sequence[Tensor], apart: bool = False
     ) -> list[Tensor]:
-        """Return all tensors that the steps of a call make.
-
-        Args:
-            inputs: of the call.
-            held: the buffers.
-            apart: whether steps in place are given copies of what they do not write.
-        """
+        """Return all that steps make, `apart` of copies of what they only read."""
         made: list[Tensor] = []
         pool: Pool = {"inputs": inputs, "held": held, "made": made}
         for step in self.steps:
@@ -131,11 +120,7 @@ class OperatorProgram:
     dynamic: frozenset[int] = frozenset()
 
     def expected(self) -> list[Tensors]:
-        """Return what eager makes of each call: results, then inputs as they are then.
-
-        Raises:
-            Exception: whatever an operator raises that refuses its arguments.
-        """
+        """Return what eager makes of each call: results, then inputs afterwards."""
         held = copies(self.held)
         made = []
         with torch.no_grad():

@@ -185,10 +185,7 @@ def outcome(trial: Trial, path: Path) -> Outcome:
 
 
 def _expected(trial: Trial) -> list[Tensor] | None:
-    """Return eager's results of all calls, None where it has none to compare.
-
-    Buffers are afterwards as they were.
-    """
+    """Return eager's results, None for none to compare; leave buffers as they were."""
     kept = {name: buffer.clone() for name, buffer in trial.model.named_buffers()}
     results: list[Tensor] = []
     try:

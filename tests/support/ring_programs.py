@@ -27,10 +27,7 @@ OPS = ("keys", "values", "attention", "position")  # in the order of running
 def ring_program(
     capacity: int | None = None, slots: int = SLOTS, keep: int = 0
 ) -> Built:
-    """Return the program; its calls may have up to 8 tokens, with more slots more.
-
-    Its rings keep the first `keep` positions, so that calls are that much shorter.
-    """
+    """Return the program; its rings keep the first `keep` positions."""
     symbols = {"seq": Symbol("seq", 1, slots)}
     whole = TensorType(F32, (1, 2, slots, 4))
     b = Builder(symbols)

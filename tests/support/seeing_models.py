@@ -242,10 +242,7 @@ def measure(model: PreTrainedModel, path: Path) -> Parity:
 
 
 def pieces(session: Session, places: int) -> list[tuple[str, int, int]]:
-    """Return the calls for chunks of the text: their method, begin and end.
-
-    A picture whose places see each other is a call of its own.
-    """
+    """Return calls for chunks: method, begin, end; a joined picture has its own."""
     ends, joined = np.cumsum(CHUNKS).tolist(), dict[int, int]()
     if "prefill_picture" in session.methods:
         joined = {begin: begin + places for begin in BEGINS}

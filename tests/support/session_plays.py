@@ -66,11 +66,7 @@ class Origin(Closing):
 
 
 class Play:
-    """Sessions of one thread, and what is done with them.
-
-    Attributes:
-        done: so far.
-    """
+    """Sessions of one thread, and what is `done` with them."""
 
     def __init__(self, origin: Origin, seed: str, folder: Path) -> None:
         """Open nothing yet; files are saved in `folder`."""
@@ -82,10 +78,7 @@ class Play:
         self.done: list[Done] = []
 
     def run(self, count: int) -> None:
-        """Do so many operations, then close all.
-
-        Raises whatever an operation raises that no play may run into.
-        """
+        """Do so many operations, then close all."""
         try:
             for _ in range(count):
                 self._do()

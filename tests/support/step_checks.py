@@ -64,10 +64,7 @@ class _Drawing(TorchDispatchMode):
 
 
 def keeps_shapes(program: OperatorProgram) -> bool:
-    """Tell whether the last step leaves shapes as they are.
-
-    Those of all inputs and buffers, and how many elements there are in what it writes.
-    """
+    """Tell whether the last step leaves shapes, and sizes of what it writes."""
     *before, last = program.code.steps
     if not (last.in_place or last.name.endswith("_")):
         return True
@@ -91,13 +88,7 @@ def keeps_shapes(program: OperatorProgram) -> bool:
 def depends_on_memory(
     program: OperatorProgram, made: Sequence[Tensors], spread: bool
 ) -> bool:
-    """Tell whether a program makes something else where tensors lie elsewhere.
-
-    Args:
-        program: whose last step is new.
-        made: what it makes.
-        spread: whether inputs may lie otherwise in the second call.
-    """
+    """Tell whether the last step makes something else where tensors lie elsewhere."""
     if _overwrites(program):
         apart = made_of(program, apart=True)
         if not all(map(bits_equal, _flat(made), _flat(apart))):

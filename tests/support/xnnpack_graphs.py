@@ -168,15 +168,7 @@ def compare(
     lengths: Sequence[int] = (1, 5, 64, 2),
     transform: object = None,
 ) -> Native:
-    """Check XNNPACK against the reference at several lengths, with one runtime.
-
-    Args:
-        sketch: what to run.
-        outputs: its results.
-        rtol, atol: as `numpy.allclose` has them.
-        lengths: sizes of all symbols in turn.
-        transform: what is done to each input first.
-    """
+    """Check XNNPACK against the reference at several lengths, with one runtime."""
     native = Native(sketch, *outputs)
     graph = native.graph
     for length in lengths:
