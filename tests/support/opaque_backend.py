@@ -14,8 +14,7 @@ from greedy_backends import ByReference, Greedy
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array, Part, copy_into, own_copy
-from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle, Workspace
+from kvc.runtime.delegates.base import Handle
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.states.owner import (
     ALL_SLOTS,
@@ -27,7 +26,6 @@ from kvc.runtime.states.owner import (
     Span,
     StateBuffer,
 )
-from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import ResetRule
 
 Work = Callable[[], None]
@@ -56,13 +54,7 @@ class Ticket(StateBuffer):
 class Kept:
     """The memory of states that are alike; see `Store`."""
 
-    def __init__(
-        self,
-        owner: "Keeper",
-        group: Group,
-        sizes: Mapping[str, int],
-        initial: InitialValue,
-    ) -> None:
+    def __init__(self, owner: "Keeper", group: Group, sizes, initial) -> None:
         declared = group.first
         self.group, self.shape = group, declared.type.shape(sizes)
         self.slots = 0 if declared.axis is None else self.shape[declared.axis]
@@ -177,25 +169,17 @@ class Keeper:
 class OpaqueDelegate(ByReference):
     """The run-time half."""
 
-    def owner(
-        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
-    ) -> Owner:
+    def owner(self, groups, sizes, initial) -> Owner:
         return Keeper(groups, sizes, initial)
 
-    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+    def init(self, partition, data) -> Handle:
         return OpaqueHandle(self._program, partition, data)
 
 
 class OpaqueHandle(ReferenceHandle):
     """Runs a partition when its owner is waited for, if it has states of one."""
 
-    def prepare(
-        self,
-        inputs: Sequence[Buffer],
-        outputs: Sequence[Buffer],
-        workspace: Workspace,
-        sizes: Mapping[str, int],
-    ) -> Work:
+    def prepare(self, inputs, outputs, workspace, sizes) -> Work:
         keepers = [b.owner for b in inputs if isinstance(b, Ticket)]
         inside = [list(map(_inside, buffers)) for buffers in (inputs, outputs)]
         run = super().prepare(*inside, workspace, sizes)

@@ -135,6 +135,10 @@ def copies(tensors: Sequence[Tensor]) -> Tensors:
     return tuple(each.clone() for each in tensors)
 
 
+def flat(calls: Sequence[Tensors]) -> list[Tensor]:
+    return [each for call in calls for each in call]
+
+
 def bits_equal(one: Tensor, other: Tensor) -> bool:
     """Tell whether tensors are equal, NaN for NaN, and zeros by their signs too."""
     if one.dtype != other.dtype or one.shape != other.shape:
@@ -155,8 +159,7 @@ def operator(name: str) -> OpInfo:
 def function_of(name: str, in_place: bool = False) -> Callable[..., object]:
     """Return what a step calls."""
     op = operator(name)
-    made: Callable[..., object] = op.inplace_variant if in_place else op.op
-    return made
+    return op.inplace_variant if in_place else op.op
 
 
 class Together(nn.Module):

@@ -23,18 +23,19 @@ from operator_verdicts import Judge, Verdict
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
+Names = dict[tuple[Source, int], tuple[Source, int]]
+
 
 def shrunk(program: OperatorProgram, verdict: Verdict, judge: Judge) -> OperatorProgram:
     """Return the least program that fails in the same way, as far as that is found."""
-    found = True
-    while found:
-        found = False
+    while True:
         for less in _lesser(program):
             (made,) = judge.verdicts([less])
             if made.kind == verdict.kind:
-                program, found = less, True
+                program = less
                 break
-    return program
+        else:
+            return program
 
 
 def _lesser(program: OperatorProgram) -> Iterator[OperatorProgram]:
@@ -67,40 +68,33 @@ def _with_input(program: OperatorProgram, place: int) -> OperatorProgram:
         for call in program.calls:
             made = copies(program.code.made_of(copies(call), held))
             calls.append((*call, made[place]))
-    return _renamed(
-        replace(program, calls=tuple(calls)),
-        {("made", place): ("inputs", program.code.takes)},
-    )
+    names: Names = {("made", place): ("inputs", program.code.takes)}
+    return _renamed(replace(program, calls=tuple(calls)), names)
 
 
 def _unheld(program: OperatorProgram, place: int) -> OperatorProgram:
     calls = tuple((*call, program.held[place].clone()) for call in program.calls)
-    names: dict[tuple[Source, int], tuple[Source, int]] = {
-        ("held", place): ("inputs", program.code.takes)
-    }
+    names: Names = {("held", place): ("inputs", program.code.takes)}
     return _renamed(replace(program, calls=calls), names)
 
 
 def _plainer(program: OperatorProgram, place: int) -> Iterator[OperatorProgram]:
     """Yield programs whose input is contiguous, or has fewer strange values."""
-    if not all(call[place].is_contiguous() for call in program.calls):
-        yield _with_values(
-            program, place, [c[place].contiguous() for c in program.calls]
-        )
     given = [call[place] for call in program.calls]
+    if not all(x.is_contiguous() for x in given):
+        yield _with_values(program, place, [x.contiguous() for x in given])
     if given[0].is_floating_point() and not all(map(_is_plain, given)):
         yield _with_values(program, place, [torch.full_like(x, 0.5) for x in given])
-        some = [
-            torch.where(torch.arange(x.numel()).reshape(x.shape) % 2 == 0, x, 0.5).to(
-                x.dtype
-            )
-            for x in given
-        ]
-        if any(
-            not torch.equal(a.nan_to_num(), b.nan_to_num())
-            for a, b in zip(some, given, strict=True)
+        some = list(map(_half_plain, given))
+        if not all(
+            map(torch.equal, *(map(torch.nan_to_num, x) for x in (some, given)))
         ):
             yield _with_values(program, place, some)
+
+
+def _half_plain(x: Tensor) -> Tensor:
+    kept = torch.arange(x.numel()).reshape(x.shape) % 2 == 0
+    return torch.where(kept, x, 0.5).to(x.dtype)
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -117,19 +111,18 @@ def _with_values(
     return replace(program, calls=calls)
 
 
-def _renamed(
-    program: OperatorProgram, names: dict[tuple[Source, int], tuple[Source, int]]
-) -> OperatorProgram:
-    steps = []
-    for step in program.code.steps:
-        leaves = tuple(
-            Ref(*names.get((leaf.source, leaf.place), leaf[:2]), leaf.shape)
-            if isinstance(leaf, Ref)
-            else leaf
-            for leaf in step.leaves
-        )
-        steps.append(replace(step, leaves=leaves))
-    code = replace(program.code, steps=tuple(steps), takes=len(program.calls[0]))
+def _renamed(program: OperatorProgram, names: Names) -> OperatorProgram:
+
+    def renamed(leaf: Ref | Constant) -> Ref | Constant:
+        if isinstance(leaf, Constant):
+            return leaf
+        return Ref(*names.get((leaf.source, leaf.place), leaf[:2]), leaf.shape)
+
+    steps = tuple(
+        replace(step, leaves=tuple(map(renamed, step.leaves)))
+        for step in program.code.steps
+    )
+    code = replace(program.code, steps=steps, takes=len(program.calls[0]))
     return replace(program, code=code)
 
 
@@ -145,7 +138,7 @@ def _needed(program: OperatorProgram) -> OperatorProgram:
         if step.in_place or made & needed:
             kept.insert(0, number)
             needed |= {(ref.source, ref.place) for ref in step.refs()}
-    names: dict[tuple[Source, int], tuple[Source, int]] = {}
+    names: Names = {}
     count = 0
     for number in kept:
         for i in range(code.steps[number].count):
@@ -169,21 +162,14 @@ def _needed(program: OperatorProgram) -> OperatorProgram:
 def as_test(program: OperatorProgram, recipe: str) -> str:
     """Return Python text of a test that fails as the program does."""
     code = program.code
-    held = [
-        f"        self.register_buffer('held_{i}', {_text(x)})"
-        for i, x in enumerate(program.held)
-    ]
     takes = ["self", *(f"x{i}" for i in range(code.takes))]
-    lines = [
-        "class Model(nn.Module):",
-        *(
-            ["    def __init__(self):", "        super().__init__()", *held, ""]
-            if held
-            else []
-        ),
-        f"    def forward({', '.join(takes)}):",
-    ]
-    count = 0
+    lines, count = ["class Model(nn.Module):"], 0
+    if code.holds:
+        lines += ["    def __init__(self):", "        super().__init__()"]
+        for i, x in enumerate(program.held):
+            lines.append(f"        self.register_buffer('held_{i}', {_text(x)})")
+        lines.append("")
+    lines.append(f"    def forward({', '.join(takes)}):")
     for step in code.steps:
         names = "".join(f"y{count + i}, " for i in range(step.count))
         lines.append(f"        {names}*_ = tensors({_call(step)})")
@@ -206,8 +192,8 @@ def as_test(program: OperatorProgram, recipe: str) -> str:
 def _call(step: Step) -> str:
     leaves = [_leaf(leaf) for leaf in step.leaves]
     given, args, kwargs = tree_unflatten(leaves, step.spec)
-    texts = [*map(_nested, (given, *args))]
-    texts += [f"{name}={_nested(value)}" for name, value in kwargs.items()]
+    texts = [*map(repr, (given, *args))]
+    texts += [f"{name}={value!r}" for name, value in kwargs.items()]
     name = operator(step.name).name
     function = getattr(function_of(step.name, step.in_place), "__name__", "")
     if step.in_place:
@@ -235,10 +221,6 @@ def _leaf(leaf: Ref | Constant) -> object:
         return _Text(whole)
     count = torch.Size(leaf.shape).numel()
     return _Text(f"{whole}.reshape(-1)[:{count}].reshape({leaf.shape})")
-
-
-def _nested(value: object) -> str:
-    return repr(value)
 
 
 def _text(tensor: Tensor) -> str:

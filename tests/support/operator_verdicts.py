@@ -25,6 +25,7 @@ from operator_programs import (
     Together,
     bits_equal,
     copies,
+    flat,
     method_of,
     place_of,
 )
@@ -85,10 +86,9 @@ class Judge:
         for number, program in enumerate(programs):
             expected = _expected(program)
             if expected is not None:
-                one = (number, Held(program, expected))
-                parts[0].append(one) if self._is_likely(program) else parts.append(
-                    [one]
-                )
+                parts.append([(number, Held(program, expected))])
+                if self._is_likely(program):
+                    parts[0] += parts.pop()
         for part in parts:
             made = self._tried([held for _, held in part])
             for (number, held), verdict in zip(part, made, strict=True):
@@ -179,7 +179,7 @@ def _expected(program: OperatorProgram) -> list[Tensors] | None:
         first, second = program.expected(), program.expected()
     except Exception:
         return None
-    pairs = zip(_flat(first), _flat(second), strict=True)
+    pairs = zip(flat(first), flat(second), strict=True)
     return first if all(bits_equal(one, other) for one, other in pairs) else None
 
 
@@ -204,8 +204,8 @@ def run(
     with load(path) as bundle, bundle.session() as session:
         for call in range(len(programs[0].calls)):
             inputs = [copies(each.calls[call]) for each in programs]
-            flat = tuple(tensor for each in inputs for tensor in each)
-            made = session.call("forward", *((flat,) if flat else ()))
+            given = tuple(flat(inputs))
+            made = session.call("forward", *((given,) if given else ()))
             left = map(_as_tensor, tree_leaves(made))
             for each, of_one, results in zip(programs, inputs, found, strict=True):
                 count = len(each.code.results) + each.code.holds
@@ -223,23 +223,15 @@ def _as_tensor(made: object) -> Tensor:
 
 
 def _compared(held: Held, found: Sequence[Tensors], recipe: str) -> Verdict:
-    pairs = list(zip(_flat(found), _flat(held.expected), strict=True))
+    known = flat(held.expected)
+    pairs = list(zip(flat(found), known, strict=True))
     if all(bits_equal(one, other) for one, other in pairs):
         return Verdict("same bits")
-    nothing: list[Tensor | None] = [None] * len(pairs)
-    why = _differences(pairs, nothing)
-    if not why:
+    if not _differences(pairs, [None] * len(pairs)):
         return Verdict("equal")
-    known = _flat(held.expected)
     loose = undecided(held.program, known, flushed=recipe in FLUSHING)
     why = _differences(pairs, loose)
-    if not why:
-        return Verdict("undecided", recipe=recipe)
-    return Verdict("wrong", why, recipe)
-
-
-def _flat(calls: Sequence[Tensors]) -> list[Tensor]:
-    return [each for call in calls for each in call]
+    return Verdict("wrong" if why else "undecided", why, recipe)
 
 
 def _differences(

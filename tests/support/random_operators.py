@@ -156,11 +156,10 @@ class _Author:
                 return False
         except Exception:
             return False
-        if not torch.equal(torch.get_rng_state(), random_state):
-            return False
         first, second = made
         added = len(first) - len(self.made[0])
-        if added < 1 or len(first) != len(second):
+        drew = not torch.equal(torch.get_rng_state(), random_state)
+        if drew or added < 1 or len(first) != len(second):
             return False
         if not all(map(_is_small, (*first, *second))):
             return False
