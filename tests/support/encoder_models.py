@@ -219,16 +219,12 @@ def measure(model: PreTrainedModel, program: Program, task: Task) -> Parity:
         other = tokens.copy()
         other[:, 0] = (tokens[:, 0] - 4) % (VOCAB - 5) + 5
         found = program.call(task, tokens, counts)
-        wanted, wrong, turned = (
-            eager(model, tokens, counts),
-            eager(model, tokens, counts, masked=False),
-            eager(model, other, counts),
-        )
-        spread = float(wanted.std())
-        far.append(_distance(task, found, wanted, counts) / spread)
-        changed.append(_distance(task, found, turned, counts) / spread)
+        wanted = eager(model, tokens, counts)
+        ways = [(far, wanted), (changed, eager(model, other, counts))]
         if min(lengths) < max(lengths):
-            padded.append(_distance(task, found, wrong, counts) / spread)
+            ways.append((padded, eager(model, tokens, counts, masked=False)))
+        for kept, made in ways:
+            kept.append(_distance(task, found, made, counts) / float(wanted.std()))
     return Parity(max(far), min(padded), min(changed))
 
 

@@ -19,6 +19,7 @@ from typing import Protocol
 
 COMPILER = ("torch._dynamo", "torch.export", "kvc.tools.model_names", "kvc.tools.cli")
 ATTACH_SECONDS = 60
+NOWHERE = Path(os.devnull)
 COMMAND = "kvc-forked"  # how a fork is called once it is the command
 _SERVER = get_context("forkserver")
 
@@ -34,23 +35,21 @@ class Running(Protocol):
     def wait(self, timeout: float | None = None) -> int:
         """Return how it ended; raise TimeoutExpired if it runs on."""
 
-    def kill(self) -> None:
-        """End it with SIGKILL."""
+    def kill(self) -> None: ...
 
     def interrupt(self) -> None:
-        """Send SIGINT, once Python can take it."""
+        """Send SIGINT, once Python can take it, unless it has ended."""
 
 
 class Spawned:
-    """A command, as a new process; with options of strace, under strace."""
+    """A command, as a new process; with options of strace, under strace.
+
+    What it says goes to the end of a file.
+    """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        tracing: Sequence[str] = (),
-        log: Path = Path(os.devnull),
+        self, command: Sequence[str], tracing: Sequence[str] = (), log: Path = NOWHERE
     ) -> None:
-        """Start it; what it says goes to the end of a file."""
         traced = ["strace", *tracing] if tracing else []
         with log.open("ab") as file:
             self._process = subprocess.Popen(
@@ -58,28 +57,24 @@ class Spawned:
             )
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return how it ended."""
         return self._process.wait(timeout)
 
     def kill(self) -> None:
-        """End it."""
         self._process.kill()
 
     def interrupt(self) -> None:
-        """Send SIGINT, unless it has ended."""
         _interrupt(self._process.pid, _handles)
 
 
 class Forked:
-    """A command of kvc by its arguments, as a fork of the server."""
+    """A command of kvc by its arguments, as a fork of the server.
+
+    With options of strace, it starts once that is attached.
+    """
 
     def __init__(
-        self,
-        arguments: Sequence[str],
-        tracing: Sequence[str] = (),
-        log: Path = Path(os.devnull),
+        self, arguments: Sequence[str], tracing: Sequence[str] = (), log: Path = NOWHERE
     ) -> None:
-        """Start it; with options of strace, once that is attached."""
         self._arguments = list(arguments)
         self._tracer: subprocess.Popen[bytes] | None = None
         self._process = _SERVER.Process(
@@ -90,7 +85,6 @@ class Forked:
             self._attach(tracing)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return how it ended; raise TimeoutExpired if it runs on."""
         self._process.join(timeout)
         code = self._process.exitcode
         if code is None:
@@ -100,11 +94,9 @@ class Forked:
         return code
 
     def kill(self) -> None:
-        """End it."""
         self._process.kill()
 
     def interrupt(self) -> None:
-        """Send SIGINT, unless it has ended."""
         assert self._process.pid is not None
         _interrupt(self._process.pid, lambda status: status["Name"] == COMMAND)
 

@@ -22,13 +22,13 @@ from hf_parity import (
     CHUNKS,
     LENGTHS,
     STEPS,
+    decoded,
     eager_logits,
     layers_of,
     prefilled,
     text,
 )
 from hf_rounded import rounded_logits, text_without_ties
-from transformers import PreTrainedModel
 
 from kvc.compiler import CacheConfig, Method, export_hf, pipeline
 from kvc.compiler.capture import CapturedMethod, capture
@@ -51,18 +51,12 @@ class Way:
     cache: str = "float32"
 
     def __str__(self) -> str:
-        named = (
-            self.recipe if self.cache == "float32" else f"{self.recipe}, {self.cache}"
-        )
-        return named if self.cache == "float32" else f"{named} cache"
+        plain = self.cache == "float32"
+        return self.recipe if plain else f"{self.recipe}, {self.cache} cache"
 
 
 WAYS = (
-    Way("xnnpack_q8"),
-    Way("xnnpack_q4"),
-    Way("cpu_q8"),
-    Way("cpu_q4"),
-    Way("cpu_bf16"),
+    *map(Way, ("xnnpack_q8", "xnnpack_q4", "cpu_q8", "cpu_q4", "cpu_bf16")),
     Way("cpu_fp32", "int8"),
     Way("cpu_fp32", "float16"),
 )
@@ -105,13 +99,7 @@ def qualities(
     return held(bundle.program), found
 
 
-def _quality(
-    model: PreTrainedModel,
-    way: Way,
-    folder: Path,
-    tokens: np.ndarray,
-    exact: np.ndarray,
-) -> Quality | None:
+def _quality(model, way: Way, folder: Path, tokens, exact) -> Quality | None:
     recipe, cache = load_recipe(way.recipe), CacheConfig(CAPACITY, dtype=way.cache)
     chunk, path = max(LENGTHS), folder / "model.kvc"
     try:
@@ -162,9 +150,8 @@ def equal_texts(name: str, recipe: str, folder: Path, count: int, length: int) -
 def _logits(session: Session, tokens: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """Return logits [count, vocab] of a prefill in chunks and all steps, and where."""
     pieces, begin = prefilled(session, tokens, CHUNKS), sum(CHUNKS)
-    after = range(begin, tokens.shape[1])
-    steps = [session.decode(tokens[:, i : i + 1])[0].copy() for i in after]
-    return np.stack([*pieces, *steps]), [*(np.cumsum(CHUNKS) - 1), *after]
+    steps = decoded(session, tokens, begin, end := tokens.shape[1])
+    return np.stack([*pieces, *steps]), [*(np.cumsum(CHUNKS) - 1), *range(begin, end)]
 
 
 def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -199,9 +186,8 @@ def _controls(
                     _shift(head[held - 2 : held - 1])
             else:
                 _shift(state[0])
-        steps = range(held, tokens.shape[1])
-        found = [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
-        yield float(np.abs(np.stack(found) - wanted[held:]).max())
+        found = decoded(session, tokens, held, tokens.shape[1])
+        yield float(np.abs(found - wanted[held:]).max())
 
 
 def _shift(place: np.ndarray) -> None:
@@ -220,9 +206,7 @@ def _traced_once() -> Iterator[None]:
     """Let the compiler remember the traces of one model; recipes come after them."""
     known: dict[str, CapturedMethod] = {}
 
-    def remembered(
-        model: torch.nn.Module, method: Method, states: object = ()
-    ) -> CapturedMethod:
+    def remembered(model: torch.nn.Module, method: Method, states=()) -> CapturedMethod:
         if method.name not in known:
             known[method.name] = capture(model, method, states)
         return known[method.name]

@@ -14,7 +14,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from hostile_cases import Verdict, call_by_turns, refused, results_of
+from hostile_cases import Verdict, call_by_turns, escaped, refused, results_of
 from hostile_texts import Json
 from program_mutations import Mutator, mutate_bytes
 from sealing import parts, seal, seal_data
@@ -71,24 +71,26 @@ class Sessions:
                 first.save(again)
                 with program.restore(again) as second:
                     one, two = (
-                        list(call_by_turns(program, each, random.Random(number), path))
-                        for each in (first, second)
+                        _calls(program, s, number, path) for s in (first, second)
                     )
                 if content.startswith(self._file(self._json.unchanged, self._states)):
                     with self._begun(program) as kept:
-                        dice = random.Random(number)
-                        two = list(call_by_turns(program, kept, dice, path))
+                        two = _calls(program, kept, number, path)
         except KvcError as error:
             return refused(error, "a session")
         except Exception as error:
-            return Verdict("escapes", f"{type(error).__name__}: {error}")
+            return escaped(error)
         return Verdict("same") if one == two else Verdict("differs", f"{one} | {two}")
 
     def _begun(self, program: Program) -> Session:
         """Return a session that has done what the saved one had."""
         session = program.session()
-        list(call_by_turns(program, session, random.Random(0), self._bundle))
+        _calls(program, session, 0, self._bundle)
         return session
+
+
+def _calls(program: Program, session: Session, number: int, path: Path) -> list[str]:
+    return list(call_by_turns(program, session, random.Random(number), path))
 
 
 class DataFiles:
@@ -103,9 +105,8 @@ class DataFiles:
         assert small is not None
         blobs, raw = parts(home / bundle.name)
         self._blobs, self._program = blobs, decode(raw, "bundle")
-        (self._place, self._file) = next(
-            (i, one) for i, one in enumerate(self._program.files) if one.name
-        )
+        named = ((i, one) for i, one in enumerate(self._program.files) if one.name)
+        self._place, self._file = next(named)
         self._content, index = parts(home / self._file.name)
         self._index = decode_index(index, "data")
         self._mutator = Mutator(self._index)
@@ -132,10 +133,9 @@ class DataFiles:
 
     def _bundle_over(self, raw: bytes, index: tuple[Blob, ...], agreed: bool) -> bytes:
         start = int.from_bytes(raw[24:32], "little")
-        files = list(self._program.files)
+        files, blobs = list(self._program.files), list(self._program.blobs)
         digest = hashlib.sha256(raw[start:]).digest()
         files[self._place] = DataFile(self._file.name, digest)
-        blobs = list(self._program.blobs)
         if agreed:
             for place, blob in zip(self._places, index, strict=False):
                 blobs[place] = replace(blob, file=self._place)
@@ -159,7 +159,7 @@ class DataFiles:
         except KvcError as error:
             return refused(error, "a data file")
         except Exception as error:
-            return Verdict("escapes", f"{type(error).__name__}: {error}")
+            return escaped(error)
         if agreed and index != self._index:
             return Verdict("other data")
         for one, other in zip(found, results_of(self._bundle, number), strict=True):

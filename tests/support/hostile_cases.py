@@ -49,6 +49,10 @@ def refused(error: KvcError, what: str) -> Verdict:
     return Verdict("refused", f"{what}: {type(error).__name__}")
 
 
+def escaped(error: BaseException, where: str = "") -> Verdict:
+    return Verdict("escapes", f"{where}{type(error).__name__}: {error}")
+
+
 class Case(NamedTuple):
     """A file to be tried."""
 
@@ -86,11 +90,9 @@ class Seed:
             blobs, blob = with_other_data(self.program, blobs, HEADER_NBYTES, dice)
             if blob is not None:
                 content = blobs[blob.offset - HEADER_NBYTES :][: blob.nbytes]
-                digest = hashlib.sha256(content).digest()
-                made = [
-                    replace(b, digest=digest) if b == blob else b for b in program.blobs
-                ]
-                program = replace(program, blobs=tuple(made))
+                other = replace(blob, digest=hashlib.sha256(content).digest())
+                made = tuple(other if b == blob else b for b in program.blobs)
+                program = replace(program, blobs=made)
         try:
             return Case(blobs, encode(program))
         except Exception:  # what the format has no place for is no file
@@ -125,7 +127,7 @@ def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
     except OutOfMemory:
         return Verdict("too large")
     except Exception as error:
-        return Verdict("escapes", f"{type(error).__name__}: {error}")
+        return escaped(error)
     try:
         apart = lay_apart(decode(case.raw, "case"))
         other = folder / "apart.kvc"
@@ -138,7 +140,7 @@ def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
     except KvcError as error:
         return Verdict("no plan apart", f"{type(error).__name__}: {error}")
     except Exception as error:
-        return Verdict("escapes", f"apart, {type(error).__name__}: {error}")
+        return escaped(error, "apart, ")
     for one, two in zip(first, second, strict=False):
         if one != two:
             return Verdict("differs", f"{one} | {two}")
@@ -172,13 +174,11 @@ def call_by_turns(
     names = list(program.methods)
     for turn in range(_CALLS):
         name = names[turn % len(names)] if turn < 3 else dice.choice(names)
-        sizes = {
-            key: dice.choice(
-                (symbol.lower, min(max(4, symbol.lower), symbol.upper), symbol.upper)
-            )
-            for key, symbol in session.symbols.items()
-        }
-        sizes = {key: min(size, 1 << 12) for key, size in sizes.items()}
+        sizes = {}
+        for key, symbol in session.symbols.items():
+            low, high = symbol.lower, symbol.upper
+            size = dice.choice((low, min(max(4, low), high), high))
+            sizes[key] = min(size, 1 << 12)
         try:
             given = arguments_at(session.methods[name], sizes, made_up)
             _spoil(given, dice)
@@ -192,16 +192,11 @@ def _spoil(given: dict[str, object], dice: random.Random) -> None:
     """Put a number into arguments that may be none of those that fit."""
     if dice.random() < 0.8:
         return
-    whole = [
-        one
-        for one in given.values()
-        if isinstance(one, np.ndarray) and one.dtype.kind == "i" and one.size
-    ]
+    arrays = [one for one in given.values() if isinstance(one, np.ndarray)]
+    whole = [one for one in arrays if one.dtype.kind == "i" and one.size]
     if whole:
-        array = dice.choice(whole)
-        flat = array.reshape(-1)
-        strange = dice.choice(_STRANGE)
-        info = np.iinfo(array.dtype)
+        flat = dice.choice(whole).reshape(-1)
+        strange, info = dice.choice(_STRANGE), np.iinfo(flat.dtype)
         flat[dice.randrange(flat.size)] = min(max(strange, info.min), info.max)
 
 

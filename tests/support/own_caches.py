@@ -87,35 +87,31 @@ def growing(model: PreTrainedModel) -> OwnCache:
     return OwnCache(model, Cache(layers=[Fp8QuantizedLayer() for _ in range(count)]))
 
 
-class StaticExported(TorchExportableModuleWithStaticCache):
-    """transformers' own wrapper for exporters; the caller says places int64 [seq]."""
+class _Exported:
+    """What both wrappers add; the caller says places int64 [seq]."""
+
+    def prefill(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
+        return self.forward(tokens, cache_position=places)[:, -1]
+
+    def decode(self, token: Tensor, places: Tensor) -> Tensor:
+        """Append token int64 [1, 1]; return its logits [1, vocab]."""
+        return self.forward(token, cache_position=places)[:, -1]
+
+
+class StaticExported(_Exported, TorchExportableModuleWithStaticCache):
+    """transformers' own wrapper for exporters."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         model.generation_config.cache_implementation = "static"
         super().__init__(model, batch_size=1, max_cache_len=SLOTS)
 
-    def prefill(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
-        return super().forward(tokens, cache_position=places)[:, -1]
 
-    def decode(self, token: Tensor, places: Tensor) -> Tensor:
-        """Append token int64 [1, 1]; return its logits [1, vocab]."""
-        return super().forward(token, cache_position=places)[:, -1]
-
-
-class HybridExported(TorchExportableModuleWithHybridCache):
+class HybridExported(_Exported, TorchExportableModuleWithHybridCache):
     """The same for a model whose layers differ."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model, batch_size=1, max_cache_len=SLOTS)
-
-    def prefill(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
-        return super().forward(tokens, cache_position=places)[:, -1]
-
-    def decode(self, token: Tensor, places: Tensor) -> Tensor:
-        """Append token int64 [1, 1]; return its logits [1, vocab]."""
-        return super().forward(token, cache_position=places)[:, -1]
 
 
 def calls(module: nn.Module, tokens: Tensor, first: int) -> Iterator[Call]:

@@ -128,19 +128,18 @@ def with_other_data(
 
 def _other_tuple(value: tuple[object, ...], dice: random.Random) -> tuple[object, ...]:
     """Return a tuple with an item less, more, or elsewhere."""
-    items = list(value)
-    if not items:
+    if not value:
         return value
-    one, other = (dice.randrange(len(items)) for _ in range(2))
-    match dice.randrange(4):
-        case 0:
-            del items[one]
-        case 1:
-            items.insert(other, items[one])
-        case 2:
-            items[one], items[other] = items[other], items[one]
-        case _:
-            items[one] = items[other]
+    one, other = (dice.randrange(len(value)) for _ in range(2))
+    items, how = list(value), dice.randrange(4)
+    if how == 0:
+        del items[one]
+    elif how == 1:
+        items.insert(other, items[one])
+    elif how == 2:
+        items[one], items[other] = items[other], items[one]
+    else:
+        items[one] = items[other]
     return tuple(items)
 
 
@@ -166,23 +165,19 @@ def other_text(text: str, dice: random.Random) -> str:
 def _walk(value: object, path: Path, kind: str) -> Iterator[tuple[Path, str, object]]:
     if dataclasses.is_dataclass(value):
         owner = type(value).__name__
-        inside = [
-            ((*path, one.name), f"{owner}.{one.name}", getattr(value, one.name))
-            for one in dataclasses.fields(value)
-        ]
+        names = [one.name for one in dataclasses.fields(value)]
+        inside = [(name, f"{owner}.{name}", getattr(value, name)) for name in names]
     elif isinstance(value, tuple):
-        inside = [((*path, i), f"{kind}[]", one) for i, one in enumerate(value)]
+        inside = [(i, f"{kind}[]", one) for i, one in enumerate(value)]
     elif isinstance(value, Mapping):
-        table = len(value) > _FIELDS
-        inside = [
-            ((*path, key), f"{kind}[]" if table else f"{kind}.{key}", one)
-            for key, one in value.items()
-        ]
+        plain = len(value) <= _FIELDS
+        kinds = [f"{kind}.{key}" if plain else f"{kind}[]" for key in value]
+        inside = list(zip(value, kinds, value.values(), strict=True))
     else:
         return
-    for place, kind_, one in inside:
-        yield place, kind_, one
-        yield from _walk(one, place, kind_)
+    for step, kind_, one in inside:
+        yield (*path, step), kind_, one
+        yield from _walk(one, (*path, step), kind_)
 
 
 def _at(value: object, path: Path) -> object:

@@ -138,8 +138,7 @@ def _put_in(path: Path, tree: ast.Module, functions: Iterable[tuple[str, ...]]) 
         owner: object = module
         for name in names:
             owner = vars(owner)[name]
-        function = _function_in(owner)
-        function.__code__ = _code_in(code, names)
+        _function_in(owner).__code__ = _code_in(code, names)
 
 
 def _module_name(path: Path) -> str:
@@ -155,9 +154,8 @@ def _function_in(found: object) -> FunctionType:
             found = found.fget
         else:
             getattr(found, "cache_clear", lambda: None)()
-            found = (
-                found.__wrapped__ if hasattr(found, "__wrapped__") else found.__func__
-            )  # type: ignore[attr-defined]
+            holds = "__wrapped__" if hasattr(found, "__wrapped__") else "__func__"
+            found = getattr(found, holds)
     return found
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from click.testing import CliRunner
 from hf_models import rescale
+from hf_parity import decoded
 from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -262,23 +263,36 @@ def _fed(session: Session, tokens: Tokens, pictures: Sequence[Floats]) -> Floats
     held = whole.shape[1]
     whole[0, tokens[0, :held] == TOKEN] = np.concatenate(pictures)
     made = [session.call(name, whole[:, b:e])[0].copy() for name, b, e in parts]
-    steps = range(held, held + STEPS)
-    made += [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
-    return np.stack(made)
+    return np.stack([*made, *decoded(session, tokens, held, held + STEPS)])
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    vocabulary = {str(number): number for number in range(WORDS)}
-    special = {"<pad>": 0, "</s>": 2, "<image>": TOKEN}
-    for name, number in special.items():
-        del vocabulary[str(number)]
-        vocabulary[name] = number
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+SPECIAL = {"<pad>": 0, "</s>": 2, "<image>": TOKEN}
+
+
+def tokenizer(
+    special: Mapping[str, int] = SPECIAL,
+    added: Sequence[str] = ("<image>",),
+    **named: str,
+) -> PreTrainedTokenizerFast:
+    words = {str(n): n for n in range(WORDS) if n not in special.values()}
+    made = Tokenizer(models.WordLevel({**words, **special}, unk_token="<pad>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.add_special_tokens([AddedToken("<image>", normalized=False)])
+    made.add_special_tokens([AddedToken(one, normalized=False) for one in added])
+    more = {"extra_special_tokens": named} if named else {}
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="</s>"
+        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", **more
     )
+
+
+def compile_folder(
+    folder: Path, path: Path, capacity: int, chunk: int, rows: int
+) -> Path:
+    settings = {"max-length": capacity, "prefill-chunk": chunk, "max-batch": rows}
+    given = [text for name, n in settings.items() for text in (f"--{name}", str(n))]
+    given += ["--recipe", "cpu_fp32", "--output", str(path)]
+    done = CliRunner().invoke(main, ["compile", str(folder), *given])
+    assert done.exit_code == 0, done.output
+    return path
 
 
 def processor() -> LlavaProcessor:
