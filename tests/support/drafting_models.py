@@ -41,8 +41,6 @@ def write_decoder(path: Path, noise: float = 0.0, all_logits: bool = True) -> Pa
 class Table(Buffers, position=ZERO):
     """Logits by the last token alone; counts tokens."""
 
-    position: Tensor
-
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
         self.rows = nn.Parameter(rows)
@@ -57,14 +55,8 @@ class Table(Buffers, position=ZERO):
         return nn.functional.embedding(tokens, self.rows)
 
 
-class Recurrent(Table):
+class Recurrent(Table, total=torch.zeros(1)):
     """A table that also keeps a sum, which cannot go back."""
-
-    total: Tensor
-
-    def __init__(self, rows: Tensor) -> None:
-        super().__init__(rows)
-        self.register_buffer("total", torch.zeros(1))
 
     def prefill_all(self, tokens: Tensor) -> Tensor:
         """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
@@ -72,33 +64,23 @@ class Recurrent(Table):
         return super().prefill_all(tokens) + self.total
 
 
-class Summing(Table):
+class Summing(Table, total=torch.zeros(1)):
     """Logits by the last token and by the sum of all, a state that cannot go back."""
-
-    total: Tensor
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__(rows)
-        self.register_buffer("total", torch.zeros(1))
         self.register_buffer("angles", torch.arange(rows.shape[1]) * 0.7)
 
     def prefill_all(self, tokens: Tensor) -> Tensor:
         """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
         sums = self.total + tokens.cumsum(1)
         self.total.copy_(sums[:, -1])
-        return super().prefill_all(tokens) + 4 * torch.cos(
-            sums[..., None] * self.angles
-        )
+        waves = 4 * torch.cos(sums[..., None] * self.angles)
+        return super().prefill_all(tokens) + waves
 
 
-class CountingChecks(Table):
+class CountingChecks(Table, checks=torch.zeros(1)):
     """A table whose checks alone write a state."""
-
-    checks: Tensor
-
-    def __init__(self, rows: Tensor) -> None:
-        super().__init__(rows)
-        self.register_buffer("checks", torch.zeros(1))
 
     def check(self, tokens: Tensor) -> Tensor:
         """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""

@@ -93,21 +93,17 @@ class BranchingLayer(RaggedLayer):
     """Writes its cache in both branches of a condition that no result shows."""
 
     def write(self, k: Tensor, v: Tensor, start: Tensor, row_lengths: Tensor) -> None:
-        def first_keys(
-            old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
-        ) -> tuple[Tensor, Tensor]:
-            new_k = torch.ops.kvc.cache_update(old_k, k, start, row_lengths=row_lengths)
-            return new_k, torch.ops.kvc.cache_update(
-                old_v, v, start, row_lengths=row_lengths
-            )
+        def update(old: Tensor, new: Tensor) -> Tensor:
+            ops = torch.ops.kvc
+            return ops.cache_update(old, new, start, row_lengths=row_lengths)
 
-        def first_values(
-            old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
-        ) -> tuple[Tensor, Tensor]:
-            new_v = torch.ops.kvc.cache_update(old_v, v, start, row_lengths=row_lengths)
-            return torch.ops.kvc.cache_update(
-                old_k, k, start, row_lengths=row_lengths
-            ), new_v
+        def first_keys(old_k, old_v, k, v) -> tuple[Tensor, Tensor]:
+            new_k = update(old_k, k)
+            return new_k, update(old_v, v)
+
+        def first_values(old_k, old_v, k, v) -> tuple[Tensor, Tensor]:
+            new_v = update(old_v, v)
+            return update(old_k, k), new_v
 
         operands = (self.k, self.v, k.clone(), v.clone())
         new_k, new_v = torch.cond(k.sum() > 0, first_keys, first_values, operands)
@@ -154,20 +150,14 @@ class Ragged(Buffers, position=ZERO):
 
 
 class RaggedBranches(Ragged):
-    """Its caches are written in branches."""
-
     layer, depth = BranchingLayer, 1
 
 
 class RaggedRings(Ragged):
-    """Its caches are rings."""
-
     layer = RingLayer
 
 
 class RaggedKept(RaggedRings):
-    """Its rings keep the first positions."""
-
     layer, depth = KeptLayer, 1
 
 
