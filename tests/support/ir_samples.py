@@ -24,27 +24,17 @@ def method(
     *nodes: Node,
     inputs: tuple[Value, ...] = (),
     outputs: tuple[Value, ...] = (),
-    constants: tuple[tuple[Value, str], ...] = (),
-    state_in: tuple[tuple[Value, str], ...] = (),
-    state_out: tuple[tuple[Value, str], ...] = (),
-    input_out: tuple[tuple[Value, str], ...] = (),
     name: str = "step",
+    **pairs: tuple[tuple[Value, str], ...],
 ) -> Method:
-    return Method(
-        name=name,
-        role="",
-        inputs=inputs,
-        input_names=tuple(f"x{v.id}" for v in inputs),
-        position="",
-        input_tree="",
-        output_tree="",
-        constants=constants,
-        state_in=state_in,
-        state_out=state_out,
-        input_out=input_out,
-        nodes=nodes,
-        outputs=outputs,
-    )
+    """Return a method; `pairs` are its constants, states in and out, and inputs out."""
+    names = tuple(f"x{v.id}" for v in inputs)
+    kinds = ("constants", "state_in", "state_out", "input_out")
+    named = {kind: pairs.pop(kind, ()) for kind in kinds}
+    assert not pairs
+    texts = {"role": "", "position": "", "input_tree": "", "output_tree": ""}
+    ends = {"inputs": inputs, "input_names": names, "outputs": outputs}
+    return Method(name=name, nodes=nodes, **texts, **ends, **named)
 
 
 def program(

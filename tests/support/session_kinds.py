@@ -43,18 +43,6 @@ SIZED = (StateSpec("[kv]", axis=2, capacity=Dim("capacity", 2, SLOTS)),)
 Arguments = Callable[[np.ndarray, int, bool], tuple[object, ...]]
 
 
-def _tokens_alone(tokens: np.ndarray, held: int, kept: bool) -> tuple[object, ...]:
-    return (tokens,)
-
-
-def _whether_kept(tokens: np.ndarray, held: int, kept: bool) -> tuple[object, ...]:
-    return tokens, np.array(kept)
-
-
-def _whether_begun(tokens: np.ndarray, held: int, kept: bool) -> tuple[object, ...]:
-    return tokens, np.array(held > 0)
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A model, and what its sessions can do."""
@@ -67,7 +55,7 @@ class Kind:
     counts: bool = True  # whether it has a position, and a capacity can be chosen
     goes_back: bool = True  # whether tokens can be forgotten, and failed calls put back
     # of a call: its tokens, how many there are before, whether they are kept
-    arguments: Arguments = _tokens_alone
+    arguments: Arguments = lambda tokens, held, kept: (tokens,)
     # whether tokens may be lost; the reference takes such a one as ~token
     loses: bool = False
 
@@ -91,9 +79,17 @@ KINDS: dict[str, Kind] = {
     "shifting": replace(_PLAIN, model=Shifting),
     "told": Kind(RecurrentWhereTold, told_methods(), goes_back=False),
     "branch": Kind(
-        InBranch, [branch_method()], SIZED, arguments=_whether_kept, loses=True
+        InBranch,
+        [branch_method()],
+        SIZED,
+        arguments=lambda tokens, held, kept: (tokens, np.array(kept)),
+        loses=True,
     ),
-    "append in a branch": Kind(Merged, [merged_method()], arguments=_whether_begun),
+    "append in a branch": Kind(
+        Merged,
+        [merged_method()],
+        arguments=lambda tokens, held, kept: (tokens, np.array(held > 0)),
+    ),
 }
 
 
