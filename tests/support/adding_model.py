@@ -72,14 +72,11 @@ def write_chat(
         files["chat_template.jinja"] = template.encode()
     made = model()
     made.prefill = made.decode = made.forward
-    compile_program(
-        made,
-        [
-            Method("prefill", args=(tokens,), dynamic=seq, role="prefill"),
-            Method("decode", args=(tokens[:, :1],), role="decode"),
-        ],
-        "fp32",
-        metadata={"tokenizer": "bytes", "generation_config": config},
-        files=files,
-    ).save(path)
+    methods = [
+        Method("prefill", args=(tokens,), dynamic=seq, role="prefill"),
+        Method("decode", args=(tokens[:, :1],), role="decode"),
+    ]
+    metadata = {"tokenizer": "bytes", "generation_config": config}
+    told = {"metadata": metadata, "files": files}
+    compile_program(made, methods, "fp32", **told).save(path)
     return path

@@ -77,18 +77,14 @@ def counting_program(
     table[np.arange(VOCAB), (np.arange(VOCAB) + 1) % VOCAB] = 6
     touched = {"reads": (0,), "writes": (0,)}
     prefill, decode = _step_graph(SEQ, upper), _step_graph(1, 1)
+    fill = {"role": "prefill", "advances": adds(SEQ), **touched}
     methods = [
-        method(
-            "fill", prefill, ["tokens"], role="prefill", advances=adds(SEQ), **touched
-        ),
+        method("fill", prefill, ["tokens"], **fill),
         method("step", decode, ["token"], role="decode", advances=adds(1), **touched),
     ]
     if more is not None:
-        graph, role = (
-            _step_graph(more, more),
-            {"role": "prefill", "advances": adds(more)},
-        )
-        methods.append(method(f"fill_{more}", graph, ["tokens"], **role, **touched))
+        graph, fill = _step_graph(more, more), fill | {"advances": adds(more)}
+        methods.append(method(f"fill_{more}", graph, ["tokens"], **fill))
     made, arrays = program(
         methods,
         {"table": table},

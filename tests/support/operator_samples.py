@@ -34,11 +34,9 @@ class Sample(nn.Module):
 
     def __init__(self, op: Operator, sample: SampleInput) -> None:
         super().__init__()
-        given = (sample.input, sample.args, sample.kwargs)
-        leaves, self.spec = tree_flatten(given)
-        self.tensors = tuple(
-            each.detach().clone() for each in leaves if isinstance(each, Tensor)
-        )
+        leaves, self.spec = tree_flatten((sample.input, sample.args, sample.kwargs))
+        tensors = [each for each in leaves if isinstance(each, Tensor)]
+        self.tensors = tuple(each.detach().clone() for each in tensors)
         self.others = [None if isinstance(each, Tensor) else (each,) for each in leaves]
         self.op = op
 
@@ -138,12 +136,12 @@ def _in_way(
     op: OpInfo, given: SampleInput, sample: Sample, way: Way
 ) -> Iterator[Trial]:
     tensors = sample.tensors
+    write = op.inplace_variant if sample.others[0] is None else None
     match way:
         case "plain":
             yield Trial(sample, (tensors,))
         case "in place":
-            write = op.inplace_variant
-            if write is not None and sample.others[0] is None:
+            if write is not None:
                 yield Trial(Written(write, given), (tensors[1:],) * 2)
         case "dynamic":
             yield from _dynamic(sample)
@@ -152,8 +150,7 @@ def _in_way(
                 yield Trial(sample, (tuple(map(spread_apart, tensors)),))
         case "in a branch":
             yield Trial(InBranch(sample, writes=False), (tensors,))
-            write = op.inplace_variant
-            if write is not None and sample.others[0] is None:
+            if write is not None:
                 yield Trial(InBranch(Sample(write, given), writes=True), (tensors,))
 
 
@@ -165,7 +162,7 @@ def _dynamic(sample: Sample) -> Iterator[Trial]:
         return
     dim = Dim("size", 2, size + 3)
     shared = [i for i, each in enumerate(tensors) if each.shape[:1] == (size,)]
-    less = tuple(t[: size - 1] if i in shared else t for i, t in enumerate(tensors))
+    less = (t[: size - 1] if i in shared else t for i, t in enumerate(tensors))
     dynamic = {f"tensors[{i}]": {0: dim} for i in shared}
     yield Trial(sample, (tensors, tuple(each.clone() for each in less)), dynamic)
 
@@ -215,8 +212,8 @@ def _found(trial: Trial, path: Path) -> list[Tensor]:
     method = Method("forward", args=calls[0], dynamic=trial.dynamic)
     compile_program(trial.model.eval(), [method], "fp32").save(path)
     with load(path) as program, program.session() as session:
-        results = [
-            [torch.as_tensor(each).clone() for each in tree_leaves(made)]
-            for made in (session.call("forward", *call) for call in calls)
-        ]
-    return [each for call in results for each in call]
+        results = []
+        for call in calls:
+            made = tree_leaves(session.call("forward", *call))
+            results += [torch.as_tensor(each).clone() for each in made]
+    return results

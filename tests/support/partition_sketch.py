@@ -73,15 +73,9 @@ class Sketch:
 
     def graph(self, *outputs: Ref, first_name: int = 0) -> Graph:
         """Return the code with these results; the names of its data count from one."""
-        nbytes = self._top
-        return Graph(
-            values=tuple(_renamed(value, first_name) for value in self._values),
-            inputs=tuple(self._inputs),
-            outputs=tuple(output.value for output in outputs),
-            instructions=tuple(self._instructions),
-            scratch_nbytes=nbytes,
-            peak_nbytes=nbytes,
-        )
+        values = tuple(_renamed(value, first_name) for value in self._values)
+        ends = tuple(self._inputs), tuple(output.value for output in outputs)
+        return Graph(values, *ends, tuple(self._instructions), self._top, self._top)
 
     def dims(self, value: Ref) -> tuple[int | Affine, ...]:
         """Return the shape of a value."""
@@ -133,8 +127,8 @@ class Sketch:
                 return TensorType(kind.dtype, kind.shape(sizes))
             if isinstance(argument, tuple):
                 return tuple(concrete(item) for item in argument)
-            return (
-                evaluate(argument, sizes) if isinstance(argument, Affine) else argument
-            )
+            if isinstance(argument, Affine):
+                return evaluate(argument, sizes)
+            return argument
 
         return OPS[op].rule(*(concrete(argument) for argument in arguments))

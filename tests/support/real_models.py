@@ -64,12 +64,8 @@ def package(requirement: str) -> Path:
 
 
 def _pip(*arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *arguments, "--quiet"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pip", *arguments, "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unavailable(done.stderr.strip().splitlines()[-1])
 
@@ -212,11 +208,7 @@ _WHOLE = {
     "decoder/embeddings/weight": _TABLE,
 }
 _PARTS = {
-    "self_attention/linear_0": (
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-    ),
+    "self_attention/linear_0": tuple(f"self_attn.{one}_proj" for one in "qkv"),
     "self_attention/linear_1": ("self_attn.out_proj",),
     "self_attention/layer_norm": ("self_attn_layer_norm",),
     "attention/linear_0": ("encoder_attn.q_proj",),

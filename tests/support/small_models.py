@@ -76,14 +76,6 @@ class Swap(Buffers, a=torch.zeros(2), b=torch.ones(2)):
         return self.a * 1, self.b * 1
 
 
-class NameClash(Buffers, k=torch.zeros(4)):
-    """A buffer and an argument of one name."""
-
-    def step(self, k: Tensor) -> Tensor:
-        self.k.add_(k)
-        return self.k * 1.0
-
-
 class Nested(nn.Module):
     """Nested containers and constants in and out."""
 
@@ -91,21 +83,11 @@ class Nested(nn.Module):
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
-    def mix(
-        self,
-        pair: tuple[Tensor, Tensor],
-        *,
-        options: dict[str, object],
-        flip: bool = False,
-    ) -> dict[str, object]:
+    def mix(self, pair, *, options, flip=False) -> dict[str, object]:
         a, b = pair
-        rows = options["rows"]
-        mixed = self.linear(a) + b * options["factor"] + rows[0]
-        return {
-            "mixed": -mixed if flip else mixed,
-            "parts": [a + 1, (b, None)],
-            "flip": flip,
-        }
+        mixed = self.linear(a) + b * options["factor"] + options["rows"][0]
+        parts = [a + 1, (b, None)]
+        return {"mixed": -mixed if flip else mixed, "parts": parts, "flip": flip}
 
 
 class MountedTwice(nn.Module):
@@ -251,11 +233,8 @@ class LearnedPositionBlock(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.tokens, self.places = nn.Embedding(8, 8), nn.Embedding(8, 8)
-        self.norm, self.qkv, self.out = (
-            nn.LayerNorm(8),
-            nn.Linear(8, 24),
-            nn.Linear(8, 8),
-        )
+        self.norm = nn.LayerNorm(8)
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
         self.register_buffer("k", torch.zeros(1, 2, 8, 4), persistent=False)
         self.register_buffer("v", torch.zeros(1, 2, 8, 4), persistent=False)
 

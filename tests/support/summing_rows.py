@@ -28,8 +28,7 @@ class SummingRows(Buffers, kept=torch.zeros(1, 1, SLOTS, 1), position=ZERO):
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         return self.run(tokens, lengths)
 
-    def prefill_4(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        return self.run(tokens, lengths)
+    prefill_4 = prefill
 
     def decode(self, token: Tensor, active: Tensor) -> Tensor:
         return self.run(token, active.to(torch.int64))
@@ -75,18 +74,8 @@ def summing_rows(path: str) -> None:
     compile_program(SummingRows(), methods, "fp32", states=states).save(path)
 
 
-def _method(
-    name: str,
-    given: str,
-    tokens: Tensor,
-    dims: dict[int, Dim],
-    row_lengths: str,
-    role: str,
-) -> Method:
+def _method(name, given, tokens, dims, row_lengths, role) -> Method:
     counted = torch.ones(2, dtype=torch.int64)
-    return Method(
-        name,
-        args=(tokens, counted > 0 if role == "decode" else counted),
-        dynamic={given: dims, row_lengths: {0: BATCH}},
-        role=role,
-    )
+    args = (tokens, counted > 0 if role == "decode" else counted)
+    sizes = {given: dims, row_lengths: {0: BATCH}}
+    return Method(name, args=args, dynamic=sizes, role=role)

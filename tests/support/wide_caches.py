@@ -27,14 +27,11 @@ def _cache(dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros(1, HEADS, SLOTS, WIDTH, dtype=dtype)
 
 
-class Cached(
-    Buffers,
-    cache=_cache(),
-    branch=_cache(),
-    int8=_cache(torch.int8),
-    scale=torch.zeros(1, HEADS, SLOTS),
-    position=ZERO,
-):
+_SCALE = torch.zeros(1, HEADS, SLOTS)
+_INT8 = {"int8": _cache(torch.int8), "scale": _SCALE}
+
+
+class Cached(Buffers, cache=_cache(), branch=_cache(), **_INT8, position=ZERO):
     """Keeps rows as they are, as int8, and as one of two branches writes them."""
 
     def write(self, rows: Tensor, left: Tensor) -> Tensor:
@@ -90,9 +87,7 @@ class Plain(Cached, table=torch.zeros(PLACES, WIDTH), last=torch.zeros(WIDTH)):
 class Grown(nn.Module):
     """Keeps rows in what grows: by a `cat`, and by one in a branch."""
 
-    def write(
-        self, rows: Tensor, past: Tensor, other: Tensor, left: Tensor
-    ) -> dict[str, Tensor]:
+    def write(self, rows, past, other, left) -> dict[str, Tensor]:
         """Take what there is of both, float32 [1, 3, length, 64]."""
 
         def one(other: Tensor, rows: Tensor) -> Tensor:
