@@ -8,14 +8,13 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import torch
-from interpreter import _call
+from interpreter import interpret
 from ir_samples import I64, method, node, program, value
 from random_methods import _STEPS, _WEIGHTS, ROW, SQUARE, STATES, _Builder
 from torch import Tensor
 
 from kvc.compiler.ir import Method, Node, Program, Value
-from kvc.compiler.ir.control import blocks_by_number, control_of
+from kvc.compiler.ir.control import blocks_by_number
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import COND, SCAN, WHILE
@@ -132,72 +131,22 @@ class _Author:
 
 
 def random_control(seed: int) -> Program:
+    """Return a program of one method over three states, with blocks."""
     author = _Author(seed)
     b = _Builder(author.chance)
-    bound = [(b.keep(b.new(SQUARE)), name) for name in STATES]
-    inputs = (b.keep(b.new(SQUARE)), b.keep(b.new(ROW)))
+    ends = b.begin()
     preds = tuple(b.new(dtype=DType.BOOL) for _ in range(2))
     author.branch(b, preds, 2)
     author.steps(b, preds, 2)
-    changed = [name for name in STATES if b.chance.random() < 0.8]
-    made = method(
-        *b.nodes,
-        inputs=(*inputs, *preds),
-        outputs=tuple(b.pick(b.chance.choice([SQUARE, ROW])) for _ in range(3)),
-        state_in=tuple(bound),
-        state_out=tuple((b.pick(SQUARE), name) for name in changed),
-    )
+    made = b.ended(ends, 0.8, preds)
     blocks = [block for block in author.blocks if block is not None]
     return DropDeadCode().run(program(made, *blocks, states=STATES, shape=SQUARE))
 
 
-class Meaning:
-    """What a program means: every value has memory of its own."""
-
-    def __init__(self, whole: Program) -> None:
-        self._blocks = blocks_by_number(whole)
-        (self._entry,) = (m for m in whole.methods if m.block is None)
-
-    def call(
-        self, inputs: Sequence[Tensor], states: Mapping[str, Tensor]
-    ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        entry = self._entry
-        start = {v.id: t for v, t in zip(entry.inputs, inputs, strict=True)}
-        start |= {v.id: states[name] for v, name in entry.state_in}
-        values = self._run(entry, start)
-        after = {name: values[v.id].clone() for v, name in entry.state_out}
-        return [values[v.id].clone() for v in entry.outputs], {**states, **after}
-
-    def _run(self, one: Method, given: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        values = dict(given)
-        for each in one.nodes:
-            results = self._results(each, values)
-            for made, result in zip(each.outputs, results, strict=True):
-                values[made.id] = result.clone()
-        return values
-
-    def _block(self, number: int, given: Sequence[Tensor]) -> list[Tensor]:
-        one = self._blocks[number]
-        pairs = zip(one.inputs, given, strict=True)
-        values = self._run(one, {v.id: tensor for v, tensor in pairs})
-        return [values[v.id] for v in one.outputs]
-
-    def _results(self, each: Node, values: Mapping[int, Tensor]) -> list[Tensor]:
-        control = control_of(each)
-        if control is None:
-            return _call(each, values, {})
-        given = [values[v.id] for v in control.operands]
-        if control.op == COND:
-            assert control.pred is not None
-            chosen = control.blocks[0 if values[control.pred.id] else 1]
-            return self._block(chosen, given)
-        if control.op == WHILE:
-            while self._block(control.blocks[0], given)[0]:
-                given[: control.carried] = self._block(control.blocks[1], given)
-            return given[: control.carried]
-        carried, through, *rest = given
-        stacked = []
-        for row in through:
-            carried, made = self._block(control.blocks[0], [carried, row, *rest])
-            stacked.append(made)
-        return [carried, torch.stack(stacked)]
+def meaning(
+    whole: Program, inputs: Sequence[Tensor], states: Mapping[str, Tensor]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Return the outputs and the new states of a call; each value has own memory."""
+    (entry,) = (one for one in whole.methods if one.block is None)
+    blocks = blocks_by_number(whole)
+    return interpret(entry, inputs, states, blocks=blocks)[:2]

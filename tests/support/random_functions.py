@@ -129,7 +129,7 @@ class Author:
         source = self.fitting(target)
         if self.choose.random() < 0.5:
             source = source * self.choose.choice([1.0, 0.5, -1.0])
-        elif _shares(source, target):
+        elif source.untyped_storage()._cdata == target.untyped_storage()._cdata:
             source = source.clone()
         axis = self.choose.randrange(max(1, target.dim()))
         start = self.choose.randrange(target.shape[axis]) if target.dim() else 0
@@ -185,8 +185,3 @@ def _broadcasts(value: Tensor, target: Tensor) -> bool:
         return False
     ends = zip(value.shape[::-1], target.shape[::-1], strict=False)
     return all(size in (1, wanted) for size, wanted in ends)
-
-
-def _shares(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two values may lie in the same memory, whole or in part."""
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata

@@ -21,6 +21,9 @@ SQUARE, ROW = (3, 3), (1, 3)
 STATES = ("a", "b", "c")
 
 
+Ends = tuple[tuple[tuple[Value, str], ...], tuple[Value, Value]]
+
+
 class _Builder:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -54,6 +57,21 @@ class _Builder:
         made = self.new(shape)
         self.nodes.append(node(op, *arguments, to=made))  # type: ignore[arg-type]
         self.keep(made)
+
+    def begin(self) -> Ends:
+        """Return states and inputs, from which values are made."""
+        bound = tuple((self.keep(self.new(SQUARE)), name) for name in STATES)
+        return bound, (self.keep(self.new(SQUARE)), self.keep(self.new(ROW)))
+
+    def ended(self, ends: Ends, share: float, more: tuple[Value, ...] = ()) -> Method:
+        """Return the method, which changes a share of the states."""
+        bound, inputs = ends
+        changed = [name for name in STATES if self.chance.random() < share]
+        shapes = [SQUARE, ROW]
+        outputs = tuple(self.pick(self.chance.choice(shapes)) for _ in range(3))
+        after = tuple((self.pick(SQUARE), name) for name in changed)
+        given = {"inputs": (*inputs, *more), "state_in": bound, "state_out": after}
+        return method(*self.nodes, outputs=outputs, **given)
 
 
 def _view(b: _Builder) -> None:
@@ -100,21 +118,13 @@ _STEPS, _WEIGHTS = (_view, _read, _write), (2, 3, 4)
 def random_program(seed: int, steps: int = 10) -> Program:
     """Return a program of one method over three states; equal seeds, equal programs."""
     b = _Builder(random.Random(seed))
-    bound = [(b.keep(b.new(SQUARE)), name) for name in STATES]
-    inputs = (b.keep(b.new(SQUARE)), b.keep(b.new(ROW)))
+    ends = b.begin()
     for _ in range(b.chance.randrange(1, steps)):
         b.chance.choices(_STEPS, _WEIGHTS)[0](b)
-    changed = [name for name in STATES if b.chance.random() < 0.7]
-    made = method(
-        *b.nodes,
-        inputs=inputs,
-        outputs=tuple(b.pick(b.chance.choice([SQUARE, ROW])) for _ in range(3)),
-        state_in=tuple(bound),
-        state_out=tuple((b.pick(SQUARE), name) for name in changed),
-        input_out=((b.pick(SQUARE), f"x{inputs[0].id}"),)
-        if b.chance.random() < 0.3
-        else (),
-    )
+    made = b.ended(ends, 0.7)
+    if b.chance.random() < 0.3:
+        name = f"x{made.inputs[0].id}"
+        made = replace(made, input_out=((b.pick(SQUARE), name),))
     return DropDeadCode().run(program(made, states=STATES, shape=SQUARE))
 
 

@@ -12,7 +12,7 @@ from partition_sketch import SEQ, Sketch
 
 from kvc.schema.graph import Graph, Instruction, Ref, Scratch, Value
 from kvc.schema.model import Block, Delegate, MemoryKind
-from kvc.schema.types import Symbol, TensorType
+from kvc.schema.types import Symbol
 
 Drawn = tuple[Sketch, tuple[Ref, ...]]
 
@@ -45,7 +45,7 @@ def _delegate(graph: Graph, method_id: int, names: tuple[int, ...]) -> Delegate:
 def _caller(graph: Graph, symbols: Sequence[Symbol]) -> Graph:
     """Return the code that calls a delegate, and nothing else."""
     values, offset = [], 0
-    for kind in _types(graph, (*graph.inputs, *graph.outputs)):
+    for kind in [graph.values[value].type for value in (*graph.inputs, *graph.outputs)]:
         nbytes = kind.max_nbytes({symbol.name: symbol for symbol in symbols})
         values.append(Value(kind, Scratch(offset, nbytes)))
         offset += -(-nbytes // 64) * 64
@@ -57,10 +57,6 @@ def _caller(graph: Graph, symbols: Sequence[Symbol]) -> Graph:
     inputs = tuple(range(count))
     nbytes = offset + 64  # after the last one, where the library may read
     return Graph(tuple(values), inputs, results, (call,), nbytes, offset)
-
-
-def _types(graph: Graph, values: tuple[int, ...]) -> list[TensorType]:
-    return [graph.values[value].type for value in values]
 
 
 def linear_sketch(
