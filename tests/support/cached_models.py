@@ -63,7 +63,6 @@ class Linear(OneLayer, k=EMPTY, v=EMPTY, position=ZERO):
     """A cache of its own, written by `kvc.cache_update`, read by `kvc.attention`."""
 
     def begin(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        """Return where tokens begin, and their q, k and v."""
         start = self.position.clone()
         places = start + torch.arange(tokens.shape[1])
         return start, *self.project(self.embed(tokens, places))

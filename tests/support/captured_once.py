@@ -70,7 +70,6 @@ def _may_change(module: type[nn.Module]) -> bool:
 
 
 def _own(module: type[nn.Module]) -> tuple[object, ...]:
-    """Return the bases of a class, its numbers, strings and methods."""
     kinds = (bool, int, float, str, tuple, FunctionType)
     own = [pair for pair in sorted(vars(module).items()) if isinstance(pair[1], kinds)]
     return module.__bases__, own

@@ -10,7 +10,6 @@ from torch import Tensor
 
 
 def raw_file(path: Path, header: object, content: bytes) -> Path:
-    """Write a .safetensors file with any header and any content."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + content)
     return path

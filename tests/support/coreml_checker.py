@@ -46,7 +46,6 @@ class _Process:
         )
 
     def build(self, folder: Path) -> str:
-        """Build a job's package; return what coremltools says against it."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -106,7 +105,6 @@ class Checked(backend.CoreMl):
             kept -= exact
 
     def _build(self, function: Function) -> bool:
-        """Have a function built, once."""
         held = {n: h for h in self._known.values() for n in h.names}
         stored = partial(backend._stored, held, backend.TARGET)
         with tempfile.TemporaryDirectory(prefix="kvc-coreml-") as folder:

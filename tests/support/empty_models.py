@@ -12,13 +12,11 @@ from kvc.compiler.constants import read
 
 
 def empty(kind: Callable[[], nn.Module]) -> nn.Module:
-    """Return a model whose parameters have no memory."""
     with empty_parameters():
         return kind()
 
 
 def saved(folder: Path, **tensors: Tensor) -> Checkpoint:
-    """Write a checkpoint of one file and open it."""
     save_file(tensors, folder / "model.safetensors")
     return Checkpoint(folder)
 

@@ -204,7 +204,6 @@ def compare(
     recipe: str | Recipe = "fp32",
     **changes: object,
 ) -> Parity:
-    """Export a model, run it on rows of several lengths, and compare."""
     model, path = build(name, task, **changes), folder / "model.kvc"
     export_hf(model, recipe=recipe, cache=CacheConfig(LONGEST)).save(path)
     with load(path) as program:
@@ -229,7 +228,6 @@ def measure(model: PreTrainedModel, program: Program, task: Task) -> Parity:
 
 
 def _distance(task: Task, found: Floats, wanted: Floats, lengths: Tokens) -> float:
-    """Return the largest difference, of tokens that are no padding."""
     if task == "embed":
         wanted = pooled(wanted, lengths)
     if found.ndim < 3:

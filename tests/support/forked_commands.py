@@ -126,7 +126,6 @@ def _handles(status: Mapping[str, str]) -> bool:
 
 
 def _until(holds: Callable[[], bool], give_up: Callable[[], None]) -> None:
-    """Wait for something; give up after a time."""
     last = time.monotonic() + ATTACH_SECONDS
     while not holds():
         if time.monotonic() > last:

@@ -50,7 +50,6 @@ F32, I64 = DType.FLOAT32, DType.INT64
 
 
 def tree_of(names: Sequence[str]) -> str:
-    """Return the input tree of a method whose parameters are tensors."""
     arguments = [[name, i] for i, name in enumerate(names)]
     return json.dumps({"parameters": list(names), "arguments": arguments})
 
@@ -109,7 +108,6 @@ def program(
 
 
 def write_bundle(path: Path, built: Built, **options: bool) -> Path:
-    """Write a program and its data as a bundle."""
     made, arrays = built
     save(path, made, [array.tobytes() for array in arrays.values()], **options)
     return path
@@ -186,7 +184,6 @@ def append_graph(seq: int | Affine) -> Graph:
 
 
 def look_graph() -> Graph:
-    """Return the code that gives the cache back, plus one."""
     return Graph(
         values=(Value(CACHE_TYPE, StateSlot(0)), Value(CACHE_TYPE, Scratch(0, 64))),
         inputs=(),

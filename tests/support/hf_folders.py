@@ -36,7 +36,6 @@ def tiny_llama(**changes: object) -> LlamaForCausalLM:
 
 
 def eager(model: PreTrainedModel, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the logits of all tokens, computed at once and without a cache."""
     with torch.no_grad():
         logits: NDArray[np.float32] = model(torch.from_numpy(tokens)).logits.numpy()
     return logits

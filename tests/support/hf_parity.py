@@ -98,14 +98,12 @@ def prefilled(
 def fed(
     session: Session, tokens: np.ndarray, chunks: Sequence[int]
 ) -> list[np.ndarray]:
-    """Return the logits after each chunk."""
     ends = np.cumsum(chunks)
     pieces = [tokens[:, e - n : e] for e, n in zip(ends, chunks, strict=True)]
     return [session.prefill(piece)[0].copy() for piece in pieces]
 
 
 def decoded(session: Session, tokens: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """Return the logits after each token from a place to another."""
     steps = [tokens[:, place : place + 1] for place in range(begin, end)]
     return np.stack([session.decode(step)[0].copy() for step in steps])
 

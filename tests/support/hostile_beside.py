@@ -59,7 +59,6 @@ class Sessions:
         return raw + hashlib.sha256(raw).digest()
 
     def _file(self, text: bytes, states: bytes) -> bytes:
-        """Return a file without its digest."""
         magic, version, _ = LEAD.unpack(self._lead)
         return LEAD.pack(magic, version, len(text)) + text + states
 

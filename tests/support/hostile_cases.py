@@ -150,7 +150,6 @@ def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
 def results_of(
     path: Path, number: int, memory: AbstractContextManager[None] | None = None
 ) -> list[str]:
-    """Return what calls of a program give: results and states, or errors."""
     return list(_results(path, number, memory or nullcontext()))
 
 

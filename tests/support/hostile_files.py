@@ -24,9 +24,7 @@ class Variants(Protocol):
         """Return the file of a case; None where it cannot be written at all."""
         ...
 
-    def try_case(self, number: int, folder: Path) -> Verdict:
-        """Try the file of a case; it may be written into a folder."""
-        ...
+    def try_case(self, number: int, folder: Path) -> Verdict: ...
 
 
 _BESIDE = {"session of ": Sessions, "data of ": DataFiles}

@@ -13,8 +13,9 @@ from torch import Tensor
 import kvc.schema.torch_ops  # noqa: F401  # registers kvc's own operators
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES
 from kvc.compiler.ir import Method, Node, Value
-from kvc.compiler.ir.control import Control, control_of
+from kvc.compiler.ir.control import control_of
 from kvc.compiler.memory.aliasing import analyse
+from kvc.schema.control import Control
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import COND, OPS, WHILE, Aliasing
 from kvc.schema.types import Affine
@@ -33,7 +34,6 @@ def interpret(
     sizes: Mapping[str, int] | None = None,
     blocks: Blocks | None = None,
 ) -> Called:
-    """Return the outputs, the new states and the new inputs of a call."""
     values = {v.id: tensor for v, tensor in zip(method.inputs, inputs, strict=True)}
     for value, name in method.state_in:
         shape = value.type.shape(sizes or {})
@@ -61,8 +61,6 @@ def _run(
 def _controlled(
     control: Control, values: Mapping[int, Tensor], blocks: Blocks
 ) -> list[Tensor]:
-    """Return what a branch, a while loop or a scan gives."""
-
     def run(number: int, given: Sequence[Tensor]) -> list[Tensor]:
         block = blocks[control.blocks[number]]
         inside = {v.id: tensor for v, tensor in zip(block.inputs, given, strict=True)}

@@ -27,7 +27,6 @@ TEMPLATE = """\
 
 
 def processor(**settings: object) -> Gemma3Processor:
-    """Return what prepares texts and pictures."""
     named = {"boi_token": "<boi>", "eoi_token": "<eoi>", "image_token": "<soft>"}
     words = tokenizer(SPECIAL, list(SPECIAL), **named)
     sides = {"height": SIDE, "width": SIDE}

@@ -53,7 +53,6 @@ def outcome(
 
 
 def compared(run: Callable[[], list[Tensor]], expected: list[Tensor]) -> Outcome:
-    """Compile and run, and compare the results with those of eager."""
     try:
         found = run()
     except KvcError as error:

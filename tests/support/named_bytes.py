@@ -33,7 +33,6 @@ def save_data(path, contents, **options):
 
 
 def names(folder):
-    """Return the names in a folder, those of temporary files too."""
     return sorted(entry.name for entry in folder.iterdir())
 
 

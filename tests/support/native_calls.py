@@ -45,7 +45,6 @@ def native_graph(
 def run_native(
     graph: Graph, tensors: dict[int, Tensor], expected: Sequence[Tensor], threads: int
 ) -> list[Tensor]:
-    """Return the results of a graph of one call, computed into guarded memory."""
     outs = [Guarded(each.shape, each.dtype) for each in expected]
     run = bind_steps(
         "test",
@@ -68,7 +67,6 @@ def run_native(
 
 
 def with_constants(graph: Graph, weights: Iterable[int], first: int = 0) -> Graph:
-    """Return a graph of one call whose operands at some places are constants."""
     (step,) = graph.instructions
     places = [step.arguments[i] for i in weights]
     constant = {one.value for one in places if isinstance(one, Ref)}

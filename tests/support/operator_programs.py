@@ -131,7 +131,6 @@ class OperatorProgram:
 
 
 def copies(tensors: Sequence[Tensor]) -> Tensors:
-    """Return equal tensors with memory of their own, as it is laid out."""
     return tuple(each.clone() for each in tensors)
 
 

@@ -80,7 +80,6 @@ class Judge:
         self._refusals: Counter[str] = Counter()
 
     def verdicts(self, programs: Sequence[OperatorProgram]) -> list[Verdict]:
-        """Try programs; return what came of each."""
         found = [Verdict("none", "eager has no answer")] * len(programs)
         parts: list[list[tuple[int, Held]]] = [[]]
         for number, program in enumerate(programs):

@@ -26,7 +26,6 @@ SEQ = Affine(0, (("seq", 1),))
 
 
 def _renamed(value: Value, first: int) -> Value:
-    """Return a value whose named data is counted from another number."""
     storage = value.storage
     if not isinstance(storage, Constant):
         return value

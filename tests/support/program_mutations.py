@@ -66,7 +66,6 @@ class Mutator(Generic[T]):
         return program
 
     def _other(self, value: object, kind: str, dice: random.Random) -> object:
-        """Return something else for a place of a kind."""
         if self._odd and dice.random() < 0.2:
             return dice.choice(self._odd)
         if dice.random() < 0.4:
@@ -76,7 +75,6 @@ class Mutator(Generic[T]):
         return self._near(value, kind, dice)
 
     def _near(self, value: object, kind: str, dice: random.Random) -> object:
-        """Return something of the same type."""
         match value:
             case bool():
                 return not value

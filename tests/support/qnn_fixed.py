@@ -16,7 +16,6 @@ def recipe(**buckets: tuple[int, ...]) -> Recipe:
 
 
 def samples(folder: Path) -> Samples:
-    """Return two sequences of tokens."""
     random = np.random.default_rng(0)
     tokens = np.stack([TOKENS[0], random.integers(0, 32, 24)])
     np.savez(folder / "samples.npz", tokens=tokens)

@@ -234,7 +234,6 @@ class _Writer:
 
 
 def source_of(seed: int) -> str:
-    """Return the text of the method of a random module."""
     return _Writer(seed).method()
 
 

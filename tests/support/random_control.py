@@ -131,7 +131,6 @@ class _Author:
 
 
 def random_control(seed: int) -> Program:
-    """Return a program of one method over three states, with blocks."""
     author = _Author(seed)
     b = _Builder(author.chance)
     ends = b.begin()

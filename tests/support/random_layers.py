@@ -384,5 +384,4 @@ def inputs(count: int, seed: int = 0) -> Tensor:
 
 
 def layers_method() -> Method:
-    """The method of these modules."""
     return Method("forward", args=(inputs(3),), dynamic={"x": {1: Dim("seq", 1, MOST)}})

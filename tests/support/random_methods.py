@@ -59,12 +59,10 @@ class _Builder:
         self.keep(made)
 
     def begin(self) -> Ends:
-        """Return states and inputs, from which values are made."""
         bound = tuple((self.keep(self.new(SQUARE)), name) for name in STATES)
         return bound, (self.keep(self.new(SQUARE)), self.keep(self.new(ROW)))
 
     def ended(self, ends: Ends, share: float, more: tuple[Value, ...] = ()) -> Method:
-        """Return the method, which changes a share of the states."""
         bound, inputs = ends
         changed = [name for name in STATES if self.chance.random() < share]
         shapes = [SQUARE, ROW]

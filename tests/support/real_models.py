@@ -51,8 +51,6 @@ def made(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def package(requirement: str) -> Path:
-    """Return the unpacked wheel of a package, if it can be fetched."""
-
     def fetch(folder: Path) -> None:
         _pip("download", "--no-deps", "--dest", str(folder), requirement)
         (wheel,) = folder.glob("*.whl")

@@ -45,7 +45,6 @@ class Check:
 
 @cache
 def checks_of(path: Path) -> tuple[Check, ...]:
-    """Return the checks of a file, in order."""
     lines = path.read_text().splitlines()
     found = []
     for place, (names, statement) in enumerate(_statements(_parsed(path))):
@@ -148,7 +147,6 @@ def _module_name(path: Path) -> str:
 
 
 def _function_in(found: object) -> FunctionType:
-    """Return the function that a class or a decorator holds."""
     while not isinstance(found, FunctionType):
         if isinstance(found, property):
             found = found.fget
@@ -160,7 +158,6 @@ def _function_in(found: object) -> FunctionType:
 
 
 def _code_in(code: CodeType, names: tuple[str, ...]) -> CodeType:
-    """Return the code of a function within that of a module."""
     for name in names:
         inner = [each for each in code.co_consts if isinstance(each, CodeType)]
         code = next(each for each in inner if each.co_name == name)

@@ -45,7 +45,6 @@ def resident_within(address: int, nbytes: int) -> int:
 
 
 def map_field(field: str, *, path: object = None, address: int | None = None) -> int:
-    """Return the sum of a field of smaps over maps of a path, or at an address."""
     total, chosen = 0, False
     with Path("/proc/self/smaps").open() as lines:
         for line in lines:

@@ -75,7 +75,6 @@ def in_place(graph: Graph, blocks: Sequence[Block] = ()) -> tuple[Update, ...]:
 
 
 def changed(items: Sequence[Item], index: int, **fields: object) -> tuple[Item, ...]:
-    """Return the items, one of them with other fields."""
     made = list(items)
     made[index] = replace(made[index], **fields)
     return tuple(made)

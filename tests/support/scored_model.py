@@ -25,7 +25,6 @@ CHUNK, LEAST = 8, 3  # prefill takes up to 8, the others 3 at least
 
 
 def scored_model() -> Decoder:
-    """Return the model, with weights that make its choices far from even."""
     torch.manual_seed(0)
     model = Decoder(CONFIG).eval()
     with torch.no_grad():

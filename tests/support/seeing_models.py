@@ -216,7 +216,6 @@ class Parity:
 def compare(
     model: PreTrainedModel, source: PreTrainedModel | Path, folder: Path, recipe: str
 ) -> Parity:
-    """Compile a model, or its folder, run it and its control, and compare."""
     path, cache = folder / "model.kvc", CacheConfig(CAPACITY)
     made = export_hf(source, recipe=recipe, cache=cache, prefill_chunk=max(CHUNKS))
     made.save(path)
@@ -224,7 +223,6 @@ def compare(
 
 
 def measure(model: PreTrainedModel, path: Path) -> Parity:
-    """Run a model's bundle and its control, and compare."""
     with BundleFile.open(path) as file:
         left = sum(sum(each.left.values()) for each in describe_methods(file.program))
     given = pixels(len(BEGINS))

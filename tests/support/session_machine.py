@@ -135,7 +135,6 @@ class Conversations(RuleBasedStateMachine):
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=self.near)
 
     def expected(self, count: int) -> np.ndarray:
-        """Return what the call gives that added the last tokens."""
         return forward(self.name, tuple(self.talk.tokens))[:, -count:]
 
     def _call(self, name: str, tokens: list[int], kept: bool) -> object:

@@ -56,7 +56,6 @@ class Origin(Closing):
         Play(self, seed, Path()).read(self._session, 20)
 
     def fork(self) -> Session:
-        """Return a session that goes on from the prompt."""
         with self._lock:
             return self._session.fork()
 
@@ -78,7 +77,6 @@ class Play:
         self.done: list[Done] = []
 
     def run(self, count: int) -> None:
-        """Do so many operations, then close all."""
         try:
             for _ in range(count):
                 self._do()
@@ -133,7 +131,6 @@ class Play:
         return self.read(self._any(), self._random.randint(1, self._kind.longest))
 
     def read(self, session: Session, count: int) -> bytes:
-        """Have a session read a prompt; return what that gave."""
         rows = len(session.position)
         given = [self._tokens(rows, count)]
         if self._kind.rows:

@@ -71,7 +71,6 @@ class Processor(Qwen2_5_VLProcessor):
 
 
 def processor() -> Processor:
-    """Return what prepares texts and pictures."""
     words = tokenizer(SPECIAL, list(SPECIAL), image_token="<image>")
     pictures = Qwen2VLImageProcessorPil(
         patch_size=SIDE, merge_size=MERGE, temporal_patch_size=2,

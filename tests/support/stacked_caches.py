@@ -58,7 +58,6 @@ class Stacked(Buffers, position=ZERO):
         self.position.zero_()
 
     def peek(self) -> Tensor:
-        """Return all of the keys."""
         return (self.kv[:, 0] if self.how == "one buffer" else self.k) * 1.0
 
     def _written(self, layer: int, name: str, new: Tensor, places: Tensor) -> Tensor:

@@ -96,7 +96,6 @@ def write_method(name: str, seq: Dim, batch: Dim, caches: int, width: int) -> Me
 
 
 def look_method(batch: Dim, width: int) -> Method:
-    """Give back the first cache."""
     b = Builder()
     cache = b.value(rows_type(CAPACITY, batch, width=width), StateSlot(1))
     return b.method("look", {}, [cache])

@@ -95,7 +95,6 @@ def depends_on_memory(
 
 
 def _overwrites(program: OperatorProgram) -> bool:
-    """Tell whether the last step writes over a tensor and reads others."""
     last = program.code.steps[-1]
     return last.in_place and sum(isinstance(leaf, Ref) for leaf in last.leaves) > 1
 

@@ -49,7 +49,6 @@ def of(cls: type[nn.Module], inputs: object, *args: object, **kwargs: object) ->
 
 
 def f(*shape: int) -> Input:
-    """Return what makes random numbers."""
     return lambda: torch.randn(shape)
 
 
@@ -59,7 +58,6 @@ def u(*shape: int) -> Input:
 
 
 def n(below: int, *shape: int) -> Input:
-    """Return what makes whole numbers."""
     return lambda: torch.randint(0, below, shape)
 
 

@@ -25,7 +25,6 @@ def run_on_device(
     tensors: dict[int, Tensor],
     expected: Sequence[Tensor],
 ) -> list[Tensor]:
-    """Return the results of a graph of one call."""
     outs = [Guarded(each.shape, each.dtype) for each in expected]
     inputs = [tensor_as_array(tensors[value]) for value in graph.inputs]
     outputs = [tensor_as_array(out.tensor) for out in outs]

@@ -43,7 +43,6 @@ def _delegate(graph: Graph, method_id: int, names: tuple[int, ...]) -> Delegate:
 
 
 def _caller(graph: Graph, symbols: Sequence[Symbol]) -> Graph:
-    """Return the code that calls a delegate, and nothing else."""
     values, offset = [], 0
     for kind in [graph.values[value].type for value in (*graph.inputs, *graph.outputs)]:
         nbytes = kind.max_nbytes({symbol.name: symbol for symbol in symbols})

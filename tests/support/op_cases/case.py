@@ -44,7 +44,6 @@ class Case:
         return mapped(self.arguments, type_of)
 
     def strided(self) -> "Case":
-        """Return the case with every tensor spread out in memory."""
         return Case(self.op, mapped(self.arguments, spread), self.dtype)
 
 
@@ -116,7 +115,6 @@ def _rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def kind_of(case: Case) -> tuple[object, ...]:
-    """Return the op that a case calls, and the types of the elements of its tensors."""
     dtypes: list[torch.dtype] = []
 
     def seen(argument: Argument) -> Argument:
