@@ -101,9 +101,7 @@ class _Layout:
         nbytes = self._end - begin
         return replace(graph, values=tuple(values), scratch_nbytes=nbytes)
 
-    def _nested(
-        self, value: Value, inside: Sequence[int], blocks: list[Block], begin: int
-    ) -> Value:
+    def _nested(self, value, inside, blocks, begin) -> Value:
         start = self._end
         for number in inside:
             graph = self.place(blocks[number].graph, blocks, start)

@@ -158,9 +158,7 @@ def _numbered(*blocks: Method) -> list[Method]:
     return [replace(each, name=f"step/{k}", block=k) for k, each in enumerate(blocks)]
 
 
-def _emitted(
-    whole: Program, *partitions: Method, lowered: Lowered = _NOTHING
-) -> model.Program:
+def _emitted(whole, *partitions, lowered=_NOTHING) -> model.Program:
     proven, verdicts = update_in_place(whole)
     source = Provenance("0", "0", "fp32", "", "")
     calls = [DelegateCall("sample", partition, lowered) for partition in partitions]

@@ -14,7 +14,7 @@ function.
 import hashlib
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from types import CellType, CodeType, FunctionType
@@ -23,7 +23,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kvc.compiler import Method, StateSpec, pipeline
+from kvc.compiler import pipeline
 from kvc.compiler.capture import CapturedMethod, capture
 from kvc.compiler.checkpoints.filled import attached
 
@@ -41,9 +41,7 @@ def captured_once() -> Iterator[None]:
         yield
 
 
-def _capture(
-    model: nn.Module, method: Method, states: Sequence[StateSpec] = ()
-) -> CapturedMethod:
+def _capture(model, method, states=()) -> CapturedMethod:
     try:
         key = _key(model, method, tuple(states))
     except UNKNOWN:

@@ -30,7 +30,6 @@ from kvc.runtime.delegates.coreml.step import NotTaken
 from kvc.runtime.delegates.coreml.translation import translate
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.schema.model import Delegate as Partition
-from kvc.schema.model import Method
 
 COUNTS: Counter[str] = Counter()  # methods at some sizes, by what became of them
 _built: set[str] = set()
@@ -90,9 +89,7 @@ class Checked(backend.CoreMl):
             else:
                 COUNTS["built"] += self._build(function)
 
-    def _function(
-        self, number: int, method: Method, sizes: Mapping[str, int]
-    ) -> Function:
+    def _function(self, number, method, sizes) -> Function:
         """Translate a method; states that get what is no float16 are inputs."""
         program, kept = self._program, frozenset(range(len(self._program.states)))
         kept -= {i for i in kept if program.states[i].initial is not None}

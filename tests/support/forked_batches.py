@@ -68,9 +68,7 @@ def _one_by_one(limits: Limits) -> Limits:
     return Limits(limits.seconds, limits.nbytes)
 
 
-def _in_a_process(
-    try_cases: TryCases, cases: range, limits: Limits
-) -> Iterator[list[object] | Ended]:
+def _in_a_process(try_cases, cases, limits) -> Iterator[list[object] | Ended]:
     """Yield the answers to cases that are tried together; `Ended` if it ends early."""
     reading, writing = os.pipe()
     child = os.fork()

@@ -47,9 +47,7 @@ class Spawned:
     What it says goes to the end of a file.
     """
 
-    def __init__(
-        self, command: Sequence[str], tracing: Sequence[str] = (), log: Path = NOWHERE
-    ) -> None:
+    def __init__(self, command, tracing=(), log=NOWHERE) -> None:
         traced = ["strace", *tracing] if tracing else []
         with log.open("ab") as file:
             self._process = subprocess.Popen(
@@ -72,9 +70,7 @@ class Forked:
     With options of strace, it starts once that is attached.
     """
 
-    def __init__(
-        self, arguments: Sequence[str], tracing: Sequence[str] = (), log: Path = NOWHERE
-    ) -> None:
+    def __init__(self, arguments, tracing=(), log=NOWHERE) -> None:
         self._arguments = list(arguments)
         self._tracer: subprocess.Popen[bytes] | None = None
         self._process = _SERVER.Process(

@@ -108,9 +108,7 @@ def decoded(session: Session, tokens: np.ndarray, begin: int, end: int) -> np.nd
     return np.stack([session.decode(step)[0].copy() for step in steps])
 
 
-def _controls(
-    session: Session, tokens: np.ndarray, wanted: np.ndarray
-) -> Iterator[float]:
+def _controls(session, tokens, wanted) -> Iterator[float]:
     """Yield the difference that each layer's zeroed row makes three steps later.
 
     Of a layer that is recurrent, it is what its states have of the first channel.
@@ -190,9 +188,7 @@ def add_rows(
     return session.prefill(given, counts)
 
 
-def _row_differences(
-    session: Session, tokens: np.ndarray, wanted: Sequence[np.ndarray]
-) -> Iterator[float]:
+def _row_differences(session, tokens, wanted) -> Iterator[float]:
     held = np.zeros(3, np.int64)
     for counts in np.array(RAGGED):
         logits = add_rows(session, tokens, held, counts)

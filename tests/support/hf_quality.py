@@ -159,17 +159,13 @@ def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.einsum("ij,ij->i", a, b) / lengths
 
 
-def _rounded_difference(
-    session: Session, tokens: np.ndarray, wanted: np.ndarray
-) -> float:
+def _rounded_difference(session, tokens, wanted) -> float:
     found, places = _logits(session, tokens)
     whole = [prefilled(session, tokens, (n,))[0] - wanted[n - 1] for n in LENGTHS]
     return max(float(np.abs(d).max()) for d in [*(found - wanted[places]), *whole])
 
 
-def _controls(
-    session: Session, tokens: np.ndarray, wanted: np.ndarray
-) -> Iterator[float]:
+def _controls(session, tokens, wanted) -> Iterator[float]:
     """Yield the difference that a row of each layer makes that is a step off.
 
     Of a layer that is recurrent, it is all of its states.

@@ -11,7 +11,7 @@ no value that is rounded lies near such a middle: then a bundle has no choice ei
 and must agree as float32 does.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,13 +99,7 @@ class Rounded(TorchFunctionMode):
         self._unrounded: Tensor | None = None
         self._ties = ties
 
-    def __torch_function__(
-        self,
-        function: Callable[..., object],
-        types: object,
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
+    def __torch_function__(self, function, types, args=(), kwargs=None) -> object:
         if function in _ADDED and args[0] is self._unrounded:
             return self._round_bfloat16(args[0] + args[1].bfloat16().float())
         product = _product_of(function, args, kwargs or {})
@@ -131,9 +125,7 @@ class Rounded(TorchFunctionMode):
             return None
         return self._forms.get(weight.untyped_storage().data_ptr())
 
-    def _linear(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, form: str
-    ) -> Tensor:
+    def _linear(self, x, weight, bias, form) -> Tensor:
         """Multiply x float32 [..., in] with a weight [out, in]."""
         if form == "bfloat16":
             exact = self._exact(x, weight)
@@ -182,15 +174,7 @@ class Rounded(TorchFunctionMode):
         above = (spread + 0.5 / rate).masked_fill(plain, 0)
         self._ties.note(above, 1 / rate, APART, most.clamp(min=1e-30))
 
-    def _note_blocks(
-        self,
-        blocks: Tensor,
-        low: Tensor,
-        high: Tensor,
-        step: Tensor,
-        zero: Tensor,
-        most: Tensor,
-    ) -> None:
+    def _note_blocks(self, blocks, low, high, step, zero, most) -> None:
         # The ends of the whole range are whole numbers of steps from its zero point.
         widest = (high - low == most)[..., None]
         ends = (blocks == low[..., None]) | (blocks == high[..., None])
@@ -240,11 +224,7 @@ _ADDED = (Tensor.add, Tensor.__add__)
 _MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
 
-def _product_of(
-    function: Callable[..., object],
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
-) -> _Product | None:
+def _product_of(function, args, kwargs) -> _Product | None:
     """Return the product with a matrix, or matrices, that a call is."""
     if function is torch.nn.functional.linear:
         bias = args[2] if len(args) > 2 else kwargs.get("bias")

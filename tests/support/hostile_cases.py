@@ -153,9 +153,7 @@ def results_of(
     return list(_results(path, number, memory or nullcontext()))
 
 
-def _results(
-    path: Path, number: int, memory: AbstractContextManager[None]
-) -> Iterator[str]:
+def _results(path, number, memory) -> Iterator[str]:
     with memory, load(path, max_turns=_MAX_TURNS) as program:
         try:
             session = program.session()

@@ -12,10 +12,9 @@ from torch import Tensor
 
 import kvc.schema.torch_ops  # noqa: F401  # registers kvc's own operators
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES
-from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir import Method, Value
 from kvc.compiler.ir.control import control_of
 from kvc.compiler.memory.aliasing import analyse
-from kvc.schema.control import Control
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import COND, OPS, WHILE, Aliasing
 from kvc.schema.types import Affine
@@ -45,9 +44,7 @@ def interpret(
     return outputs, {**states, **changed}, written
 
 
-def _run(
-    method: Method, values: dict[int, Tensor], sizes: Mapping[str, int], blocks: Blocks
-) -> None:
+def _run(method, values, sizes, blocks) -> None:
     for node in method.nodes:
         control = control_of(node)
         if control is None:
@@ -58,9 +55,7 @@ def _run(
             values[value.id] = result.clone()
 
 
-def _controlled(
-    control: Control, values: Mapping[int, Tensor], blocks: Blocks
-) -> list[Tensor]:
+def _controlled(control, values, blocks) -> list[Tensor]:
     def run(number: int, given: Sequence[Tensor]) -> list[Tensor]:
         block = blocks[control.blocks[number]]
         inside = {v.id: tensor for v, tensor in zip(block.inputs, given, strict=True)}
@@ -83,9 +78,7 @@ def _controlled(
     return [carried, torch.stack(stacked)]
 
 
-def _call(
-    node: Node, values: Mapping[int, Tensor], sizes: Mapping[str, int]
-) -> list[Tensor]:
+def _call(node, values, sizes) -> list[Tensor]:
     arguments = [_argument(a, values, sizes) for a in node.arguments]
     match node.op:
         case "kvc::check_index" | "kvc::check_rows":

@@ -4,7 +4,7 @@ A call is computed in float64 or int64 and rounded once to its dtype; shapes and
 are those that the calls say. States begin as zeros and go from call to call.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
 
 import numpy as np
@@ -14,7 +14,6 @@ from kvc.runtime.delegates.coreml.mil import (
     DTYPES,
     Call,
     Data,
-    Function,
     Number,
     Numbers,
     Var,
@@ -25,9 +24,7 @@ from kvc.runtime.delegates.coreml.package import stored
 class Interpreter:
     """Functions of a package that share states; `data` returns named data."""
 
-    def __init__(
-        self, functions: Sequence[Function], data: Callable[[int], np.ndarray]
-    ) -> None:
+    def __init__(self, functions, data) -> None:
         self._functions = {one.name: one for one in functions}
         self._data = data
         self.states: dict[str, np.ndarray] = {}

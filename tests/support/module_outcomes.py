@@ -67,12 +67,7 @@ def compared(run: Callable[[], list[Tensor]], expected: list[Tensor]) -> Outcome
     return Outcome("equal")
 
 
-def _run(
-    module: nn.Module,
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    path: Path,
-) -> list[Tensor]:
+def _run(module, args, kwargs, path) -> list[Tensor]:
     method = Method("forward", args=_copied(args), kwargs=_copied(dict(kwargs)))
     compile_program(module, [method], "fp32").save(path)
     with load(path) as program, program.session() as session:

@@ -171,9 +171,7 @@ def _rms(attributes: Attributes, x: Array, weight: Array) -> Array:
     return x / np.sqrt(mean + attributes["epsilon"]) * weight
 
 
-def _layer(
-    attributes: Attributes, x: Array, weight: Array, bias: Array | float = 0
-) -> Array:
+def _layer(attributes, x, weight, bias=0) -> Array:
     x = x - x.mean(-1, keepdims=True)
     variance = (x * x).mean(-1, keepdims=True)
     return x / np.sqrt(variance + attributes["epsilon"]) * weight + bias
@@ -201,9 +199,7 @@ def _narrow(attributes: Attributes, x: Array, scale: Array, zero: Array) -> Arra
     return np.clip(steps, ends.min, ends.max).astype(zero.dtype)
 
 
-def _reduced(
-    fold: Callable[..., Array], attributes: Attributes, x: Array, axes: Array
-) -> Array:
+def _reduced(fold, attributes, x, axes) -> Array:
     assert attributes == {"keepdims": 1}
     return fold(x, axis=tuple(axes.tolist()), keepdims=True)
 

@@ -21,7 +21,6 @@ from kvc.runtime.states.owner import (
     WHOLE,
     Buffer,
     Group,
-    InitialValue,
     Owner,
     Span,
     StateBuffer,
@@ -119,9 +118,7 @@ class Kept:
 class Keeper:
     """Who owns the states; see `Owner`. What it is asked for is done in order."""
 
-    def __init__(
-        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
-    ) -> None:
+    def __init__(self, groups, sizes, initial) -> None:
         self._again = groups, sizes, initial
         self._memory: dict[int, Array] = {}
         self._waiting: list[Work] = []

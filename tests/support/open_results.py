@@ -46,9 +46,7 @@ def chosen_otherwise(
     return values, order[places]
 
 
-def _copied(
-    chance: Chance, made: Tensor, into: Tensor, given: Tensor, *_, **__
-) -> Tensor:
+def _copied(chance, made, into, given, *_, **__) -> Tensor:
     return made.copy_(_converted(chance, made, given))
 
 
@@ -102,9 +100,7 @@ def _ordered(chance: Chance, made: Tensor, *_, **__) -> Tensor:
     return torch.where(made.isfinite(), made, torch.inf if some < 0.5 else torch.nan)
 
 
-def _transformed(
-    chance: Chance, made: Tensor, x: Tensor, axes: Sequence[int], *_, **__
-) -> Tensor:
+def _transformed(chance, made, x, axes, *_, **__) -> Tensor:
     """Return a Fourier transform, NaN wherever it is of a number not finite."""
     lost = ~x.isfinite()
     for axis in axes:
@@ -113,9 +109,7 @@ def _transformed(
     return torch.where(lost, nan, made)
 
 
-def _in_float64(
-    func: Callable[[Tensor], Tensor], chance: Chance, made: Tensor, x: Tensor
-) -> Tensor:
+def _in_float64(func, chance, made, x) -> Tensor:
     """Return what more digits give, whose range is larger."""
     return func(x.double()).to(made.dtype)
 
@@ -142,9 +136,7 @@ def _gelu(chance: Chance, made: Tensor, x: Tensor, *_, **__) -> Tensor:
     return torch.where(x == torch.inf, _ordered(chance, x), made)
 
 
-def _mean_beside(
-    chance: Chance, made: Sequence[Tensor], *_, **__
-) -> tuple[Tensor, ...]:
+def _mean_beside(chance, made, *_, **__) -> tuple[Tensor, ...]:
     """Return what comes with a mean, and the mean of infinities in another order."""
     return made[0], _ordered(chance, made[1]), *made[2:]
 

@@ -132,9 +132,7 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_complex()
 
 
-def _in_way(
-    op: OpInfo, given: SampleInput, sample: Sample, way: Way
-) -> Iterator[Trial]:
+def _in_way(op, given, sample, way) -> Iterator[Trial]:
     tensors = sample.tensors
     write = op.inplace_variant if sample.others[0] is None else None
     match way:

@@ -101,9 +101,7 @@ def _is_plain(tensor: Tensor) -> bool:
     return bool((tensor == 0.5).all())
 
 
-def _with_values(
-    program: OperatorProgram, place: int, values: list[Tensor]
-) -> OperatorProgram:
+def _with_values(program, place, values) -> OperatorProgram:
     calls = tuple(
         (*call[:place], value, *call[place + 1 :])
         for call, value in zip(program.calls, values, strict=True)

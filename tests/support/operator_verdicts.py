@@ -233,9 +233,7 @@ def _compared(held: Held, found: Sequence[Tensors], recipe: str) -> Verdict:
     return Verdict("wrong" if why else "undecided", why, recipe)
 
 
-def _differences(
-    pairs: Sequence[tuple[Tensor, Tensor]], loose: Sequence[Tensor | None]
-) -> str:
+def _differences(pairs, loose) -> str:
     """Return what is not equal, "" for nothing."""
     for number, ((one, other), free) in enumerate(zip(pairs, loose, strict=True)):
         if one.dtype != other.dtype or one.shape != other.shape:

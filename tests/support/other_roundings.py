@@ -4,7 +4,7 @@ In: a program and what eager makes of it. Out: which elements decide nothing, si
 change by more than `TOLERANCES` with other roundings, or are what torch leaves open.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -63,9 +63,7 @@ def undecided(
     return list(free)
 
 
-def _free_what_differs(
-    free: Sequence[Tensor], made: Sequence[Tensor], known: Sequence[Tensor]
-) -> None:
+def _free_what_differs(free, made, known) -> None:
     for each, one, other in zip(free, made, known, strict=True):
         same = one.shape == other.shape
         each |= ~close(one.to(other.dtype), other) if same else True
@@ -79,9 +77,7 @@ def _widened(program: OperatorProgram) -> OperatorProgram:
     return _with_each(program, lambda x: x.float() if x.dtype in _SHORT else x)
 
 
-def _with_each(
-    program: OperatorProgram, change: Callable[[Tensor], Tensor]
-) -> OperatorProgram:
+def _with_each(program, change) -> OperatorProgram:
     held, *calls = (tuple(map(change, some)) for some in (program.held, *program.calls))
     return replace(program, calls=tuple(calls), held=held)
 

@@ -141,9 +141,7 @@ def _other_tuple(value: tuple[object, ...], dice: random.Random) -> tuple[object
     return tuple(items)
 
 
-def _other_mapping(
-    value: Mapping[object, object], dice: random.Random
-) -> Mapping[object, object]:
+def _other_mapping(value, dice) -> Mapping[object, object]:
     """Return a mapping with an entry less, or what two entries have exchanged."""
     made = dict(value)
     one, other = (dice.choice(list(made)) for _ in range(2))

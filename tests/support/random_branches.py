@@ -237,9 +237,7 @@ def source_of(seed: int) -> str:
     return _Writer(seed).method()
 
 
-def _cond(
-    p: Tensor, yes: Body, no: Body, given: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
+def _cond(p, yes, no, given) -> tuple[Tensor, ...]:
     return (yes if p else no)(*given)
 
 

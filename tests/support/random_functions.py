@@ -35,9 +35,7 @@ class RandomFunction(Buffers, n=torch.tensor([1, 3])):
 class Author:
     """Makes one function up, and runs it meanwhile."""
 
-    def __init__(
-        self, model: RandomFunction, choose: random.Random, *arguments: Tensor
-    ) -> None:
+    def __init__(self, model, choose, *arguments) -> None:
         self.choose = choose
         *given, self.at = arguments
         self.pool = [model.a, model.b, model.c, model.d, *given]

@@ -115,9 +115,7 @@ def draw(
 class _Author:
     """Writes one program."""
 
-    def __init__(
-        self, choose: random.Random, length: int, names: Sequence[str]
-    ) -> None:
+    def __init__(self, choose, length, names) -> None:
         self.choose = choose
         self.names = names or usual_names()
         self.short = length == 1

@@ -67,9 +67,7 @@ def _statements(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], ast.stmt]]:
                 yield names, statement
 
 
-def _functions(
-    node: ast.Module | ast.ClassDef, names: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], ast.FunctionDef]]:
+def _functions(node, names) -> Iterator[tuple[tuple[str, ...], ast.FunctionDef]]:
     for each in node.body:
         match each:
             case ast.FunctionDef():

@@ -199,17 +199,13 @@ def measure(
     )
 
 
-def _run(
-    session: Session, given: np.ndarray, tokens: np.ndarray, chunks: Sequence[int]
-) -> list[np.ndarray]:
+def _run(session, given, tokens, chunks) -> list[np.ndarray]:
     session.encode(given)
     found, end = fed(session, tokens, chunks), sum(chunks)
     return [*found, *decoded(session, tokens, end, end + STEPS)]
 
 
-def _controls(
-    session: Session, given: np.ndarray, tokens: np.ndarray, wanted: np.ndarray
-) -> Iterator[tuple[str, float]]:
+def _controls(session, given, tokens, wanted) -> Iterator[tuple[str, float]]:
     held = sum(CHUNKS)
     caches = [name for name in session.state if name.endswith(("keys", "values"))]
     for name in caches:

@@ -61,9 +61,7 @@ def with_tail(array: np.ndarray) -> np.ndarray:
 class Native:
     """A partition that XNNPACK runs, by one runtime that is reshaped for each size."""
 
-    def __init__(
-        self, sketch: Sketch, *outputs: Ref, flags: int = RUNTIME_FLAGS, **sizes: int
-    ) -> None:
+    def __init__(self, sketch, *outputs, flags=RUNTIME_FLAGS, **sizes) -> None:
         self.graph = sketch.graph(*outputs)
         self._library = library_or_skip()
         first = sizes or {n: symbol.upper for n, symbol in sketch.symbols.items()}

@@ -176,14 +176,7 @@ ATTENTION = (
 )
 
 
-def _attended(
-    *shape: int,
-    valid: Tensor,
-    causal: bool = True,
-    scale: float | None = None,
-    dtype: torch.dtype = F32,
-    **options: object,
-) -> Case:
+def _attended(*shape, valid, causal=True, scale=None, dtype=F32, **options) -> Case:
     """Return a case of [batch, heads, seq, kv_heads, slots, value_dim]."""
     batch, heads, seq, kv_heads, slots, width = shape
     names = ("window_left", "window_right", "softcap", "mask", "slopes", "sinks")
