@@ -46,9 +46,8 @@ def _loop():
     i, more = value(0, dtype=I64), value(3, dtype=I64)
     y, x, z = (_square(k) for k in (1, 2, 4))
     less = value(5, dtype=BOOL)
-    yield method(
-        node("aten::lt.Scalar", i, 2, to=less), inputs=(i, y, x), outputs=(less,)
-    )
+    test = node("aten::lt.Scalar", i, 2, to=less)
+    yield method(test, inputs=(i, y, x), outputs=(less,))
     step = node("aten::add.Scalar", i, 1, 1, to=more)
     add = node("aten::add.Tensor", y, x, 1, to=z)
     yield method(step, add, inputs=(i, y, x), outputs=(more, z))
@@ -85,18 +84,18 @@ def control_program() -> model.Program:
     return _emitted(control_ir())
 
 
+def _asking(p, c, to, *blocks: int):
+    """Return a method that gives what one of two blocks makes of p and c."""
+    branch = node(COND, p, *blocks, (p, c), (None,), to=to)
+    return method(branch, inputs=(p, c), outputs=(to,))
+
+
 def nested_program() -> model.Program:
     """Return a program whose block 1, the second branch, runs blocks 2 and 3."""
     p, c, y, z = value(0, dtype=BOOL), _square(1), _square(2), _square(3)
     last = [method(node("aten::neg", c, to=y), inputs=(p, c), outputs=(y,))] * 2
-    inner = node(COND, p, 2, 3, (p, c), (None,), to=z)
-    first = [
-        method(inputs=(p, c), outputs=(c,)),
-        method(inner, inputs=(p, c), outputs=(z,)),
-    ]
-    made = method(
-        node(COND, p, 0, 1, (p, c), (None,), to=y), inputs=(p, c), outputs=(y,)
-    )
+    first = [method(inputs=(p, c), outputs=(c,)), _asking(p, c, z, 2, 3)]
+    made = _asking(p, c, y, 0, 1)
     return _emitted(program(_callable(made), *_numbered(*first, *last)))
 
 
@@ -108,12 +107,9 @@ def delegated_branches() -> model.Program:
     p, c, w, y = value(0, dtype=BOOL), *(_square(k) for k in (1, 2, 3))
     product = node("aten::mul.Tensor", c, w, to=y)
     weighed = method(product, inputs=(p, c), outputs=(y,), constants=((w, "w"),))
-    inner = node(COND, p, 1, 2, (p, c), (None,), to=y)
     made = method(node(DELEGATE, 0, (p, c), (None,), to=y), inputs=(p, c), outputs=(y,))
     blocks = _numbered(
-        method(inner, inputs=(p, c), outputs=(y,)),
-        weighed,
-        method(inputs=(p, c), outputs=(c,)),
+        _asking(p, c, y, 1, 2), weighed, method(inputs=(p, c), outputs=(c,))
     )
     weight = constant("w", torch.ones(SQUARE))
     return _emitted(program(_callable(made), *blocks, constants=(weight,)), blocks[0])
@@ -123,9 +119,7 @@ def branching_delegate(tail_nbytes: int = 0) -> model.Program:
     """Return a program whose block 0, a branch, calls a delegate, which is block 2."""
     p, c, y = value(0, dtype=BOOL), _square(1), _square(2)
     call = node(DELEGATE, 2, (c,), (None,), to=y)
-    made = method(
-        node(COND, p, 0, 1, (p, c), (None,), to=y), inputs=(p, c), outputs=(y,)
-    )
+    made = _asking(p, c, y, 0, 1)
     blocks = _numbered(
         method(call, inputs=(p, c), outputs=(y,)),
         method(inputs=(p, c), outputs=(c,)),
@@ -143,14 +137,10 @@ def nested_delegates(in_branch: bool) -> model.Program:
     p, c, y = value(0, dtype=BOOL), _square(1), _square(2)
     ends = {"inputs": (p, c), "outputs": (y,)}
     made = method(node(DELEGATE, 0, (p, c), (None,), to=y), **ends)
-    if in_branch:
-        first = method(node(COND, p, 2, 3, (p, c), (None,), to=y), **ends)
-    else:
-        first = method(node(DELEGATE, 1, (p, c), (None,), to=y), **ends)
     last = method(node("aten::neg", c, to=y), **ends)
     call = method(node(DELEGATE, 1, (p, c), (None,), to=y), **ends)
-    others = (call, last) if in_branch else ()
-    blocks = _numbered(first, last, *others)
+    nested = (_asking(p, c, y, 2, 3), last, call, last)
+    blocks = _numbered(*(nested if in_branch else (call, last)))
     return _emitted(program(_callable(made), *blocks), *blocks[:2])
 
 

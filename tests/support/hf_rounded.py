@@ -50,14 +50,7 @@ class Ties:
         self.last, self.any = np.inf, np.inf
         self._length = length
 
-    def note(
-        self,
-        x: Tensor,
-        step: Tensor | float,
-        apart: float,
-        extent: Tensor | float,
-        least: float = 0,
-    ) -> None:
+    def note(self, x: Tensor, step, apart: float, extent, least: float = 0) -> None:
         """Note values x [..., rows, width] that are rounded to multiples of a step.
 
         Distances are in multiples of `apart`, a share of a row's extent, as is the
@@ -305,10 +298,8 @@ def rounded_logits(
     ties = Ties(tokens.shape[1])
     given: dict[str, object] = {"use_cache": False}
     if cache != "float32":
-        given = {
-            "past_key_values": _rounding(model, cache, ties),
-            "use_cache": True,
-        }
+        held = _rounding(model, cache, ties)
+        given = {"past_key_values": held, "use_cache": True}
     if model._can_set_experts_implementation():
         model.set_experts_implementation("eager")
     with torch.no_grad(), Rounded(model, names, ties):
