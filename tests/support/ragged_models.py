@@ -192,21 +192,13 @@ def ragged_methods(told: bool = False) -> list[Method]:
     place = {"position": "input_pos"} if told else {}
     fed = (rows,) if told else ()
     sizes = {"input_pos": {0: BATCH}} if told else {}
+    counted = {"lengths": {0: BATCH}, **sizes}
+    some = {"tokens": {0: BATCH, 1: SEQ}, **counted}
+    one = {"token": {0: BATCH}, "active": {0: BATCH}, **sizes}
+    chunk, token = (tokens, rows + 5, *fed), (tokens[:, :1], rows == 0, *fed)
     return [
-        Method(
-            "prefill",
-            args=(tokens, rows + 5, *fed),
-            dynamic={"tokens": {0: BATCH, 1: SEQ}, "lengths": {0: BATCH}, **sizes},
-            role="prefill",
-            **place,
-        ),
-        Method(
-            "decode",
-            args=(tokens[:, :1], rows == 0, *fed),
-            dynamic={"token": {0: BATCH}, "active": {0: BATCH}, **sizes},
-            role="decode",
-            **place,
-        ),
+        Method("prefill", args=chunk, dynamic=some, role="prefill", **place),
+        Method("decode", args=token, dynamic=one, role="decode", **place),
     ]
 
 

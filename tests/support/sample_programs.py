@@ -169,17 +169,10 @@ def method(name: str, seq: "int | object") -> Method:
     graph = b.graph((x,), (scaled, out))
     write, advance = effects(graph).updates
     beside = Update(advance, "it is computed beside the old value", (advance,))
-    made = called(
-        name,
-        graph,
-        ("x",),
-        reads=(0, 1),
-        writes=(0, 1),
-        advances=(Advance(0, seq),),  # type: ignore[arg-type]
-        updates=(Update(write, "", ()), beside),
-        blocks=(Block(partition_graph(), ()),) if name == "prefill" else (),
-    )
-    return declared(made)
+    used = {"reads": (0, 1), "writes": (0, 1), "advances": (Advance(0, seq),)}
+    used["updates"] = (Update(write, "", ()), beside)
+    used["blocks"] = (Block(partition_graph(), ()),) if name == "prefill" else ()
+    return declared(called(name, graph, ("x",), **used))
 
 
 def partition_graph() -> Graph:
@@ -252,41 +245,26 @@ def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
     split, cache_type = TensorType(F32, (1, SEQ, 2, 4)), TensorType(F32, (1, 2, 16, 4))
     weight = b.value(TensorType(F32, (8, 8)), Constant(0))
     cache = b.value(cache_type, StateSlot(layer))
-    norm = b.step(
-        "aten::rms_norm",
-        (Ref(x), (8,), None, 1e-5),
-        b.scratch(rows),
-        source=f"m:{layer}",
-    )
+    given = Ref(x), (8,), None, 1e-5
+    norm = b.step("aten::rms_norm", given, b.scratch(rows), source=f"m:{layer}")
     y = b.step("aten::linear", (Ref(norm), Ref(weight), None), b.scratch(rows))
     four = b.step("aten::view", (Ref(y), (1, SEQ, 2, 4)), b.value(split, Alias(y)))
     q = b.step("aten::transpose.int", (Ref(four), 1, 2), b.value(heads, Alias(four)))
-    new = b.step(
-        "kvc::cache_update",
-        (Ref(cache), Ref(q), Ref(position), 2, "linear", None, 0),
-        b.value(cache_type, Alias(cache)),
-    )
+    written = Ref(cache), Ref(q), Ref(position), 2, "linear", None, 0
+    new = b.value(cache_type, Alias(cache))
+    b.step("kvc::cache_update", written, new)
     length = b.step(
         "aten::add.Scalar", (Ref(position), SEQ, 1), b.scratch(TensorType(I64, (1,)))
     )
-    out = b.step(
-        "kvc::attention",
-        (
-            *(Ref(q), Ref(new), Ref(new), Ref(length), None, True),
-            *(*[None] * 6, "linear", None, None, None, 0),
-        ),
-        b.scratch(heads),
-    )
+    attended = Ref(q), Ref(new), Ref(new), Ref(length), None, True
+    attended += (*[None] * 6, "linear", None, None, None, 0)
+    out = b.step("kvc::attention", attended, b.scratch(heads))
     back = b.step("aten::transpose.int", (Ref(out), 1, 2), b.value(split, Alias(out)))
     flat = b.step("aten::reshape", (Ref(back), (1, SEQ, 8)), b.scratch(rows))
     for i in range(20):
         weight = b.value(TensorType(F32, (8, 8)), Constant(0))
-        up = b.step(
-            "aten::linear",
-            (Ref(flat), Ref(weight), None),
-            b.scratch(rows),
-            source=f"m:{i} (layers.{layer})",
-        )
+        given, source = (Ref(flat), Ref(weight), None), f"m:{i} (layers.{layer})"
+        up = b.step("aten::linear", given, b.scratch(rows), source=source)
         flat = b.step("aten::mul.Tensor", (Ref(up), Ref(flat)), b.scratch(rows))
     return b.step("aten::add.Tensor", (Ref(x), Ref(flat), 1), b.scratch(rows))
 
