@@ -59,12 +59,7 @@ class Totaling(Adding, total=ZERO):
         return self.best(self.total)
 
 
-def write_chat(
-    path: Path,
-    model: type[Adding] = Adding,
-    template: str | None = TEMPLATE,
-    **config: object,
-) -> Path:
+def write_chat(path, model=Adding, template=TEMPLATE, **config) -> Path:
     tokens = torch.zeros(1, 2, dtype=torch.int64)
     seq = {"tokens": {1: Dim("seq", 1, CHUNK)}}
     files = {"tokenizer_config.json": json.dumps({"eos_token": END}).encode()}

@@ -18,7 +18,6 @@ from transformers import AutoConfig, PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face.tasks import Task, class_of, maker_of
-from kvc.recipes import Recipe
 from kvc.runtime import Program, load
 
 Floats = NDArray[np.float32]
@@ -197,13 +196,7 @@ class Parity:
     changed: float
 
 
-def compare(
-    name: str,
-    folder: Path,
-    task: Task = "embed",
-    recipe: str | Recipe = "fp32",
-    **changes: object,
-) -> Parity:
+def compare(name, folder, task="embed", recipe="fp32", **changes) -> Parity:
     model, path = build(name, task, **changes), folder / "model.kvc"
     export_hf(model, recipe=recipe, cache=CacheConfig(LONGEST)).save(path)
     with load(path) as program:

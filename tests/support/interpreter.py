@@ -26,13 +26,7 @@ Blocks = Mapping[int, Method]
 Called = tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]
 
 
-def interpret(
-    method: Method,
-    inputs: Sequence[Tensor],
-    states: Mapping[str, Tensor],
-    sizes: Mapping[str, int] | None = None,
-    blocks: Blocks | None = None,
-) -> Called:
+def interpret(method, inputs, states, sizes=None, blocks=None) -> Called:
     values = {v.id: tensor for v, tensor in zip(method.inputs, inputs, strict=True)}
     for value, name in method.state_in:
         shape = value.type.shape(sizes or {})

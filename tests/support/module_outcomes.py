@@ -1,9 +1,8 @@
 """What comes of a module that is compiled, run and compared with eager."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
@@ -37,12 +36,7 @@ class Applied(nn.Module):
         return self.function(x)
 
 
-def outcome(
-    module: nn.Module,
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    path: Path,
-) -> Outcome:
+def outcome(module, args, kwargs, path) -> Outcome:
     """Compile by `fp32`, run, and compare; what is given is left as it was."""
     try:
         with torch.no_grad():

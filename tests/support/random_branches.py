@@ -139,16 +139,7 @@ class _Writer:
         free = [b for b in BUFFERS if not any(b in text for text in given)]
         return free if depth == OUTERMOST and self.chance.random() < 0.4 else []
 
-    def body(
-        self,
-        depth: int,
-        name: str,
-        taken: Sequence[str],
-        first: Sequence[str],
-        names: list[str],
-        results: Callable[[list[str]], Sequence[str]],
-        nested: int,
-    ) -> None:
+    def body(self, depth, name, taken, first, names, results, nested) -> None:
         self.add(depth, f"def {name}({', '.join(taken)}):")
         for line in first:
             self.add(depth + 1, line)

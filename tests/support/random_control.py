@@ -13,7 +13,7 @@ from ir_samples import I64, method, node, program, value
 from random_methods import _STEPS, _WEIGHTS, ROW, SQUARE, STATES, _Builder
 from torch import Tensor
 
-from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.ir import Method, Program, Value
 from kvc.compiler.ir.control import blocks_by_number
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.schema.dtypes import DType
@@ -78,15 +78,7 @@ class _Author:
         step = node("aten::lt.Scalar", inputs[0], limit, to=less)
         return self.add(inputs, [step], [less])
 
-    def block(
-        self,
-        lent: Sequence[Value],
-        preds: Sequence[Value],
-        outputs: int,
-        depth: int,
-        counts: bool = False,
-        scans: bool = False,
-    ) -> int:
+    def block(self, lent, preds, outputs, depth, counts=False, scans=False) -> int:
         number = len(self.blocks)
         self.blocks.append(None)
         b = _Builder(self.chance)
@@ -112,14 +104,7 @@ class _Author:
         inputs = [*first, *inputs[:1], *part, *inputs[1:], *inside]
         return self.add(inputs, b.nodes, left, number, filled)
 
-    def add(
-        self,
-        inputs: Sequence[Value],
-        nodes: Sequence[Node],
-        outputs: Sequence[Value],
-        number: int | None = None,
-        filled: tuple[int, ...] = (),
-    ) -> int:
+    def add(self, inputs, nodes, outputs, number=None, filled=()) -> int:
         if number is None:
             number = len(self.blocks)
             self.blocks.append(None)

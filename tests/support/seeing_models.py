@@ -267,11 +267,7 @@ def _fed(session: Session, tokens: Tokens, pictures: Sequence[Floats]) -> Floats
 SPECIAL = {"<pad>": 0, "</s>": 2, "<image>": TOKEN}
 
 
-def tokenizer(
-    special: Mapping[str, int] = SPECIAL,
-    added: Sequence[str] = ("<image>",),
-    **named: str,
-) -> PreTrainedTokenizerFast:
+def tokenizer(special=SPECIAL, added=("<image>",), **named) -> PreTrainedTokenizerFast:
     words = {str(n): n for n in range(WORDS) if n not in special.values()}
     made = Tokenizer(models.WordLevel({**words, **special}, unk_token="<pad>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

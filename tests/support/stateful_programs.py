@@ -47,13 +47,7 @@ class Builder(GraphBuilder):
         result = self.value(declared, Alias(base))
         return self.step(op, (Ref(base), *others), result)
 
-    def method(
-        self,
-        name: str,
-        inputs: dict[str, int],
-        outputs: Sequence[int],
-        **fields: object,
-    ) -> Method:
+    def method(self, name, inputs, outputs, **fields) -> Method:
         graph = self.graph(inputs.values(), outputs)
         found = effects(graph)
         return method(

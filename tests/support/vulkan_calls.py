@@ -19,12 +19,7 @@ from kvc.schema.graph import Graph
 from kvc.schema.model import Block
 
 
-def run_on_device(
-    device: Device,
-    graph: Graph,
-    tensors: dict[int, Tensor],
-    expected: Sequence[Tensor],
-) -> list[Tensor]:
+def run_on_device(device, graph, tensors, expected) -> list[Tensor]:
     outs = [Guarded(each.shape, each.dtype) for each in expected]
     inputs = [tensor_as_array(tensors[value]) for value in graph.inputs]
     outputs = [tensor_as_array(out.tensor) for out in outs]
