@@ -46,8 +46,6 @@ class Region(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """A program with a plan without sharing."""
-
     program: Program
     # scratch, workspace: the regions of each arena; all other pages are guards
     scratch: tuple[Region, ...]

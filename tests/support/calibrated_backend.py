@@ -78,8 +78,6 @@ def values(graph: Method) -> Iterator[Value]:
 
 
 class FixedPointDelegate(ByReference):
-    """The run-time half."""
-
     def init(self, partition: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
         program = self._program
         graph = program.methods[partition.method].blocks[partition.block].graph

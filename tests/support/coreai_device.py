@@ -22,8 +22,6 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class NumpyCoreAI(NumpyProcess):
-    """Keeps functions."""
-
     asked = ASKED
 
     def _build(self, descriptor: int | None, file: str) -> None:

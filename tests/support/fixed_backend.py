@@ -42,8 +42,6 @@ class Fixed(Greedy):
 
 
 class FixedDelegate(ByReference):
-    """The run-time half."""
-
     @staticmethod
     def targets() -> Sequence[str]:
         return (TARGET,)
@@ -120,8 +118,6 @@ def read_images(raw: bytes, number: int) -> dict[Sizes, Image]:
 
 
 class FixedHandle(ReferenceHandle):
-    """Runs at the sizes that it has images for."""
-
     def __init__(self, program, partition, data, images: dict[Sizes, Image]) -> None:
         super().__init__(program, partition, data)
         types = [value.type for value in self._graph.values]

@@ -32,8 +32,6 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a process may take."""
-
     seconds: float  # of a processor, for one case; a tenth more for each tried with it
     nbytes: int  # of address space, beside what there is before
     together: int = 1  # how many cases are tried at once

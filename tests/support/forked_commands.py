@@ -30,8 +30,6 @@ def import_first(names: Sequence[str]) -> None:
 
 
 class Running(Protocol):
-    """A process that was started."""
-
     def wait(self, timeout: float | None = None) -> int:
         """Return how it ended; raise TimeoutExpired if it runs on."""
 

@@ -22,8 +22,6 @@ from kvc.runtime.delegates.table import DELEGATES
 
 
 class Greedy(Backend):
-    """Takes everything."""
-
     name: ClassVar[str] = "greedy"
     in_place = True
 
@@ -44,8 +42,6 @@ class Partitions(Greedy):
 
 
 class ByReference(Delegate):
-    """The run-time half."""
-
     def __init__(self, options: Options) -> None:
         self._program, self._path = options.program, options.path
 

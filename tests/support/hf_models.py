@@ -20,8 +20,6 @@ WINDOW = 8
 
 @dataclass(frozen=True, slots=True)
 class Tiny:
-    """A tiny configuration."""
-
     model_type: str  # transformers' name of the architecture
     settings: Mapping[str, object]  # of its configuration
     attention: str = "eager"  # the implementation that a bundle is held against

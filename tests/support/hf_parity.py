@@ -31,8 +31,6 @@ NOTICED = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model."""
-
     prefill: float  # largest difference of a prefill, of any length, and in chunks
     decode: float  # largest difference of 40 steps after it
     agreement: float  # share of positions with the same best token

@@ -45,8 +45,6 @@ EQUAL = {"float32": 2e-5, "int8": 2e-5, "float16": 2e-4}
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A recipe and the dtype of its caches."""
-
     recipe: str
     cache: str = "float32"
 
@@ -64,8 +62,6 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How a bundle of a recipe compares."""
-
     cosine: float  # the mean cosine of its logits and those of the model in float32
     agreement: float  # share of positions with the same best token
     # the largest difference from the model that rounds as it does, over the largest

@@ -54,8 +54,6 @@ def escaped(error: BaseException, where: str = "") -> Verdict:
 
 
 class Case(NamedTuple):
-    """A file to be tried."""
-
     blobs: bytes  # what lies before the program
     raw: bytes  # the program
 

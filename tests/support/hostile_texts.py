@@ -68,8 +68,6 @@ class Source:
 
 
 class Tokenizers:
-    """Variants of a tokenizer.json."""
-
     def __init__(self, name: str, make: Callable[[], Tokenizer]) -> None:
         self.name = name
         self._json = Json(json.loads(make().to_str()))
@@ -184,8 +182,6 @@ SAID = (
 
 
 class Templates:
-    """Variants of a chat template."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self._tokens = _TOKENS.findall(TEMPLATES[name])

@@ -25,8 +25,6 @@ class Outcome:
 
 
 class Applied(nn.Module):
-    """A function of one tensor as a module."""
-
     def __init__(self, function: Callable[[Tensor], object]) -> None:
         super().__init__()
         self.function = function

@@ -32,8 +32,6 @@ _numbers = count()
 
 
 class Opaque(Greedy):
-    """Takes everything, states too."""
-
     name: ClassVar[str] = "opaque"
 
 
@@ -164,8 +162,6 @@ class Keeper:
 
 
 class OpaqueDelegate(ByReference):
-    """The run-time half."""
-
     def owner(self, groups, sizes, initial) -> Owner:
         return Keeper(groups, sizes, initial)
 

@@ -48,8 +48,6 @@ class Constant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call of an operator."""
-
     name: str  # of the operator, with that of its variant
     in_place: bool  # whether it writes over its first argument
     # of its arguments, positional and by name, in the order of `spec`

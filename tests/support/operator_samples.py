@@ -94,8 +94,6 @@ def _whole(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A module and the calls that it is compared in."""
-
     model: nn.Module  # that is compiled; it keeps its buffers from call to call
     calls: tuple[Tensors, ...]  # the tensors of each call; the first is the example
     # the dims of the example that another call may change

@@ -36,8 +36,6 @@ _NAMES = {
 
 
 class OwnCache(nn.Module):
-    """A model and a cache of transformers; one row."""
-
     def __init__(self, model: PreTrainedModel, cache: Cache) -> None:
         super().__init__()
         self.model, self.cache = model, cache

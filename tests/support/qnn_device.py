@@ -20,8 +20,6 @@ ASKED: list[str] = []
 
 
 class NumpyDevice(NumpyProcess):
-    """Keeps models."""
-
     asked, kinds = ASKED, {4: np.uint16, 5: np.int16, 10: np.float16}
 
     def _build(self, descriptor: int | None, name: str, model: str, arch: int) -> None:

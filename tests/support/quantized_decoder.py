@@ -85,8 +85,6 @@ MATRICES: dict[str, tuple[type[Matrix], type[Matrix]]] = {
 
 
 class ReferenceLinear(nn.Module):
-    """A linear layer without bias."""
-
     def __init__(self, matrix: Matrix) -> None:
         super().__init__()
         self.matrix = matrix

@@ -113,8 +113,6 @@ def draw(
 
 
 class _Author:
-    """Writes one program."""
-
     def __init__(self, choose, length, names) -> None:
         self.choose = choose
         self.names = names or usual_names()

@@ -34,8 +34,6 @@ NOTE = "__a_check_refuses__"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A statement that refuses."""
-
     path: Path  # of the file
     # the names of the function that has it, and of what that is in
     function: tuple[str, ...]

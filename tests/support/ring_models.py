@@ -20,8 +20,6 @@ VOCAB, WIDTH, HEADS, KV_HEADS = 19, 8, 4, 2
 
 @dataclass(frozen=True)
 class Shape:
-    """What a decoder keeps."""
-
     # for each layer how many positions it sees, None: all
     windows: tuple[int | None, ...] = (5, 5)
     slots: int = 12  # of each ring

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from click.testing import CliRunner
+from encoder_models import pixels
 from hf_models import rescale
 from hf_parity import decoded
 from numpy.typing import NDArray
@@ -26,9 +27,7 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.deepseek_vl import DeepseekVLProcessor
-from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import (
-    DeepseekVLImageProcessorPil,
-)
+from transformers.models.deepseek_vl import image_processing_pil_deepseek_vl as squares
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import Session, generate, load
@@ -153,17 +152,10 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
 def build(kind: str, settings: Mapping[str, object]) -> PreTrainedModel:
     """Return a model with weights that matter, in its eager attention."""
     config = AutoConfig.for_model(kind, **settings)
-    model: PreTrainedModel = AutoModelForImageTextToText.from_config(
-        config, attn_implementation="eager"
-    )
+    maker = AutoModelForImageTextToText.from_config
+    model: PreTrainedModel = maker(config, attn_implementation="eager")
     rescale(model, seed=0)
     return model.eval()
-
-
-def pixels(count: int) -> Floats:
-    """Return pictures float32 [count, 3, height, width]."""
-    shape = count, 3, SIDE, SIDE
-    return np.random.default_rng(5).normal(size=shape).astype(np.float32)
 
 
 def picture(seed: int, width: int = 45, height: int = 33) -> Image.Image:
@@ -188,19 +180,13 @@ def in_parts(model: PreTrainedModel) -> bool:
 
 def eager(model: PreTrainedModel, tokens: Tokens, given: Floats) -> Floats:
     """Return logits float32 [seq, vocab] of a whole text with its pictures."""
-    pixels = torch.from_numpy(given)
-    beside = {}
+    pictures = torch.from_numpy(given)
+    beside = {"pixel_values": pictures[None] if in_parts(model) else pictures}
     if model.config.model_type == "gemma3":
         beside["token_type_ids"] = torch.from_numpy(tokens == TOKEN).long()
     with torch.no_grad():
-        made = model(
-            input_ids=torch.from_numpy(tokens),
-            pixel_values=pixels[None] if in_parts(model) else pixels,
-            use_cache=False,
-            **beside,
-        )
-    logits: Floats = made.logits[0].numpy()
-    return logits
+        made = model(input_ids=torch.from_numpy(tokens), use_cache=False, **beside)
+    return made.logits[0].numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,13 +278,10 @@ def compile_folder(
 def processor() -> LlavaProcessor:
     """Return what prepares texts and pictures for `llava`."""
     sides = {"height": SIDE, "width": SIDE}
-    return LlavaProcessor(
-        CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=sides),
-        tokenizer(),
-        patch_size=PATCH,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-    )
+    pictures = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=sides)
+    told = {"patch_size": PATCH, "num_additional_image_tokens": 1}
+    told["vision_feature_select_strategy"] = "default"
+    return LlavaProcessor(pictures, tokenizer(), **told)
 
 
 def squaring_processor() -> DeepseekVLProcessor:
@@ -307,7 +290,7 @@ def squaring_processor() -> DeepseekVLProcessor:
     made = tokenizer().backend_tokenizer
     words = PreTrainedTokenizerFast(tokenizer_object=made, extra_special_tokens=named)
     sides = {"height": SIDE, "width": SIDE}
-    pictures = DeepseekVLImageProcessorPil(size=sides, min_size=4)
+    pictures = squares.DeepseekVLImageProcessorPil(size=sides, min_size=4)
     return DeepseekVLProcessor(pictures, words, num_image_tokens=POSITIONS)
 
 

@@ -55,8 +55,6 @@ def forward(kind: str, tokens: tuple[int, ...]) -> np.ndarray:
 
 @dataclass(slots=True)
 class Talk:
-    """A session, and what it should hold."""
-
     session: Session
     tokens: list[int]
     capacity: int | None

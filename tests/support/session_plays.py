@@ -30,8 +30,6 @@ class Done(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What sessions of a bundle are like."""
-
     vocab: int  # tokens are below
     longest: int  # the most tokens of one prompt
     rows: int = 0  # the most rows of a batch; 0 where calls tell no lengths

@@ -121,8 +121,6 @@ class LikeAConstant(
 
 
 class CallersCache(nn.Module):
-    """Caches that the caller owns."""
-
     def add(self, x: Tensor, cache: Tensor) -> Tensor:
         cache.add_(x)
         return cache.sum()

@@ -113,8 +113,6 @@ class Native:
 
 
 class _Buffer:
-    """An array where the reference expects named data."""
-
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
 
