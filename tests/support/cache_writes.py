@@ -105,9 +105,10 @@ _STATEMENTS: dict[str, dict[str, str]] = {
 }
 
 
-def _function(name: str, statement: str) -> Write:
+def _function(name: str, *statements: str, given: str = "m, x, i") -> Write:
     found: dict[str, Write] = {}
-    exec(f"def {name}(m, x, i):\n    {statement}", globals(), found)
+    text = "\n    ".join([f"def {name}({given}):", *statements])
+    exec(text, globals(), found)
     return found[name]
 
 
@@ -269,42 +270,25 @@ class Places(Buffers, k=torch.zeros(2, 2, 8, 3), position=torch.tensor(0)):
         self.k[:, :, start : start + count] = x
         return self.k * 1.0
 
-    def at_the_front(self, x: Tensor, p: Tensor) -> Tensor:
-        self.k[:, :, : x.shape[2]] = x + p
-        return self.k * 1.0
-
-    def at_the_end(self, x: Tensor, p: Tensor) -> Tensor:
-        self.k[:, :, 8 - x.shape[2] :] += x
-        return self.k * 1.0
-
-    def by_narrow(self, x: Tensor, p: Tensor) -> Tensor:
-        start, count = _within(p, x.shape[2]), x.shape[2]
-        self.k.narrow(2, start, count).copy_(x)
-        return self.k * 1.0
-
-    def by_index_copy(self, x: Tensor, p: Tensor) -> Tensor:
-        self.k.index_copy_(2, torch.arange(x.shape[2]) + p, x)
-        return self.k * 1.0
-
-    def by_index(self, x: Tensor, p: Tensor) -> Tensor:
-        self.k[:, :, p + torch.arange(x.shape[2])] = x
-        return self.k * 1.0
-
-    def by_one_place(self, x: Tensor, p: Tensor) -> Tensor:
-        self.k[:, :, p] = x.sum(2)
-        return self.k * 1.0
-
-    def transposed(self, x: Tensor, p: Tensor) -> Tensor:
-        places = p + torch.arange(x.shape[2])
-        self.k.transpose(1, 2).index_copy_(1, places, x.transpose(1, 2))
-        return self.k * 1.0
-
-    def of_one_row(self, x: Tensor, p: Tensor) -> Tensor:
-        self.k[1].index_copy_(1, p + torch.arange(x.shape[2]), x[0])
-        return self.k * 1.0
-
     def at_position(self, x: Tensor, p: Tensor) -> Tensor:
         start, count = _within(self.position, x.shape[2]), x.shape[2]
         self.k[:, :, start : start + count] += x
         self.position += count
         return self.k * 1.0
+
+
+# Other ways, each of one statement; n is how many rows x has.
+for _name, _statement in {
+    "at_the_front": "self.k[:, :, :n] = x + p",
+    "at_the_end": "self.k[:, :, 8 - n :] += x",
+    "by_narrow": "self.k.narrow(2, _within(p, n), n).copy_(x)",
+    "by_index_copy": "self.k.index_copy_(2, torch.arange(n) + p, x)",
+    "by_index": "self.k[:, :, p + torch.arange(n)] = x",
+    "by_one_place": "self.k[:, :, p] = x.sum(2)",
+    "transposed": (
+        "self.k.transpose(1, 2).index_copy_(1, p + torch.arange(n), x.transpose(1, 2))"
+    ),
+    "of_one_row": "self.k[1].index_copy_(1, p + torch.arange(n), x[0])",
+}.items():
+    _lines = "n = x.shape[2]", _statement, "return self.k * 1.0"
+    setattr(Places, _name, _function(_name, *_lines, given="self, x, p"))

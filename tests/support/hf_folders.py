@@ -49,18 +49,9 @@ def random_tokens(count: int, seed: int = 0) -> NDArray[np.int64]:
 def word_tokenizer(words: int = VOCABULARY) -> str:
     vocabulary = {str(number): number for number in range(words)}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "0"}
-    whole = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "model": model,
-    }
-    return json.dumps(whole)
+    nothing = "truncation", "padding", "normalizer", "post_processor", "decoder"
+    whole = {"version": "1.0", "added_tokens": [], **dict.fromkeys(nothing)}
+    return json.dumps(whole | {"pre_tokenizer": {"type": "Whitespace"}, "model": model})
 
 
 def save_folder(path: Path, model: PreTrainedModel, shard: str = "1GB") -> Path:

@@ -40,13 +40,8 @@ _GPT2: dict[str, object] = {
     "vocab_size": VOCAB, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128,
     "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
-_MPT = {
-    "vocab_size": VOCAB,
-    "d_model": 64,
-    "n_layers": 2,
-    "n_heads": 4,
-    "max_seq_len": 128,
-}
+_MPT = {"vocab_size": VOCAB, "d_model": 64, "n_layers": 2, "n_heads": 4}
+_MPT["max_seq_len"] = 128
 _MIXED: dict[str, object] = {
     "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
@@ -91,14 +86,8 @@ def _gemma3n(sparsity: list[float]) -> dict[str, object]:
 
 
 def _rope(kind: str, factor: float = 4.0, **settings: object) -> dict[str, object]:
-    return {
-        "rope_parameters": {
-            "rope_type": kind,
-            "rope_theta": 1e4,
-            "factor": factor,
-            **settings,
-        }
-    }
+    told = {"rope_type": kind, "rope_theta": 1e4, "factor": factor}
+    return {"rope_parameters": told | settings}
 
 
 _LONG = {
