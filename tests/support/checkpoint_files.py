@@ -1,12 +1,16 @@
-"""Checkpoints on disk: whole ones, and files that no library would write."""
+"""Checkpoints on disk, whole or such as no library writes; models without memory."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+
+from kvc.compiler import Checkpoint, empty_parameters
+from kvc.compiler.checkpoints.filled import attached
+from kvc.compiler.constants import read
 
 
 def raw_file(path: Path, header: object, content: bytes) -> Path:
@@ -36,3 +40,19 @@ def indexed(folder: Path, table: object) -> Path:
 def numbers(*shape: int) -> Tensor:
     """Return float32 numbers that count."""
     return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
+
+
+def empty(kind: Callable[[], nn.Module]) -> nn.Module:
+    with empty_parameters():
+        return kind()
+
+
+def saved(folder: Path, **tensors: Tensor) -> Checkpoint:
+    save_file(tensors, folder / "model.safetensors")
+    return Checkpoint(folder)
+
+
+def values(parameter: Tensor) -> Tensor:
+    source = attached(parameter)
+    assert source is not None
+    return read(source)

@@ -6,6 +6,7 @@ reference: logits [1, seq, vocab] of one forward over all tokens.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -36,6 +37,8 @@ from int8_models import (
 from kvc.compiler import Dim, Method
 from kvc.compiler.spec import StateSpec
 from kvc.recipes import Recipe, load_recipe
+from kvc.runtime import Program, Session
+from kvc.schema.errors import NoPosition, NotRewindable
 
 INT8 = load_recipe("fp32", cache="int8")
 FLOAT16 = load_recipe("fp32", cache="float16")
@@ -105,3 +108,37 @@ RINGS: dict[str, Kind] = {
     "int8 ring that keeps": Kind(ShortRing, _ring_methods(), recipe=INT8),
     "float16 ring that keeps": Kind(HalfShortRing, _ring_methods(), recipe=FLOAT16),
 }
+
+
+TOKENS = np.arange(7)[None]
+
+
+def behaviour(program: Program, kind: Kind, folder: Path) -> dict[str, object]:
+    """Return what a session does: results, position, going back, forks, its file."""
+    with program.session() as session:
+        results = _feed(session, kind, 0, 4)
+        with session.fork() as twin:
+            results += _feed(twin, kind, 4, 2)
+        session.save(folder / "saved")
+        found: dict[str, object] = {
+            "capacity": session.capacity,
+            "nbytes": (folder / "saved").stat().st_size,
+        }
+        try:
+            found["position"] = session.position.tolist()
+            found["rewindable"] = session.rewindable.tolist()
+            session.rewind(2)
+        except (NoPosition, NotRewindable) as error:
+            found["refused"] = str(error)
+        results += _feed(session, kind, 4, 1)
+        session.trim()
+        results += [np.array(found) for found in session.state.values()]
+    return {**found, "results": results}
+
+
+def _feed(session: Session, kind: Kind, first: int, count: int) -> list[np.ndarray]:
+    """Run the method that takes many tokens over some of them."""
+    tokens = TOKENS[:, first : first + count]
+    arguments = kind.arguments(tokens, first, True)
+    result = session.call(kind.methods[0].name, *arguments)
+    return list(result.values()) if isinstance(result, dict) else [result]

@@ -320,3 +320,19 @@ class PythonState(Buffers, cache=torch.zeros(8)):
     def attribute(self, t: Tensor) -> Tensor:
         self.plain = self.plain + t
         return self.plain * 1
+
+
+class Sorting(nn.Module):
+    """Sorts what it projects, or does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(4, 4)
+
+    def ordered(self, x: Tensor) -> Tensor:
+        """Return what no backend computes."""
+        return torch.sort(self.project(x))[0]
+
+    def plain(self, x: Tensor) -> Tensor:
+        """Return what all backends compute."""
+        return self.project(x)
