@@ -72,7 +72,7 @@ TEXTS: Models = {
 }  # fmt: skip
 
 
-_VIT: dict[str, object] = {
+VISION: dict[str, object] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "image_size": SIDE, "patch_size": 8, "num_channels": 3,
 }  # fmt: skip
@@ -81,21 +81,21 @@ _TOWERS: dict[str, object] = {
     | {"max_position_embeddings": 16, "bos_token_id": 95, "eos_token_id": 96,
         "pad_token_id": 1,
         "projection_dim": 48, "projection_size": 64},
-    "vision_config": _VIT | {"projection_dim": 48},
+    "vision_config": VISION | {"projection_dim": 48},
     "projection_dim": 48,
 }  # fmt: skip
 
 PICTURES: Models = {
-    "vit": ("vit", _VIT),
-    "deit": ("deit", _VIT),
-    "dinov2": ("dinov2", _VIT),
+    "vit": ("vit", VISION),
+    "deit": ("deit", VISION),
+    "dinov2": ("dinov2", VISION),
     "clip": ("clip", _TOWERS),
     "siglip": ("siglip", _TOWERS),
 }
 # Pictures that no class token stands for: one model pools them itself, one does not.
 WITHOUT_CLASS_TOKEN: Models = {
-    "siglip_vision_model": ("siglip_vision_model", _VIT),
-    "ijepa": ("ijepa", _VIT),
+    "siglip_vision_model": ("siglip_vision_model", VISION),
+    "ijepa": ("ijepa", VISION),
 }
 
 
@@ -137,7 +137,7 @@ def pooled(states: Floats, lengths: Tokens) -> Floats:
 
 
 def pixels(count: int) -> Floats:
-    """Return pictures float32 [count, 3, height, width] of the size of `_VIT`."""
+    """Return pictures float32 [count, 3, height, width] of the size of `VISION`."""
     shape = count, 3, SIDE, SIDE
     return np.random.default_rng(5).normal(size=shape).astype(np.float32)
 

@@ -26,14 +26,14 @@ class Tiny:
 
 
 # The names that most configurations know.
-_BASE: dict[str, object] = {
+BASE: dict[str, object] = {
     "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 0,
     "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 _FALCON = {
-    name: value for name, value in _BASE.items()
+    name: value for name, value in BASE.items()
     if name not in ("head_dim", "intermediate_size", "num_key_value_heads")
 }  # fmt: skip
 _GPT2: dict[str, object] = {
@@ -56,7 +56,7 @@ _DEEPSEEK: dict[str, object] = {
     "v_head_dim": 12, "n_shared_experts": 1, "num_key_value_heads": 4, "head_dim": 8,
 }  # fmt: skip
 # Encoders that can be decoders. Padding is token 1 here, and so the first position 2.
-_ROBERTA = _BASE | {
+_ROBERTA = BASE | {
     "is_decoder": True, "pad_token_id": 1, "bos_token_id": 0, "max_position_embeddings": 130,
 }  # fmt: skip
 
@@ -68,7 +68,7 @@ def of(**settings: object) -> dict[str, object]:
 def _named(table: Mapping[str, Mapping[str, object] | Tiny]) -> dict[str, Tiny]:
     """Return models by name: what stands before a comma, like Llama if not said."""
     return {
-        name: one if isinstance(one, Tiny) else Tiny(name.split(",")[0], _BASE | one)
+        name: one if isinstance(one, Tiny) else Tiny(name.split(",")[0], BASE | one)
         for name, one in table.items()
     }
 
@@ -301,7 +301,7 @@ OTHERS = _named(
         "nemotron": of(),
         "olmo3": of(**_MIXED),
         "olmoe": of(**_EXPERTS),
-        "opt": Tiny("opt", _BASE | {"ffn_dim": 96, "word_embed_proj_dim": 64}),
+        "opt": Tiny("opt", BASE | {"ffn_dim": 96, "word_embed_proj_dim": 64}),
         "persimmon": of(),
         "phimoe": of(**_EXPERTS),
         "qwen2_moe": of(**_EXPERTS, shared_expert_intermediate_size=48),

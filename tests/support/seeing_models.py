@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from click.testing import CliRunner
-from encoder_models import pixels
-from hf_models import rescale
+from encoder_models import SIDE, VISION, pixels
+from hf_models import BASE, rescale
 from hf_parity import decoded
 from numpy.typing import NDArray
 from PIL import Image
@@ -40,8 +40,7 @@ Tokens = NDArray[np.int64]
 
 TOLERANCE = 1e-4
 NOTICED = 1e-3
-SIDE = 32  # of a picture
-PATCH = 8
+PATCH = VISION["patch_size"]
 WORDS = 96  # tokens of the text alone
 TOKEN = 90  # that stands where a picture is
 POSITIONS = (SIDE // PATCH) ** 2  # of a picture, for a LLaVA
@@ -51,23 +50,13 @@ BEGINS = (4, 25)
 STEPS = 20
 CAPACITY = 100
 
-_TEXT: dict[str, object] = {
-    "vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
-_VISION: dict[str, object] = {
-    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "image_size": SIDE, "patch_size": PATCH,
-    "num_channels": 3,
-}  # fmt: skip
+_TEXT = BASE | {"vocab_size": WORDS}
 
 
 def _kind(text: str, vision: str, **settings: object) -> dict[str, object]:
     return {
         "text_config": _TEXT | {"model_type": text},
-        "vision_config": _VISION | {"model_type": vision},
+        "vision_config": VISION | {"model_type": vision},
         "image_token_id": TOKEN,
         **settings,
     }
@@ -78,7 +67,7 @@ _SIGLIP = _kind("qwen2", "siglip_vision_model", vision_feature_select_strategy="
 _COHERE = _kind("cohere2", "siglip_vision_model", vision_feature_layer=-1)
 _DEEPSEEK = _kind("llama", "siglip_vision_model")
 _JANUS = _DEEPSEEK | {
-    "vision_config": _VISION | {"mlp_ratio": 1.5, "projection_dim": 64, "depth": 2},
+    "vision_config": VISION | {"mlp_ratio": 1.5, "projection_dim": 64, "depth": 2},
     "vq_config": {
         "embed_dim": 4, "num_embeddings": 8, "latent_channels": 8, "base_channels": 32,
         "channel_multiplier": [1], "num_res_blocks": 1, "projection_dim": 8,
@@ -86,7 +75,7 @@ _JANUS = _DEEPSEEK | {
     },
 }  # fmt: skip
 _INTERNVL = _kind("qwen2", "internvl_vision")
-_INTERNVL["vision_config"] = _VISION | {
+_INTERNVL["vision_config"] = VISION | {
     "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH],
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from encoder_models import SIDE, VISION
 from hf_models import VOCAB, rescale
 from hf_parity import add_rows, decoded, fed, zero_row
 from transformers import (
@@ -27,7 +28,6 @@ from kvc.runtime import Session, load
 
 STEPS = 40
 FRAMES = 6  # positions of an encoder of sounds
-SIDE = 32  # of a picture
 # T5 does not scale its scores, so that sums in another order show more.
 TOLERANCE = 3e-4
 NOTICED = 10  # times as large as all differences is a control
@@ -48,10 +48,7 @@ _BART: dict[str, object] = {
     "forced_eos_token_id": 2,
 }  # fmt: skip
 
-_VIT: dict[str, object] = {
-    "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "image_size": SIDE, "patch_size": 8,
-}  # fmt: skip
+_VIT = VISION | {"hidden_size": 48}
 _TROCR: dict[str, object] = {
     "model_type": "trocr", "vocab_size": VOCAB, "d_model": 64, "decoder_layers": 2,
     "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "max_position_embeddings": 64,
