@@ -61,10 +61,6 @@ def _at_key(owner, key, tensor, text):
     return (lambda: owner[key]), (lambda t: owner.__setitem__(key, t)), text
 
 
-def _attribute(model, i, tensor):
-    return _at_name(model, f"a{i}", tensor, f"self.a{i}")
-
-
 def _of_box(model, i, tensor):
     box = (model.box, model.box.deeper)[i % 2]
     return _at_name(box, f"a{i}", tensor, f"box.a{i}")
@@ -74,10 +70,6 @@ def _of_list(model, i, tensor):
     at = len(model.row)
     model.row.append(None)
     return _at_key(model.row, at, tensor, f"row[{at}]")
-
-
-def _of_dict(model, i, tensor):
-    return _at_key(model.table, i, tensor, f"table[{i}]")
 
 
 def _of_slots(model, i, tensor):
@@ -99,10 +91,6 @@ def _of_closure(model, i, tensor):
     return get, (lambda t: None), f"get{i}()"
 
 
-def _of_module(model, i, tensor):
-    return _at_name(model.inner, f"a{i}", tensor, f"inner.a{i}")
-
-
 def _second_buffer(model, i, tensor):
     model.inner.register_buffer(f"again{i}", tensor)
     return _at_name(model.inner, f"again{i}", tensor, f"inner.again{i}")
@@ -114,6 +102,10 @@ def _of_numpy(model, i, tensor):
 
 
 PLACES = (
-    *(_attribute, _of_box, _of_list, _of_dict, _of_slots, _of_record),
-    *(_of_closure, _of_module, _second_buffer, _of_numpy),
+    lambda model, i, t: _at_name(model, f"a{i}", t, f"self.a{i}"),
+    *(_of_box, _of_list),
+    lambda model, i, t: _at_key(model.table, i, t, f"table[{i}]"),
+    *(_of_slots, _of_record, _of_closure),
+    lambda model, i, t: _at_name(model.inner, f"a{i}", t, f"inner.a{i}"),
+    *(_second_buffer, _of_numpy),
 )
