@@ -36,9 +36,13 @@ def _within(place, count):
 
 
 WRITES: dict[str, tuple[Write, tuple[str, ...]]] = {}
-# Ways of one statement of m, x and i, by the op that they arrive as; "" for several.
-_STATEMENTS: dict[str, dict[str, str]] = {
+# Ways in statements of m, x and i, by the ops that they arrive as, if by one or more.
+_STATEMENTS: dict[str, dict[str, str | tuple[str, ...]]] = {
     "index_copy": {
+        "copy_one_half_to_the_other": (
+            "first, second = m.k.chunk(2, 1)",
+            "second.copy_(first)",
+        ),
         "index_copy": "m.k.index_copy_(1, i, x)",
         "assign_one_place": "m.k[:, 1] = x[:, 0]",
         "assign_one_place_from_the_back": "m.k[:, -2] = x[:, 0]",
@@ -57,6 +61,16 @@ _STATEMENTS: dict[str, dict[str, str]] = {
         ),
     },
     "index_put": {
+        "write_some_rows_at_the_position": (
+            "p = _within(m.p, 2)",
+            "m.k[:1, p : p + 2] = x[:1]",
+            "m.p += 2",
+        ),
+        "write_one_part_of_a_cache_of_both": (
+            "p = _within(m.p, 2)",
+            "m.k.split([1, 2], 2)[1][:, p : p + 2] = x[:, :, 1:]",
+            "m.p += 2",
+        ),
         "assign_at_an_index": "m.k[:, i] = x",
         "assign_at_places_from_the_back": "m.k[:, i - 8] = x",
         "assign_a_number_at_an_index": "m.k[:, i] = x.sum()",
@@ -79,6 +93,24 @@ _STATEMENTS: dict[str, dict[str, str]] = {
         "assign_one_slot_at_an_unknown_place": "m.k[:, i[0] - 6] = x[:, 0]",
     },
     "": {
+        "copy_a_where": (
+            "chosen = torch.arange(8)[None, :, None] == i[0]",
+            "m.k.copy_(torch.where(chosen, x[:, :1], m.k))",
+        ),
+        "compute_with_an_item": (
+            "p = m.p.item()",
+            "before = torch.arange(8)[None, :, None] < p",
+            "m.k.copy_(torch.where(before, m.k * (2 * p - 1), p // 2))",
+            "m.p += 3",
+        ),
+        "compute_with_a_float_item": (
+            "f = m.k[0, 0, 1].item()",
+            "m.k.copy_(m.k * (f * 0.5 + 1.25) - f)",
+        ),
+        "read_at_an_item": (
+            "p = _within(i[0], 2)",
+            "m.k.copy_(m.k[:, p : p + 1] + m.k[:, p][:, None])",
+        ),
         "assign_everything": "m.k[:, :] = x[:, :1]",
         "masked_fill": "m.k.masked_fill_(m.k > 3, 0.5)",
         "assign_under_a_mask": "m.k[:, torch.arange(8) % 2 == 0] = 0.0",
@@ -87,6 +119,19 @@ _STATEMENTS: dict[str, dict[str, str]] = {
         "copy_with_a_broadcast": "m.k.copy_(x[:, :1])",
         "roll": "m.k.copy_(torch.roll(m.k, 1, 1))",
         "read_one_slot_from_the_back": "m.k.copy_(m.k + m.k[:, i[0] - 6][:, None])",
+    },
+    "index_copy index_copy": {
+        "shift_and_append": ("m.k[:, :-1] = m.k[:, 1:].clone()", "m.k[:, -1] = x[:, 0]")
+    },
+    "index_copy index_copy index_copy": {
+        "write_three_times": (
+            "m.k[:, 0:2] = x",
+            "m.k[:, 2:4] = x * 2",
+            "m.k.index_copy_(1, i, x * 3)",
+        )
+    },
+    "index_put index_put": {
+        "write_each_row": ("for row in m.k.unbind(0):", "    row[0] = 1.0")
     },
     "scatter.src": {"scatter": "m.k.scatter_(1, i.view(1, 2, 1).expand(2, 2, 3), x)"},
     "scatter.value": {
@@ -100,7 +145,47 @@ _STATEMENTS: dict[str, dict[str, str]] = {
     },
     "index_add": {"index_add": "m.k.index_add_(1, i, x, alpha=2)"},
     "cache_update": {
-        "index_copy_at_an_unknown_place": "m.k.index_copy_(1, i[1:], x[:, :1])"
+        "index_copy_at_the_position": (
+            "m.k.index_copy_(1, m.p + torch.arange(2), x)",
+            "m.p += 2",
+        ),
+        "assign_at_the_position": ("m.k[:, torch.arange(2) + m.p] = x", "m.p.add_(2)"),
+        "assign_one_slot_at_the_position": (
+            "m.k[:, m.p] = x[:, 0]",
+            "m.p.copy_(m.p + 1)",
+        ),
+        "assign_one_slot_at_a_list_of_one": ("m.k[:, m.q] = x[:, :1]", "m.q += 1"),
+        "assign_a_slice_at_the_position": ("m.k[:, m.p : m.p + 2] = x", "m.p += 2"),
+        "assign_a_slice_at_an_item": (
+            "p = _within(m.p, 2)",
+            "m.k[:, p : p + 2] = x",
+            "m.p.fill_(p + 2)",
+        ),
+        "narrow_at_an_item": (
+            "m.k.narrow(1, m.q.item(), 2).copy_(x)",
+            "m.q.copy_(m.q + 2)",
+        ),
+        "assign_one_slot_at_an_item": (
+            "p = _within(m.p, 1)",
+            "m.k[:, p] = x[:, 0]",
+            "m.p += 1",
+        ),
+        "assign_at_a_range_from_an_item": (
+            "p = m.p.item()",
+            "m.k[:, torch.arange(p, p + 2)] = x",
+            "m.p += 2",
+        ),
+        "add_to_a_slice_at_an_item": (
+            "p = _within(m.p, 2)",
+            "m.k[:, p : p + 2] += x * p",
+            "m.p += 2",
+        ),
+        "write_a_ring_by_hand": (
+            "p = _within(m.p % 6, 2)",
+            "m.k[:, p : p + 2] = x",
+            "m.p += 2",
+        ),
+        "index_copy_at_an_unknown_place": "m.k.index_copy_(1, i[1:], x[:, :1])",
     },
 }
 
@@ -114,152 +199,8 @@ def _function(name: str, *statements: str, given: str = "m, x, i") -> Write:
 
 for _op, _ways in _STATEMENTS.items():
     for _name, _statement in _ways.items():
-        WRITES[_name] = (_function(_name, _statement), (_op,) if _op else ())
-
-
-def _arrives_as(*ops: str) -> Callable[[Write], Write]:
-    def note(write: Write) -> Write:
-        WRITES[write.__name__] = (write, ops)
-        return write
-
-    return note
-
-
-@_arrives_as()
-def copy_a_where(m, x, i):
-    chosen = torch.arange(8)[None, :, None] == i[0]
-    m.k.copy_(torch.where(chosen, x[:, :1], m.k))
-
-
-@_arrives_as("index_copy", "index_copy")
-def shift_and_append(m, x, i):
-    m.k[:, :-1] = m.k[:, 1:].clone()
-    m.k[:, -1] = x[:, 0]
-
-
-@_arrives_as("index_copy", "index_copy", "index_copy")
-def write_three_times(m, x, i):
-    m.k[:, 0:2] = x
-    m.k[:, 2:4] = x * 2
-    m.k.index_copy_(1, i, x * 3)
-
-
-@_arrives_as("index_put", "index_put")
-def write_each_row(m, x, i):
-    for row in m.k.unbind(0):
-        row[0] = 1.0
-
-
-@_arrives_as("index_copy")
-def copy_one_half_to_the_other(m, x, i):
-    first, second = m.k.chunk(2, 1)
-    second.copy_(first)
-
-
-@_arrives_as("cache_update")
-def index_copy_at_the_position(m, x, i):
-    m.k.index_copy_(1, m.p + torch.arange(2), x)
-    m.p += 2
-
-
-@_arrives_as("cache_update")
-def assign_at_the_position(m, x, i):
-    m.k[:, torch.arange(2) + m.p] = x
-    m.p.add_(2)
-
-
-@_arrives_as("cache_update")
-def assign_one_slot_at_the_position(m, x, i):
-    m.k[:, m.p] = x[:, 0]
-    m.p.copy_(m.p + 1)
-
-
-@_arrives_as("cache_update")
-def assign_one_slot_at_a_list_of_one(m, x, i):
-    m.k[:, m.q] = x[:, :1]
-    m.q += 1
-
-
-@_arrives_as("cache_update")
-def assign_a_slice_at_the_position(m, x, i):
-    m.k[:, m.p : m.p + 2] = x
-    m.p += 2
-
-
-@_arrives_as("cache_update")
-def assign_a_slice_at_an_item(m, x, i):
-    p = _within(m.p, 2)
-    m.k[:, p : p + 2] = x
-    m.p.fill_(p + 2)
-
-
-@_arrives_as("cache_update")
-def narrow_at_an_item(m, x, i):
-    m.k.narrow(1, m.q.item(), 2).copy_(x)
-    m.q.copy_(m.q + 2)
-
-
-@_arrives_as("cache_update")
-def assign_one_slot_at_an_item(m, x, i):
-    p = _within(m.p, 1)
-    m.k[:, p] = x[:, 0]
-    m.p += 1
-
-
-@_arrives_as("cache_update")
-def assign_at_a_range_from_an_item(m, x, i):
-    p = m.p.item()
-    m.k[:, torch.arange(p, p + 2)] = x
-    m.p += 2
-
-
-@_arrives_as("cache_update")
-def add_to_a_slice_at_an_item(m, x, i):
-    p = _within(m.p, 2)
-    m.k[:, p : p + 2] += x * p
-    m.p += 2
-
-
-@_arrives_as("cache_update")
-def write_a_ring_by_hand(m, x, i):
-    p = _within(m.p % 6, 2)
-    m.k[:, p : p + 2] = x
-    m.p += 2
-
-
-@_arrives_as("index_put")
-def write_some_rows_at_the_position(m, x, i):
-    p = _within(m.p, 2)
-    m.k[:1, p : p + 2] = x[:1]
-    m.p += 2
-
-
-@_arrives_as("index_put")
-def write_one_part_of_a_cache_of_both(m, x, i):
-    p = _within(m.p, 2)
-    m.k.split([1, 2], 2)[1][:, p : p + 2] = x[:, :, 1:]
-    m.p += 2
-
-
-@_arrives_as()
-def compute_with_an_item(m, x, i):
-    p = m.p.item()
-    m.k.copy_(
-        torch.where(torch.arange(8)[None, :, None] < p, m.k * (2 * p - 1), p // 2)
-    )
-    m.p += 3
-
-
-@_arrives_as()
-def compute_with_a_float_item(m, x, i):
-    f = m.k[0, 0, 1].item()
-    m.k.copy_(m.k * (f * 0.5 + 1.25) - f)
-
-
-@_arrives_as()
-def read_at_an_item(m, x, i):
-    p = _within(i[0], 2)
-    m.k.copy_(m.k[:, p : p + 1] + m.k[:, p][:, None])
+        _each = _statement if isinstance(_statement, tuple) else (_statement,)
+        WRITES[_name] = (_function(_name, *_each), tuple(_op.split()))
 
 
 class Places(Buffers, k=torch.zeros(2, 2, 8, 3), position=torch.tensor(0)):
