@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import coremltools_values
+import coreml_programs
 import library_here
 import numpy as np
 import pytest
@@ -146,7 +146,7 @@ def test_a_package_computes_what_the_host_does(bundle: Path, tmp_path: Path):
     library_here.need("coreml")
     made = exported(bundle, tmp_path / "m.mlpackage")
     calls = list(zip((name for name, _ in CALLS), given(CALLS), strict=True))
-    found, states = coremltools_values.computed(made, calls, tmp_path)
+    found, states = coreml_programs.computed(made, calls, tmp_path)
     with load(bundle) as program, program.session() as session:
         for (name, tokens), results in zip(CALLS, found, strict=True):
             call = session.decode if name == "decode" else session.prefill

@@ -17,8 +17,8 @@ import pytest
 import qnn_fixed
 import tiny_runs
 from hf_models import build
-from imported_modules import modules_after
 from tiny_runs import TOKENS, answers, contents, distance
+from whole_process import modules_after
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.recipes import Recipe, load_recipe

@@ -12,10 +12,10 @@ import other_libraries
 import pytest
 import qnn_fixed
 import torch
-from imported_modules import modules_after
 from qnn_device import ASKED
 from tiny_runs import answers, distance
 from torch import nn
+from whole_process import modules_after
 
 from kvc.compiler import Method, compile_program
 from kvc.recipes import load_recipe

@@ -18,7 +18,6 @@ from small_models import (
     LastTwoZeroed,
     LearnedPositionBlock,
     MountedTwice,
-    NameClash,
     Nested,
     OldAndNew,
     PartWriter,
@@ -27,6 +26,7 @@ from small_models import (
     SliceCache,
     Swap,
 )
+from state_models import SameName
 from torch import Tensor
 
 from kvc.compiler import Dim, Method, compile_program
@@ -176,7 +176,7 @@ def test_the_old_state_is_returned_beside_the_new_one(tmp_path: Path) -> None:
 def test_a_buffer_and_an_argument_of_one_name(tmp_path: Path) -> None:
     k = torch.arange(4.0)
     calls = [("step", (k,)), ("step", (-k,)), ("step", (k,))]
-    run_both(NameClash(), [Method("step", args=(k,))], calls, tmp_path)
+    run_both(SameName(), [Method("step", args=(k,))], calls, tmp_path)
 
 
 def test_a_module_mounted_twice_is_one_state(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import tiny_decoder
 import torch
 from hand_built import affine_program, write_bundle
 from hf_folders import word_tokenizer
-from left_models import Sorting
+from small_models import Sorting
 from xnnpack_graphs import library_or_skip
 
 from kvc.compiler import Method, compile_program
@@ -191,7 +191,7 @@ def test_a_method_with_an_operator_that_no_backend_runs_names_it_and_its_line(
     for line in told[1:]:
         assert line.startswith("method ordered needs the package torch")
         assert "and no backend runs aten::sort at " in line
-        assert "left_models:" in line
+        assert "small_models:" in line
 
 
 def test_compiling_does_too(tmp_path: Path):

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
@@ -26,13 +27,11 @@ TEMPLATE = """\
 """
 
 
-class Adding(nn.Module):
+class Adding(Buffers, rows=torch.zeros(1, 1, CAPACITY, 1), position=ZERO):
     """Keeps all tokens in a cache [1, 1, CAPACITY, 1] with a position."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("rows", torch.zeros(1, 1, CAPACITY, 1))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
         self.table = nn.Parameter(9 * torch.eye(VOCAB))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -48,26 +47,19 @@ class Adding(nn.Module):
         return nn.functional.embedding(token, self.table)
 
 
-class Totaling(Adding):
+class Totaling(Adding, total=ZERO):
     """Keeps the sum alone: nothing counts tokens, nothing can be rewound."""
 
     def __init__(self) -> None:
         super().__init__()
         del self.rows, self.position
-        self.register_buffer("total", torch.zeros(1, dtype=torch.int64))
 
     def forward(self, tokens: Tensor) -> Tensor:
         self.total.add_(tokens.sum(1))
         return self.best(self.total)
 
 
-def write_chat(
-    path: Path,
-    model: type[Adding] = Adding,
-    template: str | None = TEMPLATE,
-    **config: object,
-) -> Path:
-    """Write a bundle of bytes as tokens, with a chat template and its end token."""
+def write_chat(path, model=Adding, template=TEMPLATE, **config) -> Path:
     tokens = torch.zeros(1, 2, dtype=torch.int64)
     seq = {"tokens": {1: Dim("seq", 1, CHUNK)}}
     files = {"tokenizer_config.json": json.dumps({"eos_token": END}).encode()}
@@ -75,14 +67,11 @@ def write_chat(
         files["chat_template.jinja"] = template.encode()
     made = model()
     made.prefill = made.decode = made.forward
-    compile_program(
-        made,
-        [
-            Method("prefill", args=(tokens,), dynamic=seq, role="prefill"),
-            Method("decode", args=(tokens[:, :1],), role="decode"),
-        ],
-        "fp32",
-        metadata={"tokenizer": "bytes", "generation_config": config},
-        files=files,
-    ).save(path)
+    methods = [
+        Method("prefill", args=(tokens,), dynamic=seq, role="prefill"),
+        Method("decode", args=(tokens[:, :1],), role="decode"),
+    ]
+    metadata = {"tokenizer": "bytes", "generation_config": config}
+    told = {"metadata": metadata, "files": files}
+    compile_program(made, methods, "fp32", **told).save(path)
     return path

@@ -51,30 +51,25 @@ def view_of(tensor, chance):
     return tensor.detach(), ".detach()"
 
 
-def _attribute(model, i, tensor):
-    setattr(model, f"a{i}", tensor)
-    put = lambda t: setattr(model, f"a{i}", t)  # noqa: E731
-    return (lambda: getattr(model, f"a{i}")), put, f"self.a{i}"
+def _at_name(owner, name, tensor, text):
+    setattr(owner, name, tensor)
+    return (lambda: getattr(owner, name)), (lambda t: setattr(owner, name, t)), text
+
+
+def _at_key(owner, key, tensor, text):
+    owner[key] = tensor
+    return (lambda: owner[key]), (lambda t: owner.__setitem__(key, t)), text
 
 
 def _of_box(model, i, tensor):
     box = (model.box, model.box.deeper)[i % 2]
-    setattr(box, f"a{i}", tensor)
-    put = lambda t: setattr(box, f"a{i}", t)  # noqa: E731
-    return (lambda: getattr(box, f"a{i}")), put, f"box.a{i}"
+    return _at_name(box, f"a{i}", tensor, f"box.a{i}")
 
 
 def _of_list(model, i, tensor):
-    model.row.append(tensor)
-    at = len(model.row) - 1
-    put = lambda t: model.row.__setitem__(at, t)  # noqa: E731
-    return (lambda: model.row[at]), put, f"row[{at}]"
-
-
-def _of_dict(model, i, tensor):
-    model.table[i] = tensor
-    put = lambda t: model.table.__setitem__(i, t)  # noqa: E731
-    return (lambda: model.table[i]), put, f"table[{i}]"
+    at = len(model.row)
+    model.row.append(None)
+    return _at_key(model.row, at, tensor, f"row[{at}]")
 
 
 def _of_slots(model, i, tensor):
@@ -86,10 +81,8 @@ def _of_slots(model, i, tensor):
 
 
 def _of_record(model, i, tensor):
-    record = Record(None, [{"deep": tensor}])
-    model.table[f"record{i}"] = record
-    put = lambda t: record.more[0].__setitem__("deep", t)  # noqa: E731
-    return (lambda: record.more[0]["deep"]), put, f"record{i}.more[0]"
+    record = model.table[f"record{i}"] = Record(None, [{}])
+    return _at_key(record.more[0], "deep", tensor, f"record{i}.more[0]")
 
 
 def _of_closure(model, i, tensor):
@@ -98,25 +91,21 @@ def _of_closure(model, i, tensor):
     return get, (lambda t: None), f"get{i}()"
 
 
-def _of_module(model, i, tensor):
-    setattr(model.inner, f"a{i}", tensor)
-    put = lambda t: setattr(model.inner, f"a{i}", t)  # noqa: E731
-    return (lambda: getattr(model.inner, f"a{i}")), put, f"inner.a{i}"
-
-
 def _second_buffer(model, i, tensor):
     model.inner.register_buffer(f"again{i}", tensor)
-    put = lambda t: setattr(model.inner, f"again{i}", t)  # noqa: E731
-    return (lambda: getattr(model.inner, f"again{i}")), put, f"inner.again{i}"
+    return _at_name(model.inner, f"again{i}", tensor, f"inner.again{i}")
 
 
 def _of_numpy(model, i, tensor):
-    setattr(model, f"a{i}", torch.from_numpy(tensor.numpy()))
-    put = lambda t: setattr(model, f"a{i}", t)  # noqa: E731
-    return (lambda: getattr(model, f"a{i}")), put, f"from_numpy a{i}"
+    shared = torch.from_numpy(tensor.numpy())
+    return _at_name(model, f"a{i}", shared, f"from_numpy a{i}")
 
 
 PLACES = (
-    *(_attribute, _of_box, _of_list, _of_dict, _of_slots, _of_record),
-    *(_of_closure, _of_module, _second_buffer, _of_numpy),
+    lambda model, i, t: _at_name(model, f"a{i}", t, f"self.a{i}"),
+    *(_of_box, _of_list),
+    lambda model, i, t: _at_key(model.table, i, t, f"table[{i}]"),
+    *(_of_slots, _of_record, _of_closure),
+    lambda model, i, t: _at_name(model.inner, f"a{i}", t, f"inner.a{i}"),
+    *(_second_buffer, _of_numpy),
 )

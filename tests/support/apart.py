@@ -46,23 +46,14 @@ class Region(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """A program with a plan without sharing.
-
-    Attributes:
-        scratch, workspace: the regions of each arena; all other pages are guards.
-    """
-
     program: Program
+    # scratch, workspace: the regions of each arena; all other pages are guards
     scratch: tuple[Region, ...]
     workspace: tuple[Region, ...]
 
 
 def lay_apart(program: Program) -> Apart:
-    """Give each value of scratch memory pages of its own.
-
-    Raises:
-        TooLargeError: they would be too many.
-    """
+    """Give each value of scratch memory pages of its own, if they are not too many."""
     tail = max((one.tail_nbytes for one in program.delegates), default=0)
     scratch, workspace = _Layout(_ROOM + tail), _Layout(_ROOM + tail)
     methods = []
@@ -89,10 +80,7 @@ class _Layout:
         self._room, self._end = room, PAGE
 
     def place(self, graph: Graph, blocks: list[Block], begin: int = 0) -> Graph:
-        """Return a graph whose values lie here, and put its blocks in their places.
-
-        `begin` is where the memory of the graph begins in the arena.
-        """
+        """Place the values of a graph, from `begin` on in the arena, and its blocks."""
         workspaces = {
             step.results[-1]: read_control(step.op, step.arguments).blocks
             for step in graph.instructions
@@ -111,10 +99,7 @@ class _Layout:
         nbytes = self._end - begin
         return replace(graph, values=tuple(values), scratch_nbytes=nbytes)
 
-    def _nested(
-        self, value: Value, inside: Sequence[int], blocks: list[Block], begin: int
-    ) -> Value:
-        """Place the blocks of an instruction in its scratch memory."""
+    def _nested(self, value, inside, blocks, begin) -> Value:
         start = self._end
         for number in inside:
             graph = self.place(blocks[number].graph, blocks, start)
@@ -190,11 +175,7 @@ class Guard:
             self._bytes[region.start : region.end] = POISON
 
     def check(self) -> None:
-        """See that nothing was written beside a value.
-
-        Raises:
-            StrayWriteError: something was.
-        """
+        """See that nothing was written beside a value."""
         for region in self._regions:
             behind = region.offset + region.nbytes
             before = self._bytes[region.start : region.offset]

@@ -7,7 +7,6 @@ import pytest
 
 
 def asked_to_share(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Return an event that is set when anybody asks to share a lock."""
     asked, lock = threading.Event(), fcntl.flock
 
     def ask(file: int, operation: int) -> None:

@@ -1,5 +1,6 @@
 """Calls of `kvc::attention` by chance, and loops over rows, heads and queries."""
 
+import itertools
 import math
 import random
 from dataclasses import dataclass, fields
@@ -31,7 +32,6 @@ class Call:
         return attention(**{f.name: getattr(self, f.name) for f in fields(self)})
 
     def slot(self, key: int) -> int:
-        """Return where a key lies."""
         slots = self.k.shape[2]
         if key < self.keep:
             return key
@@ -42,18 +42,13 @@ class Call:
         total, slots = int(self.valid_length[row]), self.k.shape[2]
         p = total - self.q.shape[2] + query
         last = total if self.mask is None else min(total, self.mask.shape[3])
-        return [
-            key
-            for key in range(last)
-            if (key < self.keep or key >= total - (slots - self.keep))
-            and (not self.causal or key <= p)
-            and (
-                self.window_left is None
-                or key < self.keep
-                or key >= p - self.window_left
-            )
-            and (self.window_right is None or key <= p + self.window_right)
-        ]
+        least = total - (slots - self.keep)
+        if self.window_left is not None:
+            least = max(least, p - self.window_left)
+        ends = [p] if self.causal else []
+        ends += [] if self.window_right is None else [p + self.window_right]
+        most = min([last - 1, *ends])
+        return [k for k in range(most + 1) if k < self.keep or k >= least]
 
     def bias(self, row: int, head: int, query: int, key: int) -> float:
         """Return what is added to a score, -inf where the mask has a hole."""
@@ -77,16 +72,13 @@ class Call:
             self.v[row, :, unseen] = math.nan
 
     def expected(self) -> Tensor:
-        batch, heads, seq, _ = self.q.shape
-        out = torch.zeros(batch, heads, seq, self.v.shape[3], dtype=torch.float64)
-        for row in range(batch):
-            for head in range(heads):
-                for query in range(seq):
-                    out[row, head, query] = self._one(row, head, query)
+        shape = *self.q.shape[:3], self.v.shape[3]
+        out = torch.zeros(shape, dtype=torch.float64)
+        for place in itertools.product(*map(range, shape[:3])):
+            out[place] = self._one(*place)
         return out.to(self.q.dtype)
 
     def _one(self, row: int, head: int, query: int) -> Tensor:
-        """Return what one query of one head gives."""
         of_group = head // (self.q.shape[1] // self.k.shape[1])
         k, v = (x[row, of_group].double() for x in (self.k, self.v))
         q = self.q[row, head, query].double()
@@ -115,7 +107,6 @@ def some_mask(dice: random.Random, batch: int, heads: int, seq: int) -> Tensor:
 
 
 def some_call(seed: int, dtype: torch.dtype) -> Call:
-    """Return a call with each option on or off by chance."""
     dice = random.Random(seed)
     torch.manual_seed(seed)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 from ir_samples import I64, constant, method, node, program, value
+from sample_programs import changed
 
 from kvc.compiler.backends import Lowered
 from kvc.compiler.emit.program import DelegateCall, emit_program
@@ -45,9 +46,8 @@ def _loop():
     i, more = value(0, dtype=I64), value(3, dtype=I64)
     y, x, z = (_square(k) for k in (1, 2, 4))
     less = value(5, dtype=BOOL)
-    yield method(
-        node("aten::lt.Scalar", i, 2, to=less), inputs=(i, y, x), outputs=(less,)
-    )
+    test = node("aten::lt.Scalar", i, 2, to=less)
+    yield method(test, inputs=(i, y, x), outputs=(less,))
     step = node("aten::add.Scalar", i, 1, 1, to=more)
     add = node("aten::add.Tensor", y, x, 1, to=z)
     yield method(step, add, inputs=(i, y, x), outputs=(more, z))
@@ -62,28 +62,17 @@ def _turn():
 
 
 def control_ir() -> Program:
-    """Return the program as IR."""
     p, x, a = value(0, dtype=BOOL), _square(1), _square(2)
-    b, i, zero, y, z, rows = (
-        _square(3),
-        value(4, dtype=I64),
-        value(5, dtype=I64),
-        *(_square(k) for k in (6, 7, 8)),
-    )
+    b, y, z, rows = (_square(k) for k in (3, 6, 7, 8))
+    i, zero = (value(k, dtype=I64) for k in (4, 5))
     nodes = (
         node(COND, p, 0, 1, (a, x), (None,), to=b),
         node("aten::full", (), 0, I64, to=zero),
         node(WHILE, 2, 3, 2, (zero, x, x), (None, None), to=(i, y)),
         node(SCAN, 4, 1, 1, (y, x), (None, None), to=(z, rows)),
     )
-    inputs, outputs = (p, x), (i, z, rows)
-    made = method(
-        *nodes,
-        inputs=inputs,
-        outputs=outputs,
-        state_in=((a, "a"),),
-        state_out=((b, "a"),),
-    )
+    ends = {"inputs": (p, x), "outputs": (i, z, rows)}
+    made = method(*nodes, **ends, state_in=((a, "a"),), state_out=((b, "a"),))
     blocks = [
         replace(each, name=f"step/{k}", block=k, filled=(1,) if k == 4 else ())
         for k, each in enumerate((*_branches(), *_loop(), *_turn()))
@@ -92,22 +81,21 @@ def control_ir() -> Program:
 
 
 def control_program() -> model.Program:
-    """Return the program as a file has it."""
     return _emitted(control_ir())
+
+
+def _asking(p, c, to, *blocks: int):
+    """Return a method that gives what one of two blocks makes of p and c."""
+    branch = node(COND, p, *blocks, (p, c), (None,), to=to)
+    return method(branch, inputs=(p, c), outputs=(to,))
 
 
 def nested_program() -> model.Program:
     """Return a program whose block 1, the second branch, runs blocks 2 and 3."""
     p, c, y, z = value(0, dtype=BOOL), _square(1), _square(2), _square(3)
     last = [method(node("aten::neg", c, to=y), inputs=(p, c), outputs=(y,))] * 2
-    inner = node(COND, p, 2, 3, (p, c), (None,), to=z)
-    first = [
-        method(inputs=(p, c), outputs=(c,)),
-        method(inner, inputs=(p, c), outputs=(z,)),
-    ]
-    made = method(
-        node(COND, p, 0, 1, (p, c), (None,), to=y), inputs=(p, c), outputs=(y,)
-    )
+    first = [method(inputs=(p, c), outputs=(c,)), _asking(p, c, z, 2, 3)]
+    made = _asking(p, c, y, 0, 1)
     return _emitted(program(_callable(made), *_numbered(*first, *last)))
 
 
@@ -119,12 +107,9 @@ def delegated_branches() -> model.Program:
     p, c, w, y = value(0, dtype=BOOL), *(_square(k) for k in (1, 2, 3))
     product = node("aten::mul.Tensor", c, w, to=y)
     weighed = method(product, inputs=(p, c), outputs=(y,), constants=((w, "w"),))
-    inner = node(COND, p, 1, 2, (p, c), (None,), to=y)
     made = method(node(DELEGATE, 0, (p, c), (None,), to=y), inputs=(p, c), outputs=(y,))
     blocks = _numbered(
-        method(inner, inputs=(p, c), outputs=(y,)),
-        weighed,
-        method(inputs=(p, c), outputs=(c,)),
+        _asking(p, c, y, 1, 2), weighed, method(inputs=(p, c), outputs=(c,))
     )
     weight = constant("w", torch.ones(SQUARE))
     return _emitted(program(_callable(made), *blocks, constants=(weight,)), blocks[0])
@@ -134,9 +119,7 @@ def branching_delegate(tail_nbytes: int = 0) -> model.Program:
     """Return a program whose block 0, a branch, calls a delegate, which is block 2."""
     p, c, y = value(0, dtype=BOOL), _square(1), _square(2)
     call = node(DELEGATE, 2, (c,), (None,), to=y)
-    made = method(
-        node(COND, p, 0, 1, (p, c), (None,), to=y), inputs=(p, c), outputs=(y,)
-    )
+    made = _asking(p, c, y, 0, 1)
     blocks = _numbered(
         method(call, inputs=(p, c), outputs=(y,)),
         method(inputs=(p, c), outputs=(c,)),
@@ -154,14 +137,10 @@ def nested_delegates(in_branch: bool) -> model.Program:
     p, c, y = value(0, dtype=BOOL), _square(1), _square(2)
     ends = {"inputs": (p, c), "outputs": (y,)}
     made = method(node(DELEGATE, 0, (p, c), (None,), to=y), **ends)
-    if in_branch:
-        first = method(node(COND, p, 2, 3, (p, c), (None,), to=y), **ends)
-    else:
-        first = method(node(DELEGATE, 1, (p, c), (None,), to=y), **ends)
     last = method(node("aten::neg", c, to=y), **ends)
     call = method(node(DELEGATE, 1, (p, c), (None,), to=y), **ends)
-    others = (call, last) if in_branch else ()
-    blocks = _numbered(first, last, *others)
+    nested = (_asking(p, c, y, 2, 3), last, call, last)
+    blocks = _numbered(*(nested if in_branch else (call, last)))
     return _emitted(program(_callable(made), *blocks), *blocks[:2])
 
 
@@ -169,9 +148,7 @@ def _numbered(*blocks: Method) -> list[Method]:
     return [replace(each, name=f"step/{k}", block=k) for k, each in enumerate(blocks)]
 
 
-def _emitted(
-    whole: Program, *partitions: Method, lowered: Lowered = _NOTHING
-) -> model.Program:
+def _emitted(whole, *partitions, lowered=_NOTHING) -> model.Program:
     proven, verdicts = update_in_place(whole)
     source = Provenance("0", "0", "fp32", "", "")
     calls = [DelegateCall("sample", partition, lowered) for partition in partitions]
@@ -185,32 +162,23 @@ def _emitted(
 
 
 def _callable(made: Method) -> Method:
-    """Return a method that is called by position and gives a tuple."""
-    return replace(
-        made,
-        input_tree=describe_call(made.input_names, [object() for _ in made.inputs], {})[
-            0
-        ],
-        output_tree=flatten(tuple(object() for _ in made.outputs))[1],
-    )
+    given = [object() for _ in made.inputs]
+    tree, *_ = describe_call(made.input_names, given, {})
+    output = flatten(tuple(object() for _ in made.outputs))[1]
+    return replace(made, input_tree=tree, output_tree=output)
 
 
-def with_method(program: model.Program, **changes: object) -> model.Program:
-    """Return a program whose method is changed."""
-    changed = replace(program.methods[0], **changes)  # type: ignore[arg-type]
-    return replace(program, methods=(changed,))
+def with_method(program: model.Program, **fields: object) -> model.Program:
+    return replace(program, methods=changed(program.methods, 0, **fields))
 
 
-def changed_step(graph: Graph, index: int, **changes: object) -> Graph:
-    steps = list(graph.instructions)
-    steps[index] = replace(steps[index], **changes)  # type: ignore[arg-type]
-    return replace(graph, instructions=tuple(steps))
+def changed_step(graph: Graph, index: int, **fields: object) -> Graph:
+    return replace(graph, instructions=changed(graph.instructions, index, **fields))
 
 
 def with_argument(
     program: model.Program, index: int, at: int, argument: object
 ) -> model.Program:
-    """Return a program with one argument of an instruction changed."""
     step: Instruction = program.methods[0].graph.instructions[index]
     arguments = (*step.arguments[:at], argument, *step.arguments[at + 1 :])
     graph = changed_step(program.methods[0].graph, index, arguments=arguments)
@@ -218,13 +186,9 @@ def with_argument(
 
 
 def with_block(program: model.Program, number: int, graph: Graph) -> model.Program:
-    """Return a program with the code of a block changed."""
-    blocks = list(program.methods[0].blocks)
-    blocks[number] = replace(blocks[number], graph=graph)
-    return with_method(program, blocks=tuple(blocks))
+    blocks = changed(program.methods[0].blocks, number, graph=graph)
+    return with_method(program, blocks=blocks)
 
 
-def with_value(graph: Graph, number: int, **changes: object) -> Graph:
-    values = list(graph.values)
-    values[number] = replace(values[number], **changes)  # type: ignore[arg-type]
-    return replace(graph, values=tuple(values))
+def with_value(graph: Graph, number: int, **fields: object) -> Graph:
+    return replace(graph, values=changed(graph.values, number, **fields))

@@ -1,6 +1,7 @@
 """The ops of rows in blocks of 32 once more: plain numpy, a row and a block at a time.
 
-float32 where the format page has it, rounding halves to even; sums in int64.
+All that is given is arrays; a bias may be None. float32 where the format page has it,
+rounding halves to even; sums in int64.
 """
 
 import numpy as np
@@ -31,12 +32,8 @@ def quantize_row(x: np.ndarray) -> tuple[np.ndarray, np.float32, list[int], list
     highs = np.array([max(F(0), block.max()) for block in blocks])
     most = (highs - lows).max()
     if not np.isfinite(most):
-        return (
-            np.zeros(len(x), np.int8),
-            F(np.nan),
-            [0] * len(blocks),
-            [1] * len(blocks),
-        )
+        count = len(blocks)
+        return np.zeros(len(x), np.int8), F(np.nan), [0] * count, [1] * count
     factors, scale = np.ones(len(blocks), F), F(1)
     if most > 0 and np.isfinite(F(LEVELS * MOST_FACTOR) / most):
         factors, largest = factors_of(highs - lows, most)
@@ -75,15 +72,7 @@ def steps_of(q: np.ndarray, zero_point: np.ndarray, factor: np.ndarray) -> np.nd
     return (q.reshape(-1, width).astype(np.int64) - each[0]) * each[1]
 
 
-def linear_q8(
-    q: np.ndarray,
-    scale: np.ndarray,
-    zero_point: np.ndarray,
-    factor: np.ndarray,
-    weight: np.ndarray,
-    weight_scale: np.ndarray,
-    bias: np.ndarray | None,
-) -> np.ndarray:
+def linear_q8(q, scale, zero_point, factor, weight, weight_scale, bias) -> np.ndarray:
     """Return float32 [..., out]; the sums of blocks in int64, added in order."""
     steps, count = steps_of(q, zero_point, factor), weight_scale.shape[1]
     width = weight.shape[1] // count
@@ -98,15 +87,7 @@ def linear_q8(
     return out.reshape(*q.shape[:-1], len(weight))
 
 
-def linear_q4(
-    q: np.ndarray,
-    scale: np.ndarray,
-    zero_point: np.ndarray,
-    factor: np.ndarray,
-    weight: np.ndarray,
-    weight_scale: np.ndarray,
-    bias: np.ndarray | None,
-) -> np.ndarray:
+def linear_q4(q, scale, zero_point, factor, weight, weight_scale, bias) -> np.ndarray:
     """Return float32 [..., out], by float64."""
     scales = one_by_one(weight_scale).astype(np.float64)
     values = unpack_int4(weight)
@@ -117,14 +98,7 @@ def linear_q4(
 
 
 def expert_linear_q8(
-    q: np.ndarray,
-    scale: np.ndarray,
-    zero_point: np.ndarray,
-    factor: np.ndarray,
-    weight: np.ndarray,
-    weight_scale: np.ndarray,
-    experts: np.ndarray,
-    bias: np.ndarray | None,
+    q, scale, zero_point, factor, weight, weight_scale, experts, bias
 ) -> np.ndarray:
     """Return float32 [rows, out], a row at a time."""
     out = np.empty((len(q), weight.shape[1]), F)

@@ -14,19 +14,15 @@ class InBranch(Linear):
     """Writes its caches, and counts, in one branch; the other leaves all alone."""
 
     def step(self, tokens: Tensor, keep: Tensor) -> Tensor:
-        start, seq = self.position.clone(), tokens.shape[1]
-        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
+        start, q, k, v = self.begin(tokens)
+        seq = tokens.shape[1]
         k, v = k.clone(), v.clone()  # torch.cond takes no operands that share memory
 
-        def kept(
-            old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
-        ) -> tuple[Tensor, Tensor]:
+        def kept(old_k, old_v, k, v) -> tuple[Tensor, Tensor]:
             new_k = torch.ops.kvc.cache_update(old_k, k, start)
             return new_k, torch.ops.kvc.cache_update(old_v, v, start)
 
-        def lost(
-            old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
-        ) -> tuple[Tensor, Tensor]:
+        def lost(old_k, old_v, k, v) -> tuple[Tensor, Tensor]:
             return old_k.clone(), old_v.clone()
 
         new_k, new_v = torch.cond(keep, kept, lost, (self.k, self.v, k, v))
@@ -88,14 +84,7 @@ class MergedPair(OneLayer):
         super().__init__()
         self.crossing = nn.Linear(DIM, 2 * WIDTH)
 
-    def step(
-        self,
-        tokens: Tensor,
-        encoded: Tensor,
-        past: Tensor,
-        cross: Tensor,
-        begun: Tensor,
-    ) -> dict[str, Tensor]:
+    def step(self, tokens, encoded, past, cross, begun) -> dict[str, Tensor]:
         """Take two pasts float32 [2, 1, length, width], of tokens and of `encoded`.
 
         `encoded` float32 [1, heard, dim] is what an encoder makes.
@@ -103,14 +92,10 @@ class MergedPair(OneLayer):
         places = past.shape[2] + torch.arange(tokens.shape[1])
         q, k, v = self.project(self.embed(tokens, places))
 
-        def later(
-            past: Tensor, new: Tensor, cross: Tensor, encoded: Tensor
-        ) -> tuple[Tensor, Tensor]:
+        def later(past, new, cross, encoded) -> tuple[Tensor, Tensor]:
             return torch.cat([past, new], 2), cross.clone()
 
-        def first(
-            past: Tensor, new: Tensor, cross: Tensor, encoded: Tensor
-        ) -> tuple[Tensor, Tensor]:
+        def first(past, new, cross, encoded) -> tuple[Tensor, Tensor]:
             return new.clone(), self.made(encoded)
 
         given = past, torch.cat([k, v]), cross, encoded

@@ -1,6 +1,7 @@
 """Models whose methods branch and loop; places of dynamic size are called n."""
 
 import torch
+from held_buffers import Buffers
 from torch import Tensor, nn
 from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.scan import scan
@@ -15,13 +16,15 @@ def turned(c: Tensor, x: Tensor, at: Tensor) -> Tensor:
     return c.index_copy(0, at, x)
 
 
-class Branches(nn.Module):
-    """No state: branches one after the other, and within each other."""
-
+class _Linear(Buffers):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.linear = nn.Linear(4, 4)
+
+
+class Branches(_Linear):
+    """No state: branches one after the other, and within each other."""
 
     def consecutive(self, p: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         a = torch.cond(p, lambda x: x + 1.0, lambda x: x - 1.0, (x,))
@@ -51,38 +54,30 @@ class Branches(nn.Module):
         )
 
 
-class Loops(nn.Module):
+class Loops(_Linear):
     """while_loop, scan and map."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.linear = nn.Linear(4, 4)
 
     def until(self, count: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         def body(i: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             return i + 1, x * 2 + count
 
-        return torch.while_loop(
-            lambda i, x: i < count, body, (torch.zeros((), dtype=torch.int64), x)
-        )
+        start = torch.zeros((), dtype=torch.int64), x
+        return torch.while_loop(lambda i, x: i < count, body, start)
 
     def swapped(self, count: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         def body(i: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
             return i + 1, b.clone(), a.clone()
 
-        return torch.while_loop(
-            lambda i, a, b: i < count, body, (torch.tensor(0), a, b)
-        )
+        start = torch.tensor(0), a, b
+        return torch.while_loop(lambda i, a, b: i < count, body, start)
 
     def twice(self, count: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         def body(i: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
             c = a + b
             return i + 1, c, c.clone()
 
-        return torch.while_loop(
-            lambda i, a, b: i < count, body, (torch.tensor(0), a, b)
-        )
+        start = torch.tensor(0), a, b
+        return torch.while_loop(lambda i, a, b: i < count, body, start)
 
     def scanned(self, h: Tensor, xs: Tensor) -> tuple[Tensor, Tensor]:
         def step(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,14 +97,8 @@ class Loops(nn.Module):
         return x
 
 
-class Kept(nn.Module):
+class Kept(_Linear, c=torch.zeros(8, 4)):
     """A buffer c [8, 4] that branches and loops update."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.register_buffer("c", torch.zeros(8, 4))
-        self.linear = nn.Linear(4, 4)
 
     def one(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         def yes(c: Tensor, x: Tensor) -> Tensor:
@@ -149,9 +138,8 @@ class Kept(nn.Module):
         return self.c * 1
 
     def filled(self, p: Tensor) -> Tensor:
-        self.c.copy_(
-            torch.cond(p, lambda c: c + 1, lambda c: torch.zeros_like(c), (self.c,))
-        )
+        zeros = torch.zeros_like
+        self.c.copy_(torch.cond(p, lambda c: c + 1, lambda c: zeros(c), (self.c,)))
         return self.c * 1
 
     def kept_old(self, p: Tensor, x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:

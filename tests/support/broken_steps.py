@@ -49,7 +49,6 @@ def broken_step(
 
 @contextmanager
 def broken_run(number: int, share: float) -> Iterator[None]:
-    """Let one of the next runs fail after one of its steps, a share of them on."""
     run, numbers = Frame.run, itertools.count()
 
     def broken(self: Frame, progress: RunProgress | None = None) -> None:

@@ -12,6 +12,5 @@ HOSTILE: Final = (
 
 
 def content_of(path) -> PageContent:
-    """Return what the page of a bundle shows."""
     with BundleFile.open(path) as file:
         return describe_page(describe_file(file, (), by_method=True), file.program)

@@ -5,7 +5,10 @@ logits [1, seq, vocab] of tokens int64 [1, seq]. `prefill` takes any number of t
 `decode` takes one.
 """
 
+from collections.abc import Callable
+
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,9 +17,10 @@ from kvc.compiler import Dim, Method
 VOCAB, DIM, HEADS, SLOTS, WINDOW = 16, 8, 2, 48, 6
 WIDTH = DIM // HEADS
 TOKENS = torch.tensor([[3, 1]])
+EMPTY = torch.zeros(1, 1, SLOTS, WIDTH)
 
 
-class OneLayer(nn.Module):
+class OneLayer(Buffers):
     """The layer without a cache, the reference; two query heads share one key head."""
 
     def __init__(self) -> None:
@@ -41,40 +45,45 @@ class OneLayer(nn.Module):
         y = functional.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)
         return self.finish(y)
 
-    def reference(self, tokens: Tensor) -> Tensor:
+    def sees(self, ago: Tensor, places: Tensor) -> Tensor:
+        """Tell which keys a query sees, by how long ago they are, and their places."""
+        return ago >= 0
+
+    def reference(
+        self, tokens: Tensor, kept: Callable[[Tensor], Tensor] = lambda x: x
+    ) -> Tensor:
+        """Return the logits of all tokens; `kept` is what a cache makes of rows."""
         places = torch.arange(tokens.shape[1])
         q, k, v = self.project(self.embed(tokens, places))
-        return self.attend(q, k, v, places[:, None] >= places)
+        seen = self.sees(places[:, None] - places, places)
+        return self.attend(q, kept(k), kept(v), seen)
 
 
-class Linear(OneLayer):
+class Linear(OneLayer, k=EMPTY, v=EMPTY, position=ZERO):
     """A cache of its own, written by `kvc.cache_update`, read by `kvc.attention`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, SLOTS, WIDTH))
-        self.register_buffer("v", torch.zeros(1, 1, SLOTS, WIDTH))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+    def begin(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        start = self.position.clone()
+        places = start + torch.arange(tokens.shape[1])
+        return start, *self.project(self.embed(tokens, places))
+
+    def write(self, k: Tensor, v: Tensor, start: Tensor, *how: object) -> None:
+        self.k.copy_(torch.ops.kvc.cache_update(self.k, k, start, *how))
+        self.v.copy_(torch.ops.kvc.cache_update(self.v, v, start, *how))
+        self.position.add_(k.shape[how[0] if how else 2])
 
     def prefill(self, tokens: Tensor) -> Tensor:
-        start, seq = self.position.clone(), tokens.shape[1]
-        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
-        self.k.copy_(torch.ops.kvc.cache_update(self.k, k, start))
-        self.v.copy_(torch.ops.kvc.cache_update(self.v, v, start))
-        self.position.add_(seq)
-        return self.finish(torch.ops.kvc.attention(q, self.k, self.v, start + seq))
+        start, q, k, v = self.begin(tokens)
+        self.write(k, v, start)
+        end = start + tokens.shape[1]
+        return self.finish(torch.ops.kvc.attention(q, self.k, self.v, end))
 
     def decode(self, token: Tensor) -> Tensor:
         return self.prefill(token)
 
 
-class IndexCopy(OneLayer):
+class IndexCopy(OneLayer, k=EMPTY, v=EMPTY):
     """A cache written by `index_copy_` at places that the session fills in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, SLOTS, WIDTH))
-        self.register_buffer("v", torch.zeros(1, 1, SLOTS, WIDTH))
 
     def prefill(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
         q, k, v = self.project(self.embed(tokens, input_pos))
@@ -98,14 +107,8 @@ class IndexPut(IndexCopy):
         return self.attend(q, self.k, self.v, seen)
 
 
-class Slices(OneLayer):
+class Slices(OneLayer, k=EMPTY, v=EMPTY, position=torch.zeros((), dtype=torch.int64)):
     """A cache assigned to in slices, at a position of its own that it reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, SLOTS, WIDTH))
-        self.register_buffer("v", torch.zeros(1, 1, SLOTS, WIDTH))
-        self.register_buffer("position", torch.zeros((), dtype=torch.int64))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         y = self.write(tokens, self.position)
@@ -143,9 +146,7 @@ class Append(OneLayer):
         none = torch.zeros(1, 1, 0, WIDTH)
         return self.prefill(tokens, none, none)
 
-    def prefill(
-        self, tokens: Tensor, past_k: Tensor, past_v: Tensor
-    ) -> dict[str, Tensor]:
+    def prefill(self, tokens, past_k, past_v) -> dict[str, Tensor]:
         length, seq = past_k.shape[2], tokens.shape[1]
         places = length + torch.arange(seq)
         q, k, v = self.project(self.embed(tokens, places))
@@ -153,20 +154,17 @@ class Append(OneLayer):
         seen = places[:, None] >= torch.arange(length + seq)
         return {"logits": self.attend(q, k, v, seen), "k": k, "v": v}
 
-    def decode(
-        self, token: Tensor, past_k: Tensor, past_v: Tensor
-    ) -> dict[str, Tensor]:
+    def decode(self, token, past_k, past_v) -> dict[str, Tensor]:
         return self.prefill(token, past_k, past_v)
 
 
-class Shifting(OneLayer):
+class Shifting(
+    OneLayer,
+    k=torch.zeros(1, 1, WINDOW, WIDTH),
+    v=torch.zeros(1, 1, WINDOW, WIDTH),
+    count=ZERO,
+):
     """The last few keys and values in buffers that shift; attends to these alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, WINDOW, WIDTH))
-        self.register_buffer("v", torch.zeros(1, 1, WINDOW, WIDTH))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         seq = tokens.shape[1]
@@ -174,7 +172,7 @@ class Shifting(OneLayer):
         q, k, v = self.project(self.embed(tokens, places))
         k, v = torch.cat([self.k, k], 2), torch.cat([self.v, v], 2)
         of_keys = self.count - WINDOW + torch.arange(WINDOW + seq)
-        y = self.attend(q, k, v, _in_window(places, of_keys))
+        y = self.attend(q, k, v, self.sees(places[:, None] - of_keys, of_keys))
         self.k.copy_(k[:, :, -WINDOW:])
         self.v.copy_(v[:, :, -WINDOW:])
         self.count.add_(seq)
@@ -183,24 +181,12 @@ class Shifting(OneLayer):
     def decode(self, token: Tensor) -> Tensor:
         return self.prefill(token)
 
-    def reference(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1])
-        q, k, v = self.project(self.embed(tokens, places))
-        return self.attend(q, k, v, _in_window(places, places))
+    def sees(self, ago: Tensor, places: Tensor) -> Tensor:
+        return (ago >= 0) & (ago <= WINDOW) & (places >= 0)
 
 
-def _in_window(places: Tensor, of_keys: Tensor) -> Tensor:
-    distance = places[:, None] - of_keys
-    return (distance >= 0) & (distance <= WINDOW) & (of_keys >= 0)
-
-
-class Recurrent(OneLayer):
+class Recurrent(OneLayer, h=torch.zeros(1, 1, WIDTH, WIDTH), count=ZERO):
     """Linear attention: h = 0.9 * h + k v^T for each token, y = q h."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("h", torch.zeros(1, 1, WIDTH, WIDTH))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         seq = tokens.shape[1]
@@ -248,41 +234,30 @@ SEQ = Dim("seq", 1, SLOTS)
 PAST = Dim("past", 0, SLOTS)
 
 
+def _pair(many: tuple, one: tuple, sizes: dict, **options: object) -> list[Method]:
+    prefill = Method(
+        "prefill", args=many, dynamic={"tokens": {1: SEQ}} | sizes, **options
+    )
+    fixed = {name: dims for name, dims in sizes.items() if SEQ not in dims.values()}
+    return [prefill, Method("decode", args=one, dynamic=fixed, **options)]
+
+
 def simple_methods() -> list[Method]:
     """The methods of models whose past is in buffers."""
-    return [
-        Method("prefill", args=(TOKENS,), dynamic={"tokens": {1: SEQ}}),
-        Method("decode", args=(TOKENS[:, :1],)),
-    ]
+    return _pair((TOKENS,), (TOKENS[:, :1],), {})
 
 
 def placed_methods() -> list[Method]:
     """The methods of `IndexCopy`."""
-    dynamic = {"tokens": {1: SEQ}, "input_pos": {0: SEQ}}
-    one = (TOKENS[:, :1], torch.tensor([0]))
-    return [
-        Method(
-            "prefill",
-            args=(TOKENS, torch.tensor([0, 1])),
-            dynamic=dynamic,
-            position="input_pos",
-        ),
-        Method("decode", args=one, position="input_pos"),
-    ]
+    some, one = (TOKENS, torch.tensor([0, 1])), (TOKENS[:, :1], torch.tensor([0]))
+    return _pair(some, one, {"input_pos": {0: SEQ}}, position="input_pos")
 
 
 def told_methods() -> list[Method]:
     """The methods of models that are told one position, however many tokens."""
     position = torch.tensor([0])
-    return [
-        Method(
-            "prefill",
-            args=(TOKENS, position),
-            dynamic={"tokens": {1: SEQ}},
-            position="input_pos",
-        ),
-        Method("decode", args=(TOKENS[:, :1], position), position="input_pos"),
-    ]
+    some, one = (TOKENS, position), (TOKENS[:, :1], position)
+    return _pair(some, one, {}, position="input_pos")
 
 
 def append_methods(carried: bool = True, start: bool = False) -> list[Method]:
@@ -291,22 +266,9 @@ def append_methods(carried: bool = True, start: bool = False) -> list[Method]:
     With `start` there is one for the first tokens, which takes no past.
     """
     past = torch.zeros(1, 1, 3, WIDTH)
-    dynamic = {"past_k": {2: PAST}, "past_v": {2: PAST}}
+    pasts, sizes = (past, past * 1), {"past_k": {2: PAST}, "past_v": {2: PAST}}
     carry = {"past_k": "k", "past_v": "v"} if carried else {}
-    methods = [
-        Method(
-            "prefill",
-            args=(TOKENS, past, past * 1),
-            dynamic={"tokens": {1: SEQ}, **dynamic},
-            carry=carry,
-        ),
-        Method(
-            "decode",
-            args=(TOKENS[:, :1], past, past * 1),
-            dynamic=dynamic,
-            carry=carry,
-        ),
-    ]
+    methods = _pair((TOKENS, *pasts), (TOKENS[:, :1], *pasts), sizes, carry=carry)
     if start:
         tokens = {"tokens": {1: SEQ}}
         methods.append(Method("start", args=(TOKENS,), dynamic=tokens, carry=carry))
@@ -325,13 +287,8 @@ class FixedLength(Linear):
         return super().prefill(tokens) + free[0, 0, 0, 0]
 
 
-class RowStore(nn.Module):
+class RowStore(Buffers, k=torch.zeros(1, 1, 16, 128), position=ZERO):
     """A cache of wide rows, which reads one row of what it has written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, 16, 128))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def write(self, rows: Tensor) -> Tensor:
         start = self.position.clone()
@@ -348,9 +305,7 @@ class Rows(Linear):
         x = self.embed(tokens, start[:, None] + torch.arange(seq))
         q = self.q(x).view(batch, seq, HEADS, WIDTH).transpose(1, 2)
         k, v = self.kv(x)[:, None].chunk(2, dim=-1)
-        self.k.copy_(torch.ops.kvc.cache_update(self.k, k, start))
-        self.v.copy_(torch.ops.kvc.cache_update(self.v, v, start))
-        self.position.add_(seq)
+        self.write(k, v, start)
         y = torch.ops.kvc.attention(q, self.k, self.v, start + seq)
         return self.out(y.transpose(1, 2).reshape(batch, seq, DIM))
 

@@ -5,25 +5,22 @@ Weights are int8, symmetric, with a scale for each output channel. Its payload i
 `SEEN` is the partitions that it was told the ranges of.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
-from greedy_backends import ByReference, Greedy
+from greedy_backends import ByReference, Greedy, register
 
-from kvc.compiler import register_backend
-from kvc.compiler.backends import BACKENDS, Lowered, Partition
+from kvc.compiler.backends import Lowered, Partition
 from kvc.compiler.emit.graph import value_numbers
-from kvc.compiler.ir import Constant, Method, Value
+from kvc.compiler.ir import Method, Value
 from kvc.recipes import Option
-from kvc.runtime import register_delegate
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.fixed_point import FixedPointHandle
-from kvc.runtime.delegates.table import DELEGATES
-from kvc.runtime.execution.delegate import Handle, Options
+from kvc.runtime.execution.delegate import Handle
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.grids import (
     Grid,
@@ -37,7 +34,6 @@ from kvc.schema.backends.grids import (
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Graph, Ref
 from kvc.schema.model import Delegate
-from kvc.schema.types import Symbol
 
 NAME = "fixed_point"
 SEEN: list[Partition] = []
@@ -55,12 +51,7 @@ class FixedPoint(Greedy):
         self._stored = Stored.INT16 if self._bits == 16 else Stored.INT8
         self._grid = symmetric if options.get("symmetric") else asymmetric
 
-    def lower(
-        self,
-        partitions: Mapping[str, Sequence[Partition]],
-        constants: Mapping[str, Constant],
-        symbols: tuple[Symbol, ...],
-    ) -> Mapping[str, Sequence[Lowered]]:
+    def lower(self, partitions, constants, symbols):
         SEEN.extend(one for some in partitions.values() for one in some)
         return {
             name: [Lowered(payload=self._payload(one)) for one in some]
@@ -71,29 +62,22 @@ class FixedPoint(Greedy):
         if self._bits == 32:
             return b""
         numbers = value_numbers(partition.graph)
-        return write_grids(
-            {
-                numbers[value.id]: self._grid(partition.ranges[value.id], self._stored)
-                for value in values(partition.graph)
-                if value.id in partition.ranges and value.type.dtype is DType.FLOAT32
-            }
-        )
+        known = partition.ranges
+        grids = {
+            numbers[value.id]: self._grid(known[value.id], self._stored)
+            for value in values(partition.graph)
+            if value.id in known and value.type.dtype is DType.FLOAT32
+        }
+        return write_grids(grids)
 
 
 def values(graph: Method) -> Iterator[Value]:
-    """Yield all values of a partition."""
     yield from (*graph.inputs, *graph.bound)
     for node in graph.nodes:
         yield from node.outputs
 
 
 class FixedPointDelegate(ByReference):
-    """The run-time half."""
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._path = options.path
-
     def init(self, partition: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
         program = self._program
         graph = program.methods[partition.method].blocks[partition.block].graph
@@ -118,16 +102,11 @@ def store_weight(
 
 def register_fixed_point(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the backend known for one test."""
-    for table in (BACKENDS, DELEGATES):
-        monkeypatch.setitem(table, NAME, None)
-        del table[NAME]
-    register_backend(FixedPoint)
-    register_delegate(NAME, FixedPointDelegate)
+    register(monkeypatch, FixedPoint, FixedPointDelegate)
     SEEN.clear()
 
 
 def recipe(folder: Path, bits: int = 8, symmetric: bool = False) -> str:
-    """Write a recipe for it; return its path."""
     path = folder / f"a{bits}{'s' * symmetric}.toml"
     options = f"bits = {bits}\nsymmetric = {str(symmetric).lower()}\n"
     path.write_text(f'[backend]\nname = "{NAME}"\n[backend.options]\n{options}')

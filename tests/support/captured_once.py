@@ -14,7 +14,7 @@ function.
 import hashlib
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from types import CellType, CodeType, FunctionType
@@ -23,7 +23,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kvc.compiler import Method, StateSpec, pipeline
+from kvc.compiler import pipeline
 from kvc.compiler.checkpoints.filled import attached
 from kvc.compiler.trace import CapturedMethod, capture
 
@@ -41,9 +41,7 @@ def captured_once() -> Iterator[None]:
         yield
 
 
-def _capture(
-    model: nn.Module, method: Method, states: Sequence[StateSpec] = ()
-) -> CapturedMethod:
+def _capture(model, method, states=()) -> CapturedMethod:
     try:
         key = _key(model, method, tuple(states))
     except UNKNOWN:
@@ -57,11 +55,7 @@ def _capture(
 
 
 def _key(*given: object) -> bytes:
-    """Return what only equal objects share.
-
-    Raises:
-        UNKNOWN: there is no telling.
-    """
+    """Return what only equal objects share; raise where there is no telling."""
     written = BytesIO()
     _Describing(written).dump((*given, torch.get_default_dtype()))
     return hashlib.sha256(written.getbuffer()).digest()
@@ -74,7 +68,6 @@ def _may_change(module: type[nn.Module]) -> bool:
 
 
 def _own(module: type[nn.Module]) -> tuple[object, ...]:
-    """Return the bases of a class, its numbers, strings and methods."""
     kinds = (bool, int, float, str, tuple, FunctionType)
     own = [pair for pair in sorted(vars(module).items()) if isinstance(pair[1], kinds)]
     return module.__bases__, own
@@ -119,7 +112,6 @@ class _Describing(pickle.Pickler):
         return *kind, *geometry, *self._memory(given), vars(given)
 
     def _memory(self, tensor: Tensor) -> tuple[int, bytes]:
-        """Return the number of a tensor's storage; the first time with its digest."""
         storage = tensor.untyped_storage()
         if storage._cdata in self._numbers:
             return self._numbers[storage._cdata], b""

@@ -1,16 +1,19 @@
-"""Checkpoints on disk: whole ones, and files that no library would write."""
+"""Checkpoints on disk, whole or such as no library writes; models without memory."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+
+from kvc.compiler import Checkpoint, empty_parameters
+from kvc.compiler.checkpoints.filled import attached
+from kvc.compiler.constants import read
 
 
 def raw_file(path: Path, header: object, content: bytes) -> Path:
-    """Write a .safetensors file with any header and any content."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + content)
     return path
@@ -22,7 +25,6 @@ def entry(begin: int, end: int, shape: object, dtype: object = "F32") -> object:
 
 
 def sharded(folder: Path, shards: Mapping[str, Mapping[str, Tensor]]) -> Path:
-    """Write shards and their index; return the folder."""
     for name, tensors in shards.items():
         save_file(dict(tensors), folder / name)
     table = {tensor: name for name, tensors in shards.items() for tensor in tensors}
@@ -30,7 +32,6 @@ def sharded(folder: Path, shards: Mapping[str, Mapping[str, Tensor]]) -> Path:
 
 
 def indexed(folder: Path, table: object) -> Path:
-    """Write an index; return the folder."""
     text = json.dumps({"metadata": {}, "weight_map": table})
     (folder / "model.safetensors.index.json").write_text(text)
     return folder
@@ -39,3 +40,19 @@ def indexed(folder: Path, table: object) -> Path:
 def numbers(*shape: int) -> Tensor:
     """Return float32 numbers that count."""
     return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
+
+
+def empty(kind: Callable[[], nn.Module]) -> nn.Module:
+    with empty_parameters():
+        return kind()
+
+
+def saved(folder: Path, **tensors: Tensor) -> Checkpoint:
+    save_file(tensors, folder / "model.safetensors")
+    return Checkpoint(folder)
+
+
+def values(parameter: Tensor) -> Tensor:
+    source = attached(parameter)
+    assert source is not None
+    return read(source)

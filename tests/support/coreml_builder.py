@@ -13,7 +13,6 @@ from pathlib import Path
 
 
 def serve(path: str) -> None:
-    """Answer each line."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # coremltools prints
     spec = importlib.util.spec_from_file_location("worker", path)

@@ -29,7 +29,6 @@ from kvc.runtime.delegates.coreml.translation import translate
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.runtime.execution.delegate import Handle
 from kvc.schema.model import Delegate as Partition
-from kvc.schema.model import Method
 
 COUNTS: Counter[str] = Counter()  # methods at some sizes, by what became of them
 _built: set[str] = set()
@@ -45,7 +44,6 @@ class _Process:
         )
 
     def build(self, folder: Path) -> str:
-        """Build a job's package; return what coremltools says against it."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -90,9 +88,7 @@ class Checked(backend.CoreMl):
             else:
                 COUNTS["built"] += self._build(function)
 
-    def _function(
-        self, number: int, method: Method, sizes: Mapping[str, int]
-    ) -> Function:
+    def _function(self, number, method, sizes) -> Function:
         """Translate a method; states that get what is no float16 are inputs."""
         program, kept = self._program, frozenset(range(len(self._program.states)))
         kept -= {i for i in kept if program.states[i].initial is not None}
@@ -105,7 +101,6 @@ class Checked(backend.CoreMl):
             kept -= exact
 
     def _build(self, function: Function) -> bool:
-        """Have a function built, once."""
         held = {n: h for h in self._known.values() for n in h.names}
         stored = partial(backend._stored, held, backend.TARGET)
         with tempfile.TemporaryDirectory(prefix="kvc-coreml-") as folder:

@@ -1,38 +1,25 @@
 """Calls of single operators as functions of Core ML, and what eager makes of them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import hand_built
 import numpy as np
 import torch
-from native_calls import _graph
+from native_calls import _graph, with_constants
 from op_cases import Case
 
 from kvc.runtime.delegates.coreml.functions import functions_of
 from kvc.runtime.delegates.coreml.mil import Function
-from kvc.schema.graph import Constant, Graph, Ref
+from kvc.schema.graph import Graph
 
 # Operators that read weights of the model, by the places of these.
-WEIGHTS = {
-    "aten::linear": (1, 2),
-    "aten::embedding": (0,),
-}
+WEIGHTS = {"aten::linear": (1, 2), "aten::embedding": (0,)}
 
 
 def graph_of(case: Case) -> tuple[Graph, dict[int, torch.Tensor]]:
-    """Return a graph of one call; weights are constants."""
     with torch.inference_mode():
         graph, tensors = _graph(case, case.eager())
-    (step,) = graph.instructions
-    places = [step.arguments[n] for n in WEIGHTS.get(case.op, ())]
-    weights = {one.value for one in places if isinstance(one, Ref)}
-    values = tuple(
-        replace(value, storage=Constant(number)) if number in weights else value
-        for number, value in enumerate(graph.values)
-    )
-    inputs = tuple(value for value in graph.inputs if value not in weights)
-    return replace(graph, values=values, inputs=inputs), tensors
+    return with_constants(graph, WEIGHTS.get(case.op, ())), tensors
 
 
 def function_of(case: Case, name: str = "call") -> Function:

@@ -1,7 +1,13 @@
 """Programs of the backend `coreml`, and their functions computed by numpy."""
 
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import mil_values
 import numpy as np
 import tiny_runs
 from mil_numpy import Interpreter
@@ -30,3 +36,29 @@ def interpreter(program: Program) -> Interpreter:
     made = program._engine.program
     arrays = {n: program.data[one.name] for n, one in enumerate(made.names)}
     return Interpreter(functions(program), lambda name: arrays[name].array())
+
+
+def computed(
+    package: Path,
+    calls: Sequence[tuple[str, Mapping[str, np.ndarray]]],
+    folder: Path,
+) -> tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    told, given, made = folder / "calls.json", folder / "in.npz", folder / "out.npz"
+    told.write_text(json.dumps([name for name, _ in calls]))
+    arrays = {
+        f"{number}.{name}": array
+        for number, (_, inputs) in enumerate(calls)
+        for name, array in inputs.items()
+    }
+    np.savez(given, **arrays)
+    script = Path(mil_values.__file__)
+    command = [sys.executable, str(script), *map(str, (package, told, given, made))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr[-2000:]
+    with np.load(made) as found:
+        results = [_starting(found, f"{number}.") for number in range(len(calls))]
+        return results, _starting(found, "state.")
+
+
+def _starting(found: Mapping[str, np.ndarray], start: str) -> dict[str, np.ndarray]:
+    return {k.removeprefix(start): found[k] for k in found if k.startswith(start)}

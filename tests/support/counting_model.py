@@ -72,30 +72,19 @@ def counting_program(
     more: int | None = None,
     metadata: Mapping[str, object] = NO_METADATA,
 ) -> Built:
-    """Return a language model that counts: after token n comes n + 1, modulo 32.
-
-    Args:
-        lower, upper: of the tokens that its prefill takes.
-        capacity: the greatest position.
-        more: for another prefill, of so many tokens.
-        metadata: of the bundle.
-    """
+    """Return a model that counts modulo 32; `more` is the size of another prefill."""
     table = np.ones((VOCAB, VOCAB), np.float32)
     table[np.arange(VOCAB), (np.arange(VOCAB) + 1) % VOCAB] = 6
     touched = {"reads": (0,), "writes": (0,)}
     prefill, decode = _step_graph(SEQ, upper), _step_graph(1, 1)
+    fill = {"role": "prefill", "advances": adds(SEQ), **touched}
     methods = [
-        method(
-            "fill", prefill, ["tokens"], role="prefill", advances=adds(SEQ), **touched
-        ),
+        method("fill", prefill, ["tokens"], **fill),
         method("step", decode, ["token"], role="decode", advances=adds(1), **touched),
     ]
     if more is not None:
-        graph, role = (
-            _step_graph(more, more),
-            {"role": "prefill", "advances": adds(more)},
-        )
-        methods.append(method(f"fill_{more}", graph, ["tokens"], **role, **touched))
+        graph, fill = _step_graph(more, more), fill | {"advances": adds(more)}
+        methods.append(method(f"fill_{more}", graph, ["tokens"], **fill))
     made, arrays = program(
         methods,
         {"table": table},

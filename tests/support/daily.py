@@ -59,13 +59,7 @@ def only(**wanted: Container[object]) -> pytest.MarkDecorator:
 def some_of_each(
     number: int, cases: Iterable[Case], kind: Callable[[Case], Hashable]
 ) -> list[ParameterSet]:
-    """Return cases as parameters; each kind's first runs daily, and one of so many.
-
-    Args:
-        number: One of how many.
-        cases: In their order.
-        kind: What a case is one of.
-    """
+    """Return cases as parameters; each kind's first runs daily, and one of so many."""
     seen: Counter[Hashable] = Counter()
     made = []
     for case in cases:

@@ -10,17 +10,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from hand_built import F32, I64, Built, adding_graph, method, program
+from hand_built import F32, I64, Built, adding_graph, method, program, write_bundle
 
 from kvc.schema.codec import encode
 from kvc.schema.container import (
     HEADER_NBYTES,
-    Content,
     Header,
     align_up,
     default_align,
     pack_header,
-    save_bundle,
 )
 from kvc.schema.container.header import FORMAT_VERSION
 from kvc.schema.digests import blob_digest
@@ -34,14 +32,7 @@ COLUMNS = 1024
 
 def write_data_bundle(path: Path, built: Built, external: bool = False) -> Path:
     """Write a program; with `external`, its data in a file beside it."""
-    made, arrays = built
-    raw = [array.tobytes() for array in arrays.values()]
-
-    def content(name: int) -> Content:
-        return Content(len(raw[name]), lambda: iter([memoryview(raw[name])]), name)
-
-    save_bundle(path, made, content, external=external)
-    return path
+    return write_bundle(path, built, external=external)
 
 
 def table_of(rows: int) -> np.ndarray:
@@ -56,6 +47,7 @@ def table_program(rows: int, **others: np.ndarray) -> Built:
     """
     table, index = TensorType(F32, (rows, COLUMNS)), TensorType(I64, (1,))
     line, nbytes = TensorType(F32, (1, COLUMNS)), 4 * COLUMNS
+    chosen, summed = (Ref(1), 0, Ref(0)), (Ref(0), (0,), True)
     row = Graph(
         values=(
             Value(index, Scratch(0, 8)),
@@ -64,9 +56,7 @@ def table_program(rows: int, **others: np.ndarray) -> Built:
         ),
         inputs=(0,),
         outputs=(2,),
-        instructions=(
-            Instruction("aten::index_select", (Ref(1), 0, Ref(0)), (2,), "table:1"),
-        ),
+        instructions=(Instruction("aten::index_select", chosen, (2,), "table:1"),),
         scratch_nbytes=64 + nbytes,
         peak_nbytes=8 + nbytes,
     )
@@ -74,9 +64,7 @@ def table_program(rows: int, **others: np.ndarray) -> Built:
         values=(Value(table, Constant(0)), Value(line, Scratch(0, nbytes))),
         inputs=(),
         outputs=(1,),
-        instructions=(
-            Instruction("aten::sum.dim_IntList", (Ref(0), (0,), True), (1,), "table:2"),
-        ),
+        instructions=(Instruction("aten::sum.dim_IntList", summed, (1,), "table:2"),),
         scratch_nbytes=nbytes,
         peak_nbytes=nbytes,
     )
@@ -85,10 +73,7 @@ def table_program(rows: int, **others: np.ndarray) -> Built:
 
 
 def shared_program(length: int) -> Built:
-    """Return `add(x)`, to a state, and `plus(x)`, to a constant; float32 [length].
-
-    Both begin as the same 0, 1, 2..., by two names, in one blob of the file.
-    """
+    """Return `add(x)`, to a state, and `plus(x)`, to a constant; one blob for both."""
     kind, nbytes = TensorType(F32, (length,)), 4 * length
     add = adding_graph(kind, nbytes)
     plus = Graph(
@@ -106,14 +91,9 @@ def shared_program(length: int) -> Built:
     plain, initial = StateKind.PLAIN, ResetRule.INITIAL
     state = State("sum", kind, plain, None, (0,), 0, initial, None)
     start = np.arange(length, dtype=np.float32)
-    return program(
-        [
-            method("add", add, ["x"], reads=(0,), writes=(0,)),
-            method("plus", plus, ["x"]),
-        ],
-        {"start": start, "constant": start},
-        states=[state],
-    )
+    adding = method("add", add, ["x"], reads=(0,), writes=(0,))
+    arrays = {"start": start, "constant": start}
+    return program([adding, method("plus", plus, ["x"])], arrays, states=[state])
 
 
 def write_behind_a_hole(path: Path, built: Built, nbytes: int) -> Path:

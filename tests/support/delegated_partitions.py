@@ -43,6 +43,7 @@ def partition_graph() -> Graph:
 def delegated_program(backend: str = "xnnpack", graph: Graph | None = None) -> Built:
     """Return `forward(x)`, x float32 [seq, 4], all of it one delegate."""
     x, turned = TensorType(F32, (SEQ, 4)), TensorType(F32, (4, SEQ))
+    called = (0, (Ref(0),), (None, None, None))
     outer = Graph(
         values=(
             Value(x, Scratch(0, 128)),
@@ -52,14 +53,7 @@ def delegated_program(backend: str = "xnnpack", graph: Graph | None = None) -> B
         ),
         inputs=(0,),
         outputs=(1, 2, 3),
-        instructions=(
-            Instruction(
-                "kvc::delegate",
-                (0, (Ref(0),), (None, None, None)),
-                (1, 2, 3),
-                "model:39",
-            ),
-        ),
+        instructions=(Instruction("kvc::delegate", called, (1, 2, 3), "model:39"),),
         scratch_nbytes=512,
         peak_nbytes=512,
     )

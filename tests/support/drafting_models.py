@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
@@ -37,15 +38,12 @@ def write_decoder(path: Path, noise: float = 0.0, all_logits: bool = True) -> Pa
     return path
 
 
-class Table(nn.Module):
+class Table(Buffers, position=ZERO):
     """Logits by the last token alone; counts tokens."""
-
-    position: Tensor
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
         self.rows = nn.Parameter(rows)
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         """Return the logits [1, vocab] after the last of tokens [1, seq]."""
@@ -57,14 +55,8 @@ class Table(nn.Module):
         return nn.functional.embedding(tokens, self.rows)
 
 
-class Recurrent(Table):
+class Recurrent(Table, total=torch.zeros(1)):
     """A table that also keeps a sum, which cannot go back."""
-
-    total: Tensor
-
-    def __init__(self, rows: Tensor) -> None:
-        super().__init__(rows)
-        self.register_buffer("total", torch.zeros(1))
 
     def prefill_all(self, tokens: Tensor) -> Tensor:
         """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
@@ -72,33 +64,23 @@ class Recurrent(Table):
         return super().prefill_all(tokens) + self.total
 
 
-class Summing(Table):
+class Summing(Table, total=torch.zeros(1)):
     """Logits by the last token and by the sum of all, a state that cannot go back."""
-
-    total: Tensor
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__(rows)
-        self.register_buffer("total", torch.zeros(1))
         self.register_buffer("angles", torch.arange(rows.shape[1]) * 0.7)
 
     def prefill_all(self, tokens: Tensor) -> Tensor:
         """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
         sums = self.total + tokens.cumsum(1)
         self.total.copy_(sums[:, -1])
-        return super().prefill_all(tokens) + 4 * torch.cos(
-            sums[..., None] * self.angles
-        )
+        waves = 4 * torch.cos(sums[..., None] * self.angles)
+        return super().prefill_all(tokens) + waves
 
 
-class CountingChecks(Table):
+class CountingChecks(Table, checks=torch.zeros(1)):
     """A table whose checks alone write a state."""
-
-    checks: Tensor
-
-    def __init__(self, rows: Tensor) -> None:
-        super().__init__(rows)
-        self.register_buffer("checks", torch.zeros(1))
 
     def check(self, tokens: Tensor) -> Tensor:
         """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
@@ -107,10 +89,7 @@ class CountingChecks(Table):
 
 
 def write_table(path: Path, model: Table, least: int = 1, **options: object) -> Path:
-    """Write a bundle of a table; its checks take `least` tokens or more.
-
-    `options` are of `compile_program`.
-    """
+    """Write a bundle of a table, whose checks take `least` tokens or more."""
     tokens = torch.zeros(1, least + 1, dtype=torch.int64)
     some = {"tokens": {1: Dim("seq", 1, CHUNK)}}
     checks = {"tokens": {1: Dim("checked", least, least + 8)}}

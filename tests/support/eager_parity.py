@@ -1,24 +1,14 @@
 """Run calls on a model and on its bundle, and compare every result."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor, nn
+from torch import Tensor
 
-from kvc.compiler import Method, compile_program
+from kvc.compiler import compile_program
 from kvc.runtime import load
 
 
-def run_both(
-    model: nn.Module,
-    methods: Sequence[Method],
-    calls: Sequence[tuple[object, ...]],
-    folder: Path,
-    recipe: str = "fp32",
-    atol: float = 0.0,
-) -> None:
+def run_both(model, methods, calls, folder, recipe="fp32", atol=0.0) -> None:
     """Assert that a bundle answers each (method, args[, kwargs]) as eager does.
 
     The model is compiled before the first eager call, which also shows that

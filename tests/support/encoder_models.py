@@ -18,7 +18,6 @@ from transformers import AutoConfig, PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face.reading.tasks import Task, class_of, maker_of
-from kvc.recipes import Recipe
 from kvc.runtime import Program, load
 
 Floats = NDArray[np.float32]
@@ -73,7 +72,7 @@ TEXTS: Models = {
 }  # fmt: skip
 
 
-_VIT: dict[str, object] = {
+VISION: dict[str, object] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "image_size": SIDE, "patch_size": 8, "num_channels": 3,
 }  # fmt: skip
@@ -82,21 +81,21 @@ _TOWERS: dict[str, object] = {
     | {"max_position_embeddings": 16, "bos_token_id": 95, "eos_token_id": 96,
         "pad_token_id": 1,
         "projection_dim": 48, "projection_size": 64},
-    "vision_config": _VIT | {"projection_dim": 48},
+    "vision_config": VISION | {"projection_dim": 48},
     "projection_dim": 48,
 }  # fmt: skip
 
 PICTURES: Models = {
-    "vit": ("vit", _VIT),
-    "deit": ("deit", _VIT),
-    "dinov2": ("dinov2", _VIT),
+    "vit": ("vit", VISION),
+    "deit": ("deit", VISION),
+    "dinov2": ("dinov2", VISION),
     "clip": ("clip", _TOWERS),
     "siglip": ("siglip", _TOWERS),
 }
 # Pictures that no class token stands for: one model pools them itself, one does not.
 WITHOUT_CLASS_TOKEN: Models = {
-    "siglip_vision_model": ("siglip_vision_model", _VIT),
-    "ijepa": ("ijepa", _VIT),
+    "siglip_vision_model": ("siglip_vision_model", VISION),
+    "ijepa": ("ijepa", VISION),
 }
 
 
@@ -138,13 +137,12 @@ def pooled(states: Floats, lengths: Tokens) -> Floats:
 
 
 def pixels(count: int) -> Floats:
-    """Return pictures float32 [count, 3, height, width] of the size of `_VIT`."""
+    """Return pictures float32 [count, 3, height, width] of the size of `VISION`."""
     shape = count, 3, SIDE, SIDE
     return np.random.default_rng(5).normal(size=shape).astype(np.float32)
 
 
 def eager_pictures(model: PreTrainedModel, given: Floats) -> Floats:
-    """Return what a model makes of pictures: logits, or embeddings."""
     with torch.no_grad():
         if hasattr(model, "get_image_features"):
             made = model.get_image_features(pixel_values=torch.from_numpy(given))
@@ -173,13 +171,11 @@ def compare_pictures(name: str, folder: Path) -> tuple[float, float]:
 
 
 def write(folder: Path, name: str, content: object) -> None:
-    """Write a JSON file of a folder."""
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(json.dumps(content))
 
 
 def say_pooling(folder: Path, normalize: bool = True, **modes: object) -> None:
-    """Write what sentence-transformers writes."""
     modules = [
         {"path": "", "type": "sentence_transformers.models.Transformer"},
         {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
@@ -192,28 +188,15 @@ def say_pooling(folder: Path, normalize: bool = True, **modes: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model, in standard deviations of what it makes.
+    """How far a bundle is from its model, in standard deviations of what it makes."""
 
-    Attributes:
-        far: the largest difference.
-        padded: the control: how far it is from the model that sees padding, too.
-        changed: the control: how far the model is from itself with another first token
-            in each row.
-    """
-
-    far: float
-    padded: float
+    far: float  # the largest difference
+    padded: float  # the control: how far it is from the model that sees padding, too
+    # the control: how far the model is from itself with another first token in each row
     changed: float
 
 
-def compare(
-    name: str,
-    folder: Path,
-    task: Task = "embed",
-    recipe: str | Recipe = "fp32",
-    **changes: object,
-) -> Parity:
-    """Export a model, run it on rows of several lengths, and compare."""
+def compare(name, folder, task="embed", recipe="fp32", **changes) -> Parity:
     model, path = build(name, task, **changes), folder / "model.kvc"
     export_hf(model, recipe=recipe, cache=CacheConfig(LONGEST)).save(path)
     with load(path) as program:
@@ -228,21 +211,16 @@ def measure(model: PreTrainedModel, program: Program, task: Task) -> Parity:
         other = tokens.copy()
         other[:, 0] = (tokens[:, 0] - 4) % (VOCAB - 5) + 5
         found = program.call(task, tokens, counts)
-        wanted, wrong, turned = (
-            eager(model, tokens, counts),
-            eager(model, tokens, counts, masked=False),
-            eager(model, other, counts),
-        )
-        spread = float(wanted.std())
-        far.append(_distance(task, found, wanted, counts) / spread)
-        changed.append(_distance(task, found, turned, counts) / spread)
+        wanted = eager(model, tokens, counts)
+        ways = [(far, wanted), (changed, eager(model, other, counts))]
         if min(lengths) < max(lengths):
-            padded.append(_distance(task, found, wrong, counts) / spread)
+            ways.append((padded, eager(model, tokens, counts, masked=False)))
+        for kept, made in ways:
+            kept.append(_distance(task, found, made, counts) / float(wanted.std()))
     return Parity(max(far), min(padded), min(changed))
 
 
 def _distance(task: Task, found: Floats, wanted: Floats, lengths: Tokens) -> float:
-    """Return the largest difference, of tokens that are no padding."""
     if task == "embed":
         wanted = pooled(wanted, lengths)
     if found.ndim < 3:

@@ -75,12 +75,13 @@ def compiled(
     kind, shapes = MODELS[name]
     model, given = kind().eval(), noise(shapes)
     example = tuple(torch.from_numpy(one[0]) for one in given)
-    method = Method("forward", example)
-    path = folder / f"{name}.kvc"
-    compile_program(
-        model, [method], recipe=recipe, calibrate=samples(folder, *given)
-    ).save(path)
+    path, told = folder / f"{name}.kvc", samples(folder, *given)
+    _compile(path, recipe, told, model, [Method("forward", example)])
     return model, path, given
+
+
+def _compile(path, recipe, told: Samples, model, methods: list[Method]) -> None:
+    compile_program(model, methods, recipe=recipe, calibrate=told).save(path)
 
 
 def samples(folder: Path, *given: np.ndarray) -> Samples:
@@ -103,24 +104,17 @@ def stream(
     (given,) = noise([(1, CHANNELS, 8)], calls=12)
     model, path = CausalStack().eval(), folder / "stream.kvc"
     method = Method("forward", (torch.zeros(1, CHANNELS, 8),))
-    compile_program(
-        model, [method], recipe=recipe, calibrate=samples(folder, given)
-    ).save(path)
+    _compile(path, recipe, samples(folder, given), model, [method])
     return model, path, given
 
 
 def decoder(folder: Path) -> Path:
     """Compile a decoder whose rest is for `cpu`, at some sizes."""
     recipe, path = folder / "decoder.toml", folder / "decoder.kvc"
-    recipe.write_text(
-        '[backend]\nname = "ethosu"\nrest = "cpu"\n[buckets]\nseq = [1, 8]\n'
-    )
+    backend = '[backend]\nname = "ethosu"\nrest = "cpu"\n'
+    recipe.write_text(f"{backend}[buckets]\nseq = [1, 8]\n")
     np.savez(folder / "tokens.npz", tokens=PROMPT)
     spec = tiny_decoder.factory()
-    compile_program(
-        spec.model,
-        spec.methods,
-        recipe=str(recipe),
-        calibrate=Samples(folder / "tokens.npz"),
-    ).save(path)
+    told = Samples(folder / "tokens.npz")
+    _compile(path, str(recipe), told, spec.model, spec.methods)
     return path

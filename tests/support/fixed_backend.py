@@ -13,16 +13,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from greedy_backends import ByReference, Greedy
+from greedy_backends import ByReference, Greedy, register
 
-from kvc.compiler import register_backend
-from kvc.compiler.backends import BACKENDS
-from kvc.runtime import register_delegate
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.reference import ReferenceHandle
-from kvc.runtime.delegates.table import DELEGATES
-from kvc.runtime.execution.delegate import Handle, Options, Packing, Workspace
-from kvc.runtime.states.owner import Buffer
+from kvc.runtime.execution.delegate import Handle, Packing
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.errors import BadProgram, DataFileMissing
 from kvc.schema.graph import Graph
@@ -47,12 +42,6 @@ class Fixed(Greedy):
 
 
 class FixedDelegate(ByReference):
-    """The run-time half."""
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._path = options.path
-
     @staticmethod
     def targets() -> Sequence[str]:
         return (TARGET,)
@@ -66,11 +55,10 @@ class FixedDelegate(ByReference):
             if program.names[name].format == f"fixed:{TARGET}"
         ]
         raw = _stored(data, stored)
-        if not raw:
-            images = make_images(program, partition)
-            return FixedHandle(program, partition, data, images)
         try:
-            images = read_images(raw, number)
+            images = (
+                read_images(raw, number) if raw else make_images(program, partition)
+            )
         except (ValueError, KeyError, TypeError) as error:
             what = f"the file for {TARGET} is damaged: {error!r}"
             raise BadProgram(path=self._path, where=stored[0], what=what) from error
@@ -78,9 +66,7 @@ class FixedDelegate(ByReference):
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
         partitions = {
-            str(number): [
-                [dict(sizes), image] for sizes, image in handle.images.items()
-            ]
+            str(number): [[dict(sizes), one] for sizes, one in handle.images.items()]
             for number, handle in sorted(handles.items())
             if isinstance(handle, FixedHandle)
         }
@@ -111,10 +97,10 @@ def make_images(program: Program, partition: Delegate) -> dict[Sizes, Image]:
 
 
 def image_of(graph: Graph, sizes: Mapping[str, int]) -> Image:
-    inputs = [list(graph.values[v].type.shape(sizes)) for v in graph.inputs]
+    shapes = [list(value.type.shape(sizes)) for value in graph.values]
+    inputs = [shapes[v] for v in graph.inputs]
     steps: Image = [
-        [step.op, [list(graph.values[v].type.shape(sizes)) for v in step.results]]
-        for step in graph.instructions
+        [step.op, [shapes[v] for v in step.results]] for step in graph.instructions
     ]
     return [["inputs", inputs], *steps]
 
@@ -132,27 +118,13 @@ def read_images(raw: bytes, number: int) -> dict[Sizes, Image]:
 
 
 class FixedHandle(ReferenceHandle):
-    """Runs at the sizes that it has images for."""
-
-    def __init__(
-        self,
-        program: Program,
-        partition: Delegate,
-        data: Mapping[str, FreeableBuffer],
-        images: dict[Sizes, Image],
-    ) -> None:
+    def __init__(self, program, partition, data, images: dict[Sizes, Image]) -> None:
         super().__init__(program, partition, data)
         types = [value.type for value in self._graph.values]
         symbols = fixed_sizes(program.symbols, types) or ({},)
         self._names, self.images = sorted(symbols[0]), images
 
-    def prepare(
-        self,
-        inputs: Sequence[Buffer],
-        outputs: Sequence[Buffer],
-        workspace: Workspace,
-        sizes: Mapping[str, int],
-    ) -> Callable[[], None]:
+    def prepare(self, inputs, outputs, workspace, sizes) -> Callable[[], None]:
         key = tuple((name, sizes[name]) for name in self._names)
         if self.images.get(key) != image_of(self._graph, sizes):
             raise RuntimeError(f"no image for {dict(key)}")
@@ -161,17 +133,12 @@ class FixedHandle(ReferenceHandle):
 
 def register_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the backend known for one test."""
-    for table in (BACKENDS, DELEGATES):
-        monkeypatch.setitem(table, "fixed", None)
-        del table["fixed"]
-    register_backend(Fixed)
-    register_delegate("fixed", FixedDelegate)
+    register(monkeypatch, Fixed, FixedDelegate)
     MADE.clear()
     Fixed.seen.clear()
 
 
 def recipe(folder: Path, backend: str = "fixed", **buckets: tuple[int, ...]) -> str:
-    """Write a recipe for a backend with some buckets; return its path."""
     lines = [f"{name} = {list(sizes)}" for name, sizes in buckets.items()]
     path = folder / f"{backend}_{len(buckets)}.toml"
     table = "\n".join(["[buckets]", *lines]) if lines else ""

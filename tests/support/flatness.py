@@ -57,6 +57,5 @@ def growth(samples: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def steeper(samples: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return what grew beyond its tolerance, and by how much."""
     grown = growth(samples)
     return {name: more for name, more in grown.items() if more > TOLERANCE[name]}

@@ -46,27 +46,13 @@ def allow_for(
         largest = np.max(np.abs(np.asarray(wanted, np.float64)), initial=0)
         return max(atol, relative * float(largest))
 
-    def assert_close(
-        found: object,
-        wanted: object,
-        rtol: float = 1e-7,
-        atol: float = 0,
-        **rest: object,
-    ) -> None:
+    def assert_close(found, wanted, rtol=1e-7, atol=0, **rest) -> None:
         _close(found, wanted, rtol=rtol, atol=slack(wanted, atol), **rest)
 
-    def is_close(
-        found: object, wanted: object, rtol: float = 1e-5, atol: float = 1e-8
-    ) -> bool:
+    def is_close(found, wanted, rtol=1e-5, atol=1e-8) -> bool:
         return bool(_all_close(found, wanted, rtol, slack(wanted, atol)))
 
-    def assert_tensors_close(
-        found: torch.Tensor,
-        wanted: torch.Tensor,
-        rtol: float = 1e-5,
-        atol: float = 1e-5,
-        **rest: object,
-    ) -> None:
+    def assert_tensors_close(found, wanted, rtol=1e-5, atol=1e-5, **rest) -> None:
         allowed = slack(wanted.detach().numpy(), atol)
         _torch_close(found, wanted, rtol=rtol, atol=allowed, **rest)
 

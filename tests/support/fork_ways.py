@@ -8,24 +8,11 @@ import pytest
 from kvc.runtime.memory import mapping, pages, shared_pages
 from kvc.runtime.memory.shared_pages import MAPS
 
-
-def apart(_: pytest.MonkeyPatch) -> None:
-    """Each run of pages is mapped apart, as there are maps enough."""
+Way = Callable[[pytest.MonkeyPatch], None]
 
 
-def whole(patch: pytest.MonkeyPatch) -> None:
-    """There are maps for whole arenas alone."""
-    patch.setattr(shared_pages, "_FINE_SHARE", 0.0)
-
-
-def scarce(patch: pytest.MonkeyPatch) -> None:
-    """There are maps for a fork or two, then for whole arenas, then for none."""
-    patch.setattr(MAPS, "_most", 40 + MAPS.taken)
-
-
-def none_left(patch: pytest.MonkeyPatch) -> None:
-    """The process has no maps to spare."""
-    patch.setattr(MAPS, "_most", 0)
+def _set(owner: object, name: str, value: object) -> Way:
+    return lambda patch: patch.setattr(owner, name, value)
 
 
 def refused(patch: pytest.MonkeyPatch) -> None:
@@ -47,17 +34,17 @@ def refused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mapping, "map_nothing", few)
 
 
-def untold(patch: pytest.MonkeyPatch) -> None:
-    """The system does not show the page table."""
-    patch.setattr(pages, "_PATH", "/nowhere")
-
-
-def copied(patch: pytest.MonkeyPatch) -> None:
-    """The system knows no memfd."""
-    patch.setattr(mapping, "is_available", lambda: False)
-
-
-WAYS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    way.__name__: way
-    for way in (apart, whole, scarce, none_left, refused, untold, copied)
+WAYS: dict[str, Way] = {
+    # Each run of pages is mapped apart, as there are maps enough.
+    "apart": lambda _: None,
+    # There are maps for whole arenas alone.
+    "whole": _set(shared_pages, "_FINE_SHARE", 0.0),
+    # There are maps for a fork or two, then for whole arenas, then for none.
+    "scarce": lambda patch: patch.setattr(MAPS, "_most", 40 + MAPS.taken),
+    "none_left": _set(MAPS, "_most", 0),
+    "refused": refused,
+    # The system does not show the page table.
+    "untold": _set(pages, "_PATH", "/nowhere"),
+    # The system knows no memfd.
+    "copied": _set(mapping, "is_available", lambda: False),
 }

@@ -32,17 +32,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a process may take.
-
-    Attributes:
-        seconds: of a processor, for one case; a tenth more for each tried with it.
-        nbytes: of address space, beside what there is before.
-        together: how many cases are tried at once.
-    """
-
-    seconds: float
-    nbytes: int
-    together: int = 1
+    seconds: float  # of a processor, for one case; a tenth more for each tried with it
+    nbytes: int  # of address space, beside what there is before
+    together: int = 1  # how many cases are tried at once
 
 
 def answers(
@@ -74,9 +66,7 @@ def _one_by_one(limits: Limits) -> Limits:
     return Limits(limits.seconds, limits.nbytes)
 
 
-def _in_a_process(
-    try_cases: TryCases, cases: range, limits: Limits
-) -> Iterator[list[object] | Ended]:
+def _in_a_process(try_cases, cases, limits) -> Iterator[list[object] | Ended]:
     """Yield the answers to cases that are tried together; `Ended` if it ends early."""
     reading, writing = os.pipe()
     child = os.fork()

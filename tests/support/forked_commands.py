@@ -19,6 +19,7 @@ from typing import Protocol
 
 COMPILER = ("torch._dynamo", "torch.export", "kvc.tools.model_names", "kvc.tools.cli")
 ATTACH_SECONDS = 60
+NOWHERE = Path(os.devnull)
 COMMAND = "kvc-forked"  # how a fork is called once it is the command
 _SERVER = get_context("forkserver")
 
@@ -29,28 +30,22 @@ def import_first(names: Sequence[str]) -> None:
 
 
 class Running(Protocol):
-    """A process that was started."""
-
     def wait(self, timeout: float | None = None) -> int:
         """Return how it ended; raise TimeoutExpired if it runs on."""
 
-    def kill(self) -> None:
-        """End it with SIGKILL."""
+    def kill(self) -> None: ...
 
     def interrupt(self) -> None:
-        """Send SIGINT, once Python can take it."""
+        """Send SIGINT, once Python can take it, unless it has ended."""
 
 
 class Spawned:
-    """A command, as a new process; with options of strace, under strace."""
+    """A command, as a new process; with options of strace, under strace.
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        tracing: Sequence[str] = (),
-        log: Path = Path(os.devnull),
-    ) -> None:
-        """Start it; what it says goes to the end of a file."""
+    What it says goes to the end of a file.
+    """
+
+    def __init__(self, command, tracing=(), log=NOWHERE) -> None:
         traced = ["strace", *tracing] if tracing else []
         with log.open("ab") as file:
             self._process = subprocess.Popen(
@@ -58,28 +53,22 @@ class Spawned:
             )
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return how it ended."""
         return self._process.wait(timeout)
 
     def kill(self) -> None:
-        """End it."""
         self._process.kill()
 
     def interrupt(self) -> None:
-        """Send SIGINT, unless it has ended."""
         _interrupt(self._process.pid, _handles)
 
 
 class Forked:
-    """A command of kvc by its arguments, as a fork of the server."""
+    """A command of kvc by its arguments, as a fork of the server.
 
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        tracing: Sequence[str] = (),
-        log: Path = Path(os.devnull),
-    ) -> None:
-        """Start it; with options of strace, once that is attached."""
+    With options of strace, it starts once that is attached.
+    """
+
+    def __init__(self, arguments, tracing=(), log=NOWHERE) -> None:
         self._arguments = list(arguments)
         self._tracer: subprocess.Popen[bytes] | None = None
         self._process = _SERVER.Process(
@@ -90,7 +79,6 @@ class Forked:
             self._attach(tracing)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return how it ended; raise TimeoutExpired if it runs on."""
         self._process.join(timeout)
         code = self._process.exitcode
         if code is None:
@@ -100,11 +88,9 @@ class Forked:
         return code
 
     def kill(self) -> None:
-        """End it."""
         self._process.kill()
 
     def interrupt(self) -> None:
-        """Send SIGINT, unless it has ended."""
         assert self._process.pid is not None
         _interrupt(self._process.pid, lambda status: status["Name"] == COMMAND)
 
@@ -119,8 +105,6 @@ class Forked:
 
 
 def _interrupt(pid: int, begun: Callable[[Mapping[str, str]], bool]) -> None:
-    """Send SIGINT to a process, once it has begun; to none that has ended."""
-
     def ready() -> bool:
         status = _status(pid)
         return status["State"].startswith("Z") or begun(status)
@@ -136,11 +120,6 @@ def _handles(status: Mapping[str, str]) -> bool:
 
 
 def _until(holds: Callable[[], bool], give_up: Callable[[], None]) -> None:
-    """Wait for something.
-
-    Raises:
-        RuntimeError: it does not come.
-    """
     last = time.monotonic() + ATTACH_SECONDS
     while not holds():
         if time.monotonic() > last:
@@ -156,7 +135,6 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def _run(arguments: Sequence[str], stops: bool, log: Path) -> None:
-    """Be the command, from after its imports on."""
     if stops:
         os.kill(os.getpid(), signal.SIGSTOP)
     from kvc.tools.__main__ import start

@@ -16,6 +16,5 @@ def assert_golden(name: str, text: str) -> None:
 
 
 def golden_parts(name: str) -> tuple[str, str]:
-    """Return the two programs of a golden file: before, and after."""
     before, after = (FOLDER / f"{name}.txt").read_text().split("\n# after\n")
     return before.removeprefix("# before\n"), after

@@ -9,18 +9,19 @@ from collections.abc import Mapping
 from typing import ClassVar
 from zlib import crc32
 
-from kvc.compiler.backends import Backend
+import pytest
+
+from kvc.compiler import register_backend
+from kvc.compiler.backends import BACKENDS, Backend
 from kvc.compiler.ir import Method
 from kvc.recipes import Option
-from kvc.runtime.data import FreeableBuffer
+from kvc.runtime import register_delegate
 from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.delegates.table import DELEGATES
 from kvc.runtime.execution.delegate import Delegate, Handle, Options
-from kvc.schema import model
 
 
 class Greedy(Backend):
-    """Takes everything."""
-
     name: ClassVar[str] = "greedy"
     in_place = True
 
@@ -41,14 +42,10 @@ class Partitions(Greedy):
 
 
 class ByReference(Delegate):
-    """The run-time half."""
-
     def __init__(self, options: Options) -> None:
-        self._program = options.program
+        self._program, self._path = options.program, options.path
 
-    def init(
-        self, partition: model.Delegate, data: Mapping[str, FreeableBuffer]
-    ) -> Handle:
+    def init(self, partition, data) -> Handle:
         return ReferenceHandle(self._program, partition, data)
 
     def packed(self) -> Mapping[str, int]:
@@ -56,3 +53,14 @@ class ByReference(Delegate):
 
     def close(self) -> None:
         pass
+
+
+def register(
+    monkeypatch: pytest.MonkeyPatch, backend: type[Backend], delegate: type[Delegate]
+) -> None:
+    """Make a backend known for one test."""
+    for table in (BACKENDS, DELEGATES):
+        monkeypatch.setitem(table, backend.name, None)
+        del table[backend.name]
+    register_backend(backend)
+    register_delegate(backend.name, delegate)

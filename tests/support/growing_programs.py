@@ -12,8 +12,9 @@ from sample_programs import (
     I64,
     SEQ,
     GraphBuilder,
+    called,
     declared,
-    in_place,
+    state,
     tiny_program,
 )
 
@@ -27,18 +28,7 @@ from kvc.schema.graph import (
     Ref,
     StateSlot,
 )
-from kvc.schema.model import (
-    Advance,
-    Cursor,
-    CursorKind,
-    Method,
-    Program,
-    ResetRule,
-    State,
-    StateKind,
-    Update,
-)
-from kvc.schema.trees import describe_call, flatten
+from kvc.schema.model import Advance, Cursor, CursorKind, Program, StateKind, Update
 from kvc.schema.types import Dim, Symbol, TensorType, affine
 
 CAPACITY, PAST = affine(0, {"capacity": 1}), affine(0, {"past": 1})
@@ -75,10 +65,7 @@ def grow_graph() -> Graph:
 
 
 def restart_graph() -> Graph:
-    """Return `x -> x`, which also becomes all that there is.
-
-    Values: 0 x, 1 rows, 2 rows'.
-    """
+    """Return `x -> x`, all that there is then. Values: 0 x, 1 rows, 2 rows'."""
     b = GraphBuilder()
     x = b.scratch(rows(SEQ))
     cache = b.value(rows(0), StateSlot(0))
@@ -89,33 +76,20 @@ def restart_graph() -> Graph:
 
 def growing_program() -> Program:
     """Return `grow(x, total, at)` and `restart(x)` over rows float32 [1, n, 4]."""
-    growing, initial = StateKind.APPEND, ResetRule.INITIAL
-    state = State("rows", rows(CAPACITY), growing, 1, (0, 1, 2), None, initial, 0)
     grow, restart = grow_graph(), restart_graph()
-    tree, _, names = describe_call(("x", "total", "at"), (object(),) * 3, {})
-    short_tree, _, short_names = describe_call(("x",), (object(),), {})
-    leaf = flatten(object())[1]
+    anew = (Update(0, "it is another value", (0,)),)
     methods = (
-        Method("grow", "", grow, names, tree, leaf, (0,), (0,), ADDS, in_place(grow)),
-        Method(
-            "restart",
-            "",
-            restart,
-            short_names,
-            short_tree,
-            leaf,
-            (),
-            (0,),
-            (),
-            (Update(0, "it is another value", (0,)),),
+        called(
+            "grow", grow, ("x", "total", "at"), reads=(0,), writes=(0,), advances=ADDS
         ),
+        called("restart", restart, ("x",), writes=(0,), updates=anew),
     )
     return replace(
         tiny_program(),
         symbols=SYMBOLS,
         blobs=(),
         names=(),
-        states=(state,),
+        states=(state("rows", rows(CAPACITY), StateKind.APPEND, 1, 0),),
         cursors=(Cursor("", CursorKind.LENGTH, None, None, CAPACITY),),
         methods=tuple(map(declared, methods)),
     )
@@ -135,26 +109,11 @@ def positioned_program() -> Program:
     arguments = (Ref(cache), Ref(x), Ref(start), 1, "linear", None, 0)
     b.step("kvc::cache_update", arguments, written, source="m:6")
     graph = b.graph((x,), (x,))
-    tree, _, names = describe_call(("x",), (object(),), {})
-    leaf = flatten(object())[1]
-    linear, initial = StateKind.LINEAR, ResetRule.INITIAL
-    state = State("rows", kind, linear, 1, (0, 1, 2), None, initial, 0)
-    method = Method(
-        "write",
-        "",
-        graph,
-        names,
-        tree,
-        leaf,
-        (0,),
-        (0,),
-        ADDS,
-        in_place(graph),
-    )
+    used = {"reads": (0,), "writes": (0,), "advances": ADDS}
     return replace(
         growing_program(),
         symbols=(SYMBOLS[0], SYMBOLS[2]),
-        states=(state,),
+        states=(state("rows", kind, StateKind.LINEAR, 1, 0),),
         cursors=(Cursor("position", CursorKind.SESSION, None, None, CAPACITY),),
-        methods=(method,),
+        methods=(called("write", graph, ("x",), **used),),
     )

@@ -60,19 +60,12 @@ def grown_methods(carried: bool = True, chunks: bool = True) -> list[Method]:
     past = torch.zeros(1, 3, WIDTH)
     x = torch.zeros(1, 2 if chunks else 1, WIDTH)
     carry = {"past": "[1]"} if carried else {}
-    masked = Method(
-        "masked",
-        args=(x[:, :1], past, torch.zeros(1, 3, 1)),
-        dynamic={"past": {1: PAST}, "mask": {1: PAST}},
-        carry=carry,
-    )
-    others = [
-        Method(
-            name,
-            args=(x, past),
-            dynamic={"past": {1: PAST}, **({"x": {1: SEQ}} if chunks else {})},
-            carry={"past": f"[{result}]"} if carried else {},
-        )
-        for name, result in [("step", 1), ("again", 1), ("both", 2)]
+    sizes = {"past": {1: PAST}, **({"x": {1: SEQ}} if chunks else {})}
+    both = {"past": "[2]"} if carried else {}
+    masked, dims = (x[:, :1], past, torch.zeros(1, 3, 1)), {1: PAST}
+    return [
+        Method("step", args=(x, past), dynamic=sizes, carry=carry),
+        Method("again", args=(x, past), dynamic=sizes, carry=carry),
+        Method("both", args=(x, past), dynamic=sizes, carry=both),
+        Method("masked", masked, dynamic={"past": dims, "mask": dims}, carry=carry),
     ]
-    return [*others, masked]

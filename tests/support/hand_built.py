@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from sample_programs import declared
+from sample_programs import declared, save
 
-from kvc.schema.container import Content, save_bundle
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import (
     Alias,
@@ -51,7 +50,6 @@ F32, I64 = DType.FLOAT32, DType.INT64
 
 
 def tree_of(names: Sequence[str]) -> str:
-    """Return the input tree of a method whose parameters are tensors."""
     arguments = [[name, i] for i, name in enumerate(names)]
     return json.dumps({"parameters": list(names), "arguments": arguments})
 
@@ -72,19 +70,10 @@ def method(
     It leaves the position alone, and copies nothing for its writes over states.
     """
     count = len(graph.outputs)
-    output = 0 if count == 1 else {"tuple": list(range(count))}
-    plain = Method(
-        name=name,
-        role="",
-        graph=graph,
-        input_names=tuple(input_names),
-        input_tree=tree_of(input_names),
-        output_tree=json.dumps(output),
-        reads=(),
-        writes=(),
-        advances=(),
-        updates=tuple(Update(index, "", ()) for index in effects(graph).updates),
-    )
+    output = json.dumps(0 if count == 1 else {"tuple": list(range(count))})
+    names, tree = tuple(input_names), tree_of(input_names)
+    updates = tuple(Update(index, "", ()) for index in effects(graph).updates)
+    plain = Method(name, "", graph, names, tree, output, (), (), (), updates)
     return declared(replace(plain, **fields))
 
 
@@ -98,15 +87,10 @@ def program(
     delegates: Sequence[Delegate] = (),
 ) -> Built:
     """Return a program whose blobs are not placed yet, and the arrays of its data."""
+    types = [TensorType(DType.from_numpy(x.dtype), x.shape) for x in arrays.values()]
     names = tuple(
-        NamedData(
-            name=name,
-            blob=i,
-            type=TensorType(DType.from_numpy(array.dtype), array.shape),
-            format="plain",
-            provenance="test",
-        )
-        for i, (name, array) in enumerate(arrays.items())
+        NamedData(name, i, kind, "plain", "test")
+        for i, (name, kind) in enumerate(zip(arrays, types, strict=True))
     )
     made = Program(
         provenance=Provenance("0", "0", "none", "", ""),
@@ -123,16 +107,9 @@ def program(
     return made, dict(arrays)
 
 
-def write_bundle(path: Path, built: Built) -> Path:
-    """Write a program and its data as a bundle."""
+def write_bundle(path: Path, built: Built, **options: bool) -> Path:
     made, arrays = built
-    contents = [array.tobytes() for array in arrays.values()]
-
-    def content(name: int) -> Content:
-        raw = contents[made.names[name].blob]
-        return Content(len(raw), lambda: iter([memoryview(raw)]), name)
-
-    save_bundle(path, made, content)
+    save(path, made, [array.tobytes() for array in arrays.values()], **options)
     return path
 
 
@@ -183,6 +160,7 @@ def append_graph(seq: int | Affine) -> Graph:
     """
     rows = TensorType(F32, (1, 1, seq, 2))
     nbytes = rows.max_nbytes({"seq": Symbol("seq", 1, 8)})
+    written = Ref(1), Ref(0), Ref(6), 2, "linear", None, 0
     return Graph(
         values=(
             Value(rows, Scratch(0, nbytes)),
@@ -196,12 +174,7 @@ def append_graph(seq: int | Affine) -> Graph:
         inputs=(0,),
         outputs=(3,),
         instructions=(
-            Instruction(
-                "kvc::cache_update",
-                (Ref(1), Ref(0), Ref(6), 2, "linear", None, 0),
-                (3,),
-                "model:10",
-            ),
+            Instruction("kvc::cache_update", written, (3,), "model:10"),
             Instruction("aten::add.Scalar", (Ref(2), seq, 1), (4,), "model:11"),
             Instruction("aten::copy", (Ref(2), Ref(4)), (5,), "model:12"),
         ),
@@ -211,7 +184,6 @@ def append_graph(seq: int | Affine) -> Graph:
 
 
 def look_graph() -> Graph:
-    """Return the code that gives the cache back, plus one."""
     return Graph(
         values=(Value(CACHE_TYPE, StateSlot(0)), Value(CACHE_TYPE, Scratch(0, 64))),
         inputs=(),
@@ -229,10 +201,10 @@ def cache_program() -> Built:
     touched = {"reads": (0, 1), "writes": (0, 1)}
     return program(
         [
-            method(
-                "prefill", append_graph(SEQ), ["rows"], advances=adds(SEQ), **touched
+            *(
+                method(name, append_graph(n), ["rows"], advances=adds(n), **touched)
+                for name, n in (("prefill", SEQ), ("decode", 1))
             ),
-            method("decode", append_graph(1), ["rows"], advances=adds(1), **touched),
             method("look", look_graph(), [], reads=(0,)),
         ],
         symbols=[Symbol("seq", 1, 8)],
@@ -242,7 +214,6 @@ def cache_program() -> Built:
 
 
 def elementwise_graph(op: str, dtype: DType, dims: tuple[int, ...]) -> Graph:
-    """Return the code of one op of one tensor."""
     kind = TensorType(dtype, dims)
     nbytes = kind.nbytes({})
     return Graph(
@@ -258,6 +229,7 @@ def elementwise_graph(op: str, dtype: DType, dims: tuple[int, ...]) -> Graph:
 def failing_program() -> Built:
     """Return `pick(index) = -table[index]`, a table of 3; its index may be wrong."""
     table, index = TensorType(F32, (3,)), TensorType(I64, (1,))
+    chosen = Ref(2), 0, Ref(0)
     graph = Graph(
         values=(
             Value(index, Scratch(0, 8)),
@@ -269,9 +241,7 @@ def failing_program() -> Built:
         outputs=(3,),
         instructions=(
             Instruction("aten::neg", (Ref(1),), (2,), "model:30"),
-            Instruction(
-                "aten::index_select", (Ref(2), 0, Ref(0)), (3,), "model:31 (table)"
-            ),
+            Instruction("aten::index_select", chosen, (3,), "model:31 (table)"),
         ),
         scratch_nbytes=192,
         peak_nbytes=24,
@@ -283,6 +253,7 @@ def failing_program() -> Built:
 def copied_update_program() -> Built:
     """Return `peek(rows)`: the cache, at first 0..15, as if a row were written at 0."""
     rows = TensorType(F32, (1, 1, 1, 2))
+    written = Ref(1), Ref(0), None, 2, "linear", None, 0
     graph = Graph(
         values=(
             Value(rows, Scratch(0, 8)),
@@ -291,11 +262,7 @@ def copied_update_program() -> Built:
         ),
         inputs=(0,),
         outputs=(2,),
-        instructions=(
-            Instruction(
-                "kvc::cache_update", (Ref(1), Ref(0), None, 2, "linear", None, 0), (2,)
-            ),
-        ),
+        instructions=(Instruction("kvc::cache_update", written, (2,)),),
         scratch_nbytes=128,
         peak_nbytes=72,
     )

@@ -36,7 +36,6 @@ def tiny_llama(**changes: object) -> LlamaForCausalLM:
 
 
 def eager(model: PreTrainedModel, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the logits of all tokens, computed at once and without a cache."""
     with torch.no_grad():
         logits: NDArray[np.float32] = model(torch.from_numpy(tokens)).logits.numpy()
     return logits
@@ -48,25 +47,14 @@ def random_tokens(count: int, seed: int = 0) -> NDArray[np.int64]:
 
 
 def word_tokenizer(words: int = VOCABULARY) -> str:
-    """Return a tokenizer.json of words that are numbers."""
     vocabulary = {str(number): number for number in range(words)}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "0"}
-    whole = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "model": model,
-    }
-    return json.dumps(whole)
+    nothing = "truncation", "padding", "normalizer", "post_processor", "decoder"
+    whole = {"version": "1.0", "added_tokens": [], **dict.fromkeys(nothing)}
+    return json.dumps(whole | {"pre_tokenizer": {"type": "Whitespace"}, "model": model})
 
 
 def save_folder(path: Path, model: PreTrainedModel, shard: str = "1GB") -> Path:
-    """Save a model with a tokenizer and generation settings; return the folder."""
     model.save_pretrained(path, max_shard_size=shard)
     (path / "tokenizer.json").write_text(word_tokenizer())
     (path / "tokenizer_config.json").write_text('{"eos_token": "2"}')

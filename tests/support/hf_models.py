@@ -20,41 +20,28 @@ WINDOW = 8
 
 @dataclass(frozen=True, slots=True)
 class Tiny:
-    """A tiny configuration.
-
-    Attributes:
-        model_type: transformers' name of the architecture.
-        settings: of its configuration.
-        attention: the implementation that a bundle is held against.
-    """
-
-    model_type: str
-    settings: Mapping[str, object]
-    attention: str = "eager"
+    model_type: str  # transformers' name of the architecture
+    settings: Mapping[str, object]  # of its configuration
+    attention: str = "eager"  # the implementation that a bundle is held against
 
 
 # The names that most configurations know.
-_BASE: dict[str, object] = {
+BASE: dict[str, object] = {
     "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 0,
     "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 _FALCON = {
-    name: value for name, value in _BASE.items()
+    name: value for name, value in BASE.items()
     if name not in ("head_dim", "intermediate_size", "num_key_value_heads")
 }  # fmt: skip
 _GPT2: dict[str, object] = {
     "vocab_size": VOCAB, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128,
     "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
-_MPT = {
-    "vocab_size": VOCAB,
-    "d_model": 64,
-    "n_layers": 2,
-    "n_heads": 4,
-    "max_seq_len": 128,
-}
+_MPT = {"vocab_size": VOCAB, "d_model": 64, "n_layers": 2, "n_heads": 4}
+_MPT["max_seq_len"] = 128
 _MIXED: dict[str, object] = {
     "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
@@ -69,19 +56,25 @@ _DEEPSEEK: dict[str, object] = {
     "v_head_dim": 12, "n_shared_experts": 1, "num_key_value_heads": 4, "head_dim": 8,
 }  # fmt: skip
 # Encoders that can be decoders. Padding is token 1 here, and so the first position 2.
-_ROBERTA = _BASE | {
+_ROBERTA = BASE | {
     "is_decoder": True, "pad_token_id": 1, "bos_token_id": 0, "max_position_embeddings": 130,
 }  # fmt: skip
 
 
-def _like_llama(model_type: str, **settings: object) -> Tiny:
-    return Tiny(model_type, _BASE | settings)
+def of(**settings: object) -> dict[str, object]:
+    return settings
 
 
-def _gemma3n(sparsity: list[float]) -> Tiny:
-    """Return one of four layers, of whose activations these shares are zero."""
-    return _like_llama(
-        "gemma3n_text",
+def _named(table: Mapping[str, Mapping[str, object] | Tiny]) -> dict[str, Tiny]:
+    """Return models by name: what stands before a comma, like Llama if not said."""
+    return {
+        name: one if isinstance(one, Tiny) else Tiny(name.split(",")[0], BASE | one)
+        for name, one in table.items()
+    }
+
+
+def _gemma3n(sparsity: list[float]) -> dict[str, object]:
+    return of(
         num_hidden_layers=4,
         num_kv_shared_layers=2,
         layer_types=["sliding_attention", "full_attention"] * 2,
@@ -93,14 +86,8 @@ def _gemma3n(sparsity: list[float]) -> Tiny:
 
 
 def _rope(kind: str, factor: float = 4.0, **settings: object) -> dict[str, object]:
-    return {
-        "rope_parameters": {
-            "rope_type": kind,
-            "rope_theta": 1e4,
-            "factor": factor,
-            **settings,
-        }
-    }
+    told = {"rope_type": kind, "rope_theta": 1e4, "factor": factor}
+    return {"rope_parameters": told | settings}
 
 
 _LONG = {
@@ -121,237 +108,227 @@ _PHI4: dict[str, object] = {
 }
 
 
-def _phimoe(original: int) -> Tiny:
+def _phimoe(original: int) -> dict[str, object]:
     """Return a Phi-3.5-MoE, whose cosines and sines have another scale in long texts."""
     scales = {"short_mscale": 1.1, "long_mscale": 1.2}
     rope = _rope(
         "longrope", original_max_position_embeddings=original, **scales, **_LONG
     )
-    return _like_llama("phimoe", **_EXPERTS, **rope)
+    return _EXPERTS | rope
 
 
 # What every release must run, each with the ways in which its checkpoints differ.
-NAMED: dict[str, Tiny] = {
-    "llama": _like_llama(
-        "llama",
-        **_rope(
-            "llama3",
-            8.0,
-            low_freq_factor=1.0,
-            high_freq_factor=4.0,
-            original_max_position_embeddings=32,
+NAMED = _named(
+    {
+        "llama": of(
+            **_rope(
+                "llama3",
+                8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=32,
+            )
         ),
-    ),
-    "qwen2": _like_llama("qwen2"),
-    "qwen3": _like_llama("qwen3"),
-    "mistral": _like_llama("mistral", sliding_window=WINDOW),
-    "gemma": _like_llama("gemma", tie_word_embeddings=True),
-    "gemma2": _like_llama(
-        "gemma2",
-        sliding_window=WINDOW,
-        query_pre_attn_scalar=16,
-        attn_logit_softcapping=5.0,
-        final_logit_softcapping=20.0,
-    ),
-    "gemma3_text": _like_llama("gemma3_text", query_pre_attn_scalar=16, **_MIXED),
-    "phi": _like_llama("phi", partial_rotary_factor=0.5),
-    "phi3": _like_llama(
-        "phi3",
-        original_max_position_embeddings=64,
-        **_rope("longrope", original_max_position_embeddings=64, **_LONG),
-    ),
-    "olmo": _like_llama("olmo", clip_qkv=4.0),
-    "olmo2": _like_llama("olmo2"),
-    "smollm3": _like_llama("smollm3", no_rope_layers=[1, 0]),
-    "gpt2": Tiny("gpt2", _GPT2),
-    "gpt_neox": _like_llama("gpt_neox", rotary_pct=0.5),
-    "gptj": Tiny("gptj", _GPT2 | {"rotary_dim": 8}),
-    "falcon": Tiny(
-        "falcon",
-        _FALCON | {"alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2},
-    ),
-    "bloom": Tiny(
-        "bloom", {"vocab_size": VOCAB, "hidden_size": 96, "n_layer": 2, "n_head": 6}
-    ),
-    "starcoder2": _like_llama("starcoder2", sliding_window=WINDOW),
-    "mixtral": _like_llama("mixtral", **_EXPERTS),
-    "qwen3_moe": _like_llama("qwen3_moe", **_EXPERTS, decoder_sparse_step=1),
-    "gpt_oss": _like_llama("gpt_oss", **_EXPERTS, **_MIXED),
-}
+        "qwen2": of(),
+        "qwen3": of(),
+        "mistral": of(sliding_window=WINDOW),
+        "gemma": of(tie_word_embeddings=True),
+        "gemma2": of(
+            sliding_window=WINDOW,
+            query_pre_attn_scalar=16,
+            attn_logit_softcapping=5.0,
+            final_logit_softcapping=20.0,
+        ),
+        "gemma3_text": of(query_pre_attn_scalar=16, **_MIXED),
+        "phi": of(partial_rotary_factor=0.5),
+        "phi3": of(
+            original_max_position_embeddings=64,
+            **_rope("longrope", original_max_position_embeddings=64, **_LONG),
+        ),
+        "olmo": of(clip_qkv=4.0),
+        "olmo2": of(),
+        "smollm3": of(no_rope_layers=[1, 0]),
+        "gpt2": Tiny("gpt2", _GPT2),
+        "gpt_neox": of(rotary_pct=0.5),
+        "gptj": Tiny("gptj", _GPT2 | {"rotary_dim": 8}),
+        "falcon": Tiny(
+            "falcon",
+            _FALCON
+            | {"alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2},
+        ),
+        "bloom": Tiny(
+            "bloom", {"vocab_size": VOCAB, "hidden_size": 96, "n_layer": 2, "n_head": 6}
+        ),
+        "starcoder2": of(sliding_window=WINDOW),
+        "mixtral": of(**_EXPERTS),
+        "qwen3_moe": of(**_EXPERTS, decoder_sparse_step=1),
+        "gpt_oss": of(**_EXPERTS, **_MIXED),
+    }
+)
 
 # Other checkpoints of those.
-VARIANTS: dict[str, Tiny] = {
-    "llama, linear rope": _like_llama("llama", **_rope("linear")),
-    "llama, dynamic rope": _like_llama("llama", **_rope("dynamic")),
-    "llama, yarn": _like_llama(
-        "llama", **_rope("yarn", original_max_position_embeddings=32)
-    ),
-    "qwen2, sliding": _like_llama(
-        "qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
-    ),
-    "mistral, full": _like_llama("mistral", sliding_window=None),
-    "phi3, longrope, long texts": _like_llama(
-        "phi3",
-        original_max_position_embeddings=32,
-        **_rope("longrope", original_max_position_embeddings=32, **_LONG),
-    ),
-    "phi3, longrope, part of each head": _like_llama(
-        "phi3", **_PHI4 | {"original_max_position_embeddings": 64}
-    ),
-    "phi3, longrope, part of each head, long texts": _like_llama(
-        "phi3", **_PHI4 | {"original_max_position_embeddings": 32}
-    ),
-    "phimoe, longrope": _phimoe(64),
-    "phimoe, longrope, long texts": _phimoe(32),
-    "phi3, sliding": _like_llama("phi3", sliding_window=WINDOW),
-    "falcon, one key head": Tiny(
-        "falcon",
-        _FALCON
-        | {"alibi": False, "new_decoder_architecture": False, "multi_query": True},
-    ),
-    "falcon, ALiBi": Tiny(
-        "falcon",
-        _FALCON
-        | {"alibi": True, "new_decoder_architecture": False, "multi_query": False},
-        attention="sdpa",  # the eager one adds slopes twice (transformers 5.23)
-    ),
-    "bloom, 4 heads": Tiny(
-        "bloom", {"vocab_size": VOCAB, "hidden_size": 64, "n_layer": 2, "n_head": 4}
-    ),
-}
+VARIANTS = _named(
+    {
+        "llama, linear rope": of(**_rope("linear")),
+        "llama, dynamic rope": of(**_rope("dynamic")),
+        "llama, yarn": of(**_rope("yarn", original_max_position_embeddings=32)),
+        "qwen2, sliding": of(
+            use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
+        ),
+        "mistral, full": of(sliding_window=None),
+        "phi3, longrope, long texts": of(
+            original_max_position_embeddings=32,
+            **_rope("longrope", original_max_position_embeddings=32, **_LONG),
+        ),
+        "phi3, longrope, part of each head": of(
+            **_PHI4 | {"original_max_position_embeddings": 64}
+        ),
+        "phi3, longrope, part of each head, long texts": of(
+            **_PHI4 | {"original_max_position_embeddings": 32}
+        ),
+        "phimoe, longrope": _phimoe(64),
+        "phimoe, longrope, long texts": _phimoe(32),
+        "phi3, sliding": of(sliding_window=WINDOW),
+        "falcon, one key head": Tiny(
+            "falcon",
+            _FALCON
+            | {"alibi": False, "new_decoder_architecture": False, "multi_query": True},
+        ),
+        "falcon, ALiBi": Tiny(
+            "falcon",
+            _FALCON
+            | {"alibi": True, "new_decoder_architecture": False, "multi_query": False},
+            attention="sdpa",  # the eager one adds slopes twice (transformers 5.23)
+        ),
+        "bloom, 4 heads": Tiny(
+            "bloom", {"vocab_size": VOCAB, "hidden_size": 64, "n_layer": 2, "n_head": 4}
+        ),
+    }
+)
 
 # What runs without being named.
-OTHERS: dict[str, Tiny] = {
-    "apertus": _like_llama("apertus"),
-    "arcee": _like_llama("arcee"),
-    "biogpt": _like_llama("biogpt"),
-    "bitnet": _like_llama("bitnet"),
-    "codegen": Tiny("codegen", _GPT2 | {"rotary_dim": 8, "n_ctx": 128}),
-    "camembert": Tiny("camembert", _ROBERTA),
-    "cohere": _like_llama("cohere", logit_scale=1.0),
-    "cohere2": _like_llama("cohere2", logit_scale=1.0, **_MIXED),
-    "ctrl": Tiny("ctrl", _GPT2 | {"dff": 96}),
-    "cwm": _like_llama("cwm", **_MIXED),
-    "data2vec-text": Tiny("data2vec-text", _ROBERTA),
-    "dbrx": Tiny(
-        "dbrx",
-        {
-            "vocab_size": VOCAB,
-            "d_model": 64,
-            "n_heads": 4,
-            "n_layers": 2,
-            "max_seq_len": 128,
-            "ffn_config": {
-                "hidden_size": 64,
-                "ffn_hidden_size": 48,
-                "moe_num_experts": 6,
-                "moe_top_k": 2,
+OTHERS = _named(
+    {
+        "apertus": of(),
+        "arcee": of(),
+        "biogpt": of(),
+        "bitnet": of(),
+        "codegen": Tiny("codegen", _GPT2 | {"rotary_dim": 8, "n_ctx": 128}),
+        "camembert": Tiny("camembert", _ROBERTA),
+        "cohere": of(logit_scale=1.0),
+        "cohere2": of(logit_scale=1.0, **_MIXED),
+        "ctrl": Tiny("ctrl", _GPT2 | {"dff": 96}),
+        "cwm": of(**_MIXED),
+        "data2vec-text": Tiny("data2vec-text", _ROBERTA),
+        "dbrx": Tiny(
+            "dbrx",
+            _MPT
+            | {
+                "ffn_config": {
+                    "hidden_size": 64,
+                    "ffn_hidden_size": 48,
+                    "moe_num_experts": 6,
+                    "moe_top_k": 2,
+                },
+                "attn_config": {"kv_n_heads": 2, "clip_qkv": 2.0, "rope_theta": 1e4},
             },
-            "attn_config": {"kv_n_heads": 2, "clip_qkv": 2.0, "rope_theta": 1e4},
-        },
-    ),
-    "diffllama": _like_llama("diffllama", lambda_std_dev=0.5),
-    "doge": _like_llama("doge"),
-    "ernie4_5": _like_llama("ernie4_5"),
-    "exaone4": _like_llama("exaone4", **_MIXED),
-    "flex_olmo": _like_llama("flex_olmo", **_EXPERTS),
-    "afmoe": _like_llama(
-        "afmoe",
-        **_EXPERTS,
-        num_dense_layers=1,
-        layer_types=["sliding_attention", "full_attention"],
-        sliding_window=WINDOW,
-    ),
-    "gemma3n_text": _gemma3n([0.0] * 4),
-    "gemma4_text, shared caches": _like_llama(
-        "gemma4_text",
-        num_hidden_layers=4,
-        num_kv_shared_layers=2,
-        layer_types=["sliding_attention", "full_attention"] * 2,
-        sliding_window=WINDOW,
-        global_head_dim=32,
-        hidden_size_per_layer_input=16,
-        vocab_size_per_layer_input=VOCAB,
-        use_double_wide_mlp=True,
-        final_logit_softcapping=20.0,
-    ),
-    "gemma3n_text, sparse": _gemma3n([0.95, 0.95, 0.0, 0.0]),
-    "glm": _like_llama("glm", partial_rotary_factor=0.5),
-    "glm4": _like_llama("glm4", partial_rotary_factor=0.5),
-    "glm4_moe": _like_llama(
-        "glm4_moe",
-        n_routed_experts=6,
-        num_experts_per_tok=2,
-        moe_intermediate_size=48,
-        first_k_dense_replace=1,
-    ),
-    "gpt_bigcode": Tiny("gpt_bigcode", _GPT2),
-    "gpt_neo": Tiny(
-        "gpt_neo",
-        {
-            "vocab_size": VOCAB,
-            "hidden_size": 64,
-            "num_layers": 2,
-            "num_heads": 4,
-            "max_position_embeddings": 128,
-            "window_size": WINDOW,
-            "attention_types": [[["global", "local"], 1]],
-        },
-    ),
-    "gpt_neox_japanese": _like_llama("gpt_neox_japanese"),
-    "granite": _like_llama(
-        "granite",
-        attention_multiplier=0.2,
-        residual_multiplier=0.5,
-        embedding_multiplier=2.0,
-        logits_scaling=2.0,
-    ),
-    "granitemoe": _like_llama("granitemoe", attention_multiplier=0.2, **_EXPERTS),
-    "helium": _like_llama("helium"),
-    "hunyuan_v1_dense": _like_llama("hunyuan_v1_dense"),
-    "jetmoe": _like_llama("jetmoe", kv_channels=16, **_EXPERTS),
-    "llama4_text": _like_llama(
-        "llama4_text",
-        num_local_experts=4,
-        attention_chunk_size=6,
-        no_rope_layers=[1, 0],
-        floor_scale=8,
-    ),
-    "ministral": _like_llama("ministral", **_MIXED),
-    "mpt": Tiny("mpt", _MPT),
-    "nanochat": _like_llama("nanochat"),
-    "nemotron": _like_llama("nemotron"),
-    "olmo3": _like_llama("olmo3", **_MIXED),
-    "olmoe": _like_llama("olmoe", **_EXPERTS),
-    "opt": Tiny("opt", _BASE | {"ffn_dim": 96, "word_embed_proj_dim": 64}),
-    "persimmon": _like_llama("persimmon"),
-    "phimoe": _like_llama("phimoe", **_EXPERTS),
-    "qwen2_moe": _like_llama(
-        "qwen2_moe", **_EXPERTS, shared_expert_intermediate_size=48
-    ),
-    "roberta": Tiny("roberta", _ROBERTA),
-    "roberta-prelayernorm": Tiny("roberta-prelayernorm", _ROBERTA),
-    "seed_oss": _like_llama("seed_oss"),
-    "stablelm": _like_llama("stablelm", partial_rotary_factor=0.5),
-    "vaultgemma": _like_llama(
-        "vaultgemma", sliding_window=WINDOW, query_pre_attn_scalar=16
-    ),
-    "xglm": Tiny(
-        "xglm",
-        {
-            "vocab_size": VOCAB,
-            "d_model": 64,
-            "num_layers": 2,
-            "attention_heads": 4,
-            "ffn_dim": 96,
-            "max_position_embeddings": 128,
-        },
-    ),
-    "xlm-roberta": Tiny("xlm-roberta", _ROBERTA),
-    "xlm-roberta-xl": Tiny("xlm-roberta-xl", _ROBERTA),
-}
+        ),
+        "diffllama": of(lambda_std_dev=0.5),
+        "doge": of(),
+        "ernie4_5": of(),
+        "exaone4": of(**_MIXED),
+        "flex_olmo": of(**_EXPERTS),
+        "afmoe": of(
+            **_EXPERTS,
+            num_dense_layers=1,
+            layer_types=["sliding_attention", "full_attention"],
+            sliding_window=WINDOW,
+        ),
+        "gemma3n_text": _gemma3n([0.0] * 4),
+        "gemma4_text, shared caches": of(
+            num_hidden_layers=4,
+            num_kv_shared_layers=2,
+            layer_types=["sliding_attention", "full_attention"] * 2,
+            sliding_window=WINDOW,
+            global_head_dim=32,
+            hidden_size_per_layer_input=16,
+            vocab_size_per_layer_input=VOCAB,
+            use_double_wide_mlp=True,
+            final_logit_softcapping=20.0,
+        ),
+        "gemma3n_text, sparse": _gemma3n([0.95, 0.95, 0.0, 0.0]),
+        "glm": of(partial_rotary_factor=0.5),
+        "glm4": of(partial_rotary_factor=0.5),
+        "glm4_moe": of(
+            n_routed_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=48,
+            first_k_dense_replace=1,
+        ),
+        "gpt_bigcode": Tiny("gpt_bigcode", _GPT2),
+        "gpt_neo": Tiny(
+            "gpt_neo",
+            {
+                "vocab_size": VOCAB,
+                "hidden_size": 64,
+                "num_layers": 2,
+                "num_heads": 4,
+                "max_position_embeddings": 128,
+                "window_size": WINDOW,
+                "attention_types": [[["global", "local"], 1]],
+            },
+        ),
+        "gpt_neox_japanese": of(),
+        "granite": of(
+            attention_multiplier=0.2,
+            residual_multiplier=0.5,
+            embedding_multiplier=2.0,
+            logits_scaling=2.0,
+        ),
+        "granitemoe": of(attention_multiplier=0.2, **_EXPERTS),
+        "helium": of(),
+        "hunyuan_v1_dense": of(),
+        "jetmoe": of(kv_channels=16, **_EXPERTS),
+        "llama4_text": of(
+            num_local_experts=4,
+            attention_chunk_size=6,
+            no_rope_layers=[1, 0],
+            floor_scale=8,
+        ),
+        "ministral": of(**_MIXED),
+        "mpt": Tiny("mpt", _MPT),
+        "nanochat": of(),
+        "nemotron": of(),
+        "olmo3": of(**_MIXED),
+        "olmoe": of(**_EXPERTS),
+        "opt": Tiny("opt", BASE | {"ffn_dim": 96, "word_embed_proj_dim": 64}),
+        "persimmon": of(),
+        "phimoe": of(**_EXPERTS),
+        "qwen2_moe": of(**_EXPERTS, shared_expert_intermediate_size=48),
+        "roberta": Tiny("roberta", _ROBERTA),
+        "roberta-prelayernorm": Tiny("roberta-prelayernorm", _ROBERTA),
+        "seed_oss": of(),
+        "stablelm": of(partial_rotary_factor=0.5),
+        "vaultgemma": of(sliding_window=WINDOW, query_pre_attn_scalar=16),
+        "xglm": Tiny(
+            "xglm",
+            {
+                "vocab_size": VOCAB,
+                "d_model": 64,
+                "num_layers": 2,
+                "attention_heads": 4,
+                "ffn_dim": 96,
+                "max_position_embeddings": 128,
+            },
+        ),
+        "xlm-roberta": Tiny("xlm-roberta", _ROBERTA),
+        "xlm-roberta-xl": Tiny("xlm-roberta-xl", _ROBERTA),
+    }
+)
 
 # Layers that are recurrent or convolve, with attention between them or without.
+_SMALL = {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2}
+_MAMBA = _SMALL | {"state_size": 8}
 _MAMBA2: dict[str, object] = {
     "mamba_n_heads": 4, "mamba_d_state": 8, "mamba_d_head": 32, "mamba_n_groups": 2,
 }  # fmt: skip
@@ -360,163 +337,126 @@ _DELTA: dict[str, object] = {
     "linear_value_head_dim": 12,
 }  # fmt: skip
 _LINEAR_FIRST = {"layer_types": ["linear_attention", "full_attention"]}
-RECURRENT: dict[str, Tiny] = {
-    "bamba": _like_llama("bamba", attn_layer_indices=[1], **_MAMBA2),
-    "falcon_h1": _like_llama(
-        "falcon_h1", mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8
-    ),
-    "falcon_mamba": Tiny(
-        "falcon_mamba",
-        {
-            "vocab_size": VOCAB,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "state_size": 8,
-        },
-    ),
-    "granitemoehybrid": _like_llama(
-        "granitemoehybrid",
-        layer_types=["mamba", "attention"],
-        shared_intermediate_size=48,
-        **_MAMBA2,
-        **_EXPERTS,
-    ),
-    "jamba": _like_llama(
-        "jamba",
-        attn_layer_period=2,
-        attn_layer_offset=1,
-        expert_layer_period=2,
-        mamba_d_state=8,
-        use_mamba_kernels=False,
-        **_EXPERTS,
-    ),
-    "kimi_linear": _like_llama(
-        "kimi_linear",
-        **_DEEPSEEK | {"q_lora_rank": None},
-        layer_types=["linear_attention", "full_attention"],
-        linear_head_dim=8,
-        linear_num_heads=4,
-        num_experts=6,
-    ),
-    "lfm2": _like_llama("lfm2", layer_types=["conv", "full_attention"]),
-    "lfm2_moe": _like_llama(
-        "lfm2_moe",
-        layer_types=["conv", "full_attention"],
-        num_dense_layers=1,
-        **_EXPERTS,
-    ),
-    "mamba": Tiny(
-        "mamba",
-        {
-            "vocab_size": VOCAB,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "state_size": 8,
-        },
-    ),
-    "mamba2": Tiny(
-        "mamba2",
-        {
-            "vocab_size": VOCAB,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "state_size": 8,
-            "num_heads": 8,
-            "head_dim": 16,
-            "n_groups": 2,
-        },
-    ),
-    "minimax": _like_llama(
-        "minimax", layer_types=["linear_attention", "full_attention"], **_EXPERTS
-    ),
-    "nemotron_h": _like_llama(
-        "nemotron_h",
-        layers_block_type=["mamba", "attention"],
-        mamba_num_heads=4,
-        mamba_head_dim=16,
-        ssm_state_size=8,
-        n_groups=2,
-    ),
-    "olmo_hybrid": _like_llama("olmo_hybrid", **_DELTA, **_LINEAR_FIRST),
-    "qwen3_5_text": _like_llama("qwen3_5_text", **_DELTA, **_LINEAR_FIRST),
-    "qwen3_next": _like_llama(
-        "qwen3_next", **_EXPERTS, layer_types=["linear_attention", "full_attention"]
-    ),
-    "recurrent_gemma": _like_llama(
-        "recurrent_gemma",
-        block_types=["recurrent", "attention"],
-        lru_width=64,
-        attention_window_size=WINDOW,
-    ),
-    "rwkv": Tiny(
-        "rwkv",
-        {
-            "vocab_size": VOCAB,
-            "hidden_size": 64,
-            "num_hidden_layers": 3,
-            "rescale_every": 2,
-        },
-    ),
-    "zamba": _like_llama(
-        "zamba",
-        layers_block_type=["hybrid", "hybrid"],
-        n_mamba_heads=2,
-        mamba_d_state=8,
-        mamba_dt_rank=4,
-        attention_head_dim=32,
-        attention_hidden_size=128,
-    ),
-    "zamba2": _like_llama(
-        "zamba2",
-        layers_block_type=["mamba", "hybrid"],
-        n_mamba_heads=8,
-        mamba_d_state=8,
-        mamba_ngroups=2,
-        num_mem_blocks=1,
-    ),
-}
+RECURRENT = _named(
+    {
+        "bamba": of(attn_layer_indices=[1], **_MAMBA2),
+        "falcon_h1": of(
+            mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8
+        ),
+        "falcon_mamba": Tiny("falcon_mamba", _MAMBA),
+        "granitemoehybrid": of(
+            layer_types=["mamba", "attention"],
+            shared_intermediate_size=48,
+            **_MAMBA2,
+            **_EXPERTS,
+        ),
+        "jamba": of(
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            expert_layer_period=2,
+            mamba_d_state=8,
+            use_mamba_kernels=False,
+            **_EXPERTS,
+        ),
+        "kimi_linear": of(
+            **_DEEPSEEK | {"q_lora_rank": None},
+            **_LINEAR_FIRST,
+            linear_head_dim=8,
+            linear_num_heads=4,
+            num_experts=6,
+        ),
+        "lfm2": of(layer_types=["conv", "full_attention"]),
+        "lfm2_moe": of(
+            layer_types=["conv", "full_attention"], num_dense_layers=1, **_EXPERTS
+        ),
+        "mamba": Tiny("mamba", _MAMBA),
+        "mamba2": Tiny(
+            "mamba2", _MAMBA | {"num_heads": 8, "head_dim": 16, "n_groups": 2}
+        ),
+        "minimax": of(**_LINEAR_FIRST, **_EXPERTS),
+        "nemotron_h": of(
+            layers_block_type=["mamba", "attention"],
+            mamba_num_heads=4,
+            mamba_head_dim=16,
+            ssm_state_size=8,
+            n_groups=2,
+        ),
+        "olmo_hybrid": of(**_DELTA, **_LINEAR_FIRST),
+        "qwen3_5_text": of(**_DELTA, **_LINEAR_FIRST),
+        "qwen3_next": of(**_EXPERTS, **_LINEAR_FIRST),
+        "recurrent_gemma": of(
+            block_types=["recurrent", "attention"],
+            lru_width=64,
+            attention_window_size=WINDOW,
+        ),
+        "rwkv": Tiny("rwkv", _SMALL | {"num_hidden_layers": 3, "rescale_every": 2}),
+        "zamba": of(
+            layers_block_type=["hybrid", "hybrid"],
+            n_mamba_heads=2,
+            mamba_d_state=8,
+            mamba_dt_rank=4,
+            attention_head_dim=32,
+            attention_hidden_size=128,
+        ),
+        "zamba2": of(
+            layers_block_type=["mamba", "hybrid"],
+            n_mamba_heads=8,
+            mamba_d_state=8,
+            mamba_ngroups=2,
+            num_mem_blocks=1,
+        ),
+    }
+)
 
 # Keys and values of all heads are made of one latent.
-LATENT: dict[str, Tiny] = {
-    "deepseek_v2": _like_llama("deepseek_v2", **_DEEPSEEK),
-    "deepseek_v2, lite": _like_llama(
-        "deepseek_v2", **_DEEPSEEK | {"q_lora_rank": None, "topk_method": "greedy"}
-    ),
-    "deepseek_v3": _like_llama("deepseek_v3", **_DEEPSEEK),
-    "deepseek_v3, yarn": _like_llama(
-        "deepseek_v3",
-        **_DEEPSEEK,
-        **_rope("yarn", original_max_position_embeddings=32, mscale_all_dim=1.0),
-    ),
-    "glm4_moe_lite": _like_llama("glm4_moe_lite", **_DEEPSEEK),
-    "longcat_flash": _like_llama(
-        "longcat_flash",
-        **_DEEPSEEK,
-        num_layers=1,
-        ffn_hidden_size=96,
-        expert_ffn_hidden_size=48,
-        moe_topk=2,
-        zero_expert_num=2,
-    ),
-    "minicpm3": _like_llama("minicpm3", **_DEEPSEEK),
-    "youtu": _like_llama("youtu", **_DEEPSEEK),
-    "axk1": _like_llama("axk1", **_DEEPSEEK),
-}
+LATENT = _named(
+    {
+        "deepseek_v2": of(**_DEEPSEEK),
+        "deepseek_v2, lite": of(
+            **_DEEPSEEK | {"q_lora_rank": None, "topk_method": "greedy"}
+        ),
+        "deepseek_v3": of(**_DEEPSEEK),
+        "deepseek_v3, yarn": of(
+            **_DEEPSEEK,
+            **_rope("yarn", original_max_position_embeddings=32, mscale_all_dim=1.0),
+        ),
+        "glm4_moe_lite": of(**_DEEPSEEK),
+        "longcat_flash": of(
+            **_DEEPSEEK,
+            num_layers=1,
+            ffn_hidden_size=96,
+            expert_ffn_hidden_size=48,
+            moe_topk=2,
+            zero_expert_num=2,
+        ),
+        "minicpm3": of(**_DEEPSEEK),
+        "youtu": of(**_DEEPSEEK),
+        "axk1": of(**_DEEPSEEK),
+    }
+)
 
 # What is refused: its cache is one of its own, or its code asks for values.
-REFUSED: dict[str, Tiny] = {
-    "deepseek_v32": _like_llama("deepseek_v32", **_DEEPSEEK),
-    "doge, experts": _like_llama("doge", is_moe=True, **_EXPERTS | {"num_experts": 16}),
-    "doge, long texts": _like_llama("doge", keep_window_size=32),
-    "openai-gpt": Tiny("openai-gpt", _GPT2),
-    "xlnet": Tiny(
-        "xlnet",
-        {"vocab_size": VOCAB, "d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 96},
-    ),
-    "xmod": Tiny(
-        "xmod", _ROBERTA | {"languages": ["en_XX"], "default_language": "en_XX"}
-    ),
-}
+REFUSED = _named(
+    {
+        "deepseek_v32": of(**_DEEPSEEK),
+        "doge, experts": of(is_moe=True, **_EXPERTS | {"num_experts": 16}),
+        "doge, long texts": of(keep_window_size=32),
+        "openai-gpt": Tiny("openai-gpt", _GPT2),
+        "xlnet": Tiny(
+            "xlnet",
+            {
+                "vocab_size": VOCAB,
+                "d_model": 64,
+                "n_layer": 2,
+                "n_head": 4,
+                "d_inner": 96,
+            },
+        ),
+        "xmod": Tiny(
+            "xmod", _ROBERTA | {"languages": ["en_XX"], "default_language": "en_XX"}
+        ),
+    }
+)
 
 RUNNING = NAMED | VARIANTS | OTHERS | RECURRENT | LATENT
 MODELS = RUNNING | REFUSED

@@ -31,19 +31,10 @@ NOTICED = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model.
-
-    Attributes:
-        prefill: largest difference of a prefill, of any length, and in chunks.
-        decode: largest difference of 40 steps after it.
-        agreement: share of positions with the same best token.
-        control: the least difference that a wrong row of one layer's cache makes.
-    """
-
-    prefill: float
-    decode: float
-    agreement: float
-    control: float
+    prefill: float  # largest difference of a prefill, of any length, and in chunks
+    decode: float  # largest difference of 40 steps after it
+    agreement: float  # share of positions with the same best token
+    control: float  # the least difference that a wrong row of one layer's cache makes
 
 
 def text(length: int) -> np.ndarray:
@@ -77,25 +68,19 @@ def compare(
         return _measure(session, tokens, wanted, lengths, steps)
 
 
-def _measure(
-    session: Session,
-    tokens: np.ndarray,
-    wanted: np.ndarray,
-    lengths: Sequence[int],
-    steps: int,
-) -> Parity:
+def _measure(session: Session, tokens, wanted, lengths, steps: int) -> Parity:
     spread = float(wanted.std())
     prefills = [prefilled(session, tokens, (n,))[-1] - wanted[n - 1] for n in lengths]
     pieces = prefilled(session, tokens, CHUNKS)
     ends = np.cumsum(CHUNKS) - 1
     prefills += [piece - wanted[end] for piece, end in zip(pieces, ends, strict=True)]
     begin = sum(CHUNKS)
-    decoded = np.stack(list(_decode(session, tokens, begin, begin + steps)))
+    found = decoded(session, tokens, begin, begin + steps)
     expected = wanted[begin : begin + steps]
-    best = decoded.argmax(1) == expected.argmax(1)
+    best = found.argmax(1) == expected.argmax(1)
     return Parity(
         prefill=float(np.abs(prefills).max()) / spread,
-        decode=float(np.abs(decoded - expected).max()) / spread,
+        decode=float(np.abs(found - expected).max()) / spread,
         agreement=float(best.mean()),
         control=min(_controls(session, tokens, wanted)) / spread,
     )
@@ -104,23 +89,24 @@ def _measure(
 def prefilled(
     session: Session, tokens: np.ndarray, chunks: Sequence[int]
 ) -> list[np.ndarray]:
-    """Return the logits after each chunk of a new session."""
     session.reset()
+    return fed(session, tokens, chunks)
+
+
+def fed(
+    session: Session, tokens: np.ndarray, chunks: Sequence[int]
+) -> list[np.ndarray]:
     ends = np.cumsum(chunks)
     pieces = [tokens[:, e - n : e] for e, n in zip(ends, chunks, strict=True)]
     return [session.prefill(piece)[0].copy() for piece in pieces]
 
 
-def _decode(
-    session: Session, tokens: np.ndarray, begin: int, end: int
-) -> Iterator[np.ndarray]:
-    for place in range(begin, end):
-        yield session.decode(tokens[:, place : place + 1])[0].copy()
+def decoded(session: Session, tokens: np.ndarray, begin: int, end: int) -> np.ndarray:
+    steps = [tokens[:, place : place + 1] for place in range(begin, end)]
+    return np.stack([session.decode(step)[0].copy() for step in steps])
 
 
-def _controls(
-    session: Session, tokens: np.ndarray, wanted: np.ndarray
-) -> Iterator[float]:
+def _controls(session, tokens, wanted) -> Iterator[float]:
     """Yield the difference that each layer's zeroed row makes three steps later.
 
     Of a layer that is recurrent, it is what its states have of the first channel.
@@ -133,12 +119,11 @@ def _controls(
                 zero_row(session.state[name], held - 2)
             else:
                 zero(session.state[name][0, :1])
-        got = np.stack(list(_decode(session, tokens, held, held + 3)))
+        got = decoded(session, tokens, held, held + 3)
         yield float(np.abs(got - wanted[held : held + 3]).max())
 
 
 def layers_of(session: Session) -> list[list[str]]:
-    """Return the names of each layer's caches, and of its states apart from these."""
     layers: dict[str, list[str]] = {}
     for name in session.state:
         if "cache" in name:
@@ -186,18 +171,25 @@ def compare_rows(name: str, folder: Path, shallow: bool = False) -> float:
     return max(found) / float(np.std(wanted))
 
 
-def _row_differences(
-    session: Session, tokens: np.ndarray, wanted: Sequence[np.ndarray]
-) -> Iterator[float]:
+def add_rows(
+    session: Session, tokens: Sequence[np.ndarray], held: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Return logits [rows, vocab] after so many more tokens of each row.
+
+    What stands for padding is no token.
+    """
+    given = np.full((len(tokens), counts.max()), 1 << 20)
+    for row, (begin, count) in enumerate(zip(held, counts, strict=True)):
+        given[row, :count] = tokens[row][begin : begin + count]
+    if counts.max() == 1:
+        return session.decode(given, counts.astype(bool))
+    return session.prefill(given, counts)
+
+
+def _row_differences(session, tokens, wanted) -> Iterator[float]:
     held = np.zeros(3, np.int64)
     for counts in np.array(RAGGED):
-        given = np.full((3, counts.max()), VOCAB + 1000)
-        for row, (begin, count) in enumerate(zip(held, counts, strict=True)):
-            given[row, :count] = tokens[row, begin : begin + count]
-        if counts.max() == 1:
-            logits = session.decode(given, counts.astype(bool))
-        else:
-            logits = session.prefill(given, counts)
+        logits = add_rows(session, tokens, held, counts)
         held += counts
         for row in np.flatnonzero(counts):
             yield float(np.abs(logits[row] - wanted[row][held[row] - 1]).max())

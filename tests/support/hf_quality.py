@@ -22,13 +22,13 @@ from hf_parity import (
     CHUNKS,
     LENGTHS,
     STEPS,
+    decoded,
     eager_logits,
     layers_of,
     prefilled,
     text,
 )
 from hf_rounded import rounded_logits, text_without_ties
-from transformers import PreTrainedModel
 
 from kvc.compiler import CacheConfig, Method, export_hf, pipeline
 from kvc.compiler.trace import CapturedMethod, capture
@@ -45,24 +45,16 @@ EQUAL = {"float32": 2e-5, "int8": 2e-5, "float16": 2e-4}
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A recipe and the dtype of its caches."""
-
     recipe: str
     cache: str = "float32"
 
     def __str__(self) -> str:
-        named = (
-            self.recipe if self.cache == "float32" else f"{self.recipe}, {self.cache}"
-        )
-        return named if self.cache == "float32" else f"{named} cache"
+        plain = self.cache == "float32"
+        return self.recipe if plain else f"{self.recipe}, {self.cache} cache"
 
 
 WAYS = (
-    Way("xnnpack_q8"),
-    Way("xnnpack_q4"),
-    Way("cpu_q8"),
-    Way("cpu_q4"),
-    Way("cpu_bf16"),
+    *map(Way, ("xnnpack_q8", "xnnpack_q4", "cpu_q8", "cpu_q4", "cpu_bf16")),
     Way("cpu_fp32", "int8"),
     Way("cpu_fp32", "float16"),
 )
@@ -70,44 +62,28 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How a bundle of a recipe compares.
-
-    Attributes:
-        cosine: the mean cosine of its logits and those of the model in float32.
-        agreement: share of positions with the same best token.
-        rounded: the largest difference from the model that rounds as it does, over the
-            largest logit.
-        control: that of a cache with a row that is a step off, the smallest of layers.
-    """
-
-    cosine: float
-    agreement: float
+    cosine: float  # the mean cosine of its logits and those of the model in float32
+    agreement: float  # share of positions with the same best token
+    # the largest difference from the model that rounds as it does, over the largest
+    # logit
     rounded: float
+    # that of a cache with a row that is a step off, the smallest of layers
     control: float
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a session holds of a text, in float32.
+    """What a session holds of a text, in float32."""
 
-    Attributes:
-        kinds: of states, in words.
-        per_token: bytes for each token.
-        fixed: bytes however long the text is, rings included.
-    """
-
-    kinds: tuple[str, ...]
-    per_token: int
-    fixed: int
+    kinds: tuple[str, ...]  # of states, in words
+    per_token: int  # bytes for each token
+    fixed: int  # bytes however long the text is, rings included
 
 
 def qualities(
     name: str, folder: Path, ways: Sequence[Way] = WAYS, shallow: bool = False
 ) -> tuple[Held, dict[Way, Quality | None]]:
-    """Return what a session holds, and how each recipe compares.
-
-    None stands for caches that a model cannot have.
-    """
+    """Return what a session holds, and recipes; None: it cannot have such caches."""
     model = build(name, shallow)
     tokens = text(max(LENGTHS) + STEPS)
     exact = eager_logits(model, tokens)
@@ -119,13 +95,7 @@ def qualities(
     return held(bundle.program), found
 
 
-def _quality(
-    model: PreTrainedModel,
-    way: Way,
-    folder: Path,
-    tokens: np.ndarray,
-    exact: np.ndarray,
-) -> Quality | None:
+def _quality(model, way: Way, folder: Path, tokens, exact) -> Quality | None:
     recipe, cache = load_recipe(way.recipe), CacheConfig(CAPACITY, dtype=way.cache)
     chunk, path = max(LENGTHS), folder / "model.kvc"
     try:
@@ -176,9 +146,8 @@ def equal_texts(name: str, recipe: str, folder: Path, count: int, length: int) -
 def _logits(session: Session, tokens: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """Return logits [count, vocab] of a prefill in chunks and all steps, and where."""
     pieces, begin = prefilled(session, tokens, CHUNKS), sum(CHUNKS)
-    after = range(begin, tokens.shape[1])
-    steps = [session.decode(tokens[:, i : i + 1])[0].copy() for i in after]
-    return np.stack([*pieces, *steps]), [*(np.cumsum(CHUNKS) - 1), *after]
+    steps = decoded(session, tokens, begin, end := tokens.shape[1])
+    return np.stack([*pieces, *steps]), [*(np.cumsum(CHUNKS) - 1), *range(begin, end)]
 
 
 def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -186,17 +155,13 @@ def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.einsum("ij,ij->i", a, b) / lengths
 
 
-def _rounded_difference(
-    session: Session, tokens: np.ndarray, wanted: np.ndarray
-) -> float:
+def _rounded_difference(session, tokens, wanted) -> float:
     found, places = _logits(session, tokens)
     whole = [prefilled(session, tokens, (n,))[0] - wanted[n - 1] for n in LENGTHS]
     return max(float(np.abs(d).max()) for d in [*(found - wanted[places]), *whole])
 
 
-def _controls(
-    session: Session, tokens: np.ndarray, wanted: np.ndarray
-) -> Iterator[float]:
+def _controls(session, tokens, wanted) -> Iterator[float]:
     """Yield the difference that a row of each layer makes that is a step off.
 
     Of a layer that is recurrent, it is all of its states.
@@ -213,9 +178,8 @@ def _controls(
                     _shift(head[held - 2 : held - 1])
             else:
                 _shift(state[0])
-        steps = range(held, tokens.shape[1])
-        found = [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
-        yield float(np.abs(np.stack(found) - wanted[held:]).max())
+        found = decoded(session, tokens, held, tokens.shape[1])
+        yield float(np.abs(found - wanted[held:]).max())
 
 
 def _shift(place: np.ndarray) -> None:
@@ -234,9 +198,7 @@ def _traced_once() -> Iterator[None]:
     """Let the compiler remember the traces of one model; recipes come after them."""
     known: dict[str, CapturedMethod] = {}
 
-    def remembered(
-        model: torch.nn.Module, method: Method, states: object = ()
-    ) -> CapturedMethod:
+    def remembered(model: torch.nn.Module, method: Method, states=()) -> CapturedMethod:
         if method.name not in known:
             known[method.name] = capture(model, method, states)
         return known[method.name]

@@ -11,7 +11,7 @@ no value that is rounded lies near such a middle: then a bundle has no choice ei
 and must agree as float32 does.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,14 +50,7 @@ class Ties:
         self.last, self.any = np.inf, np.inf
         self._length = length
 
-    def note(
-        self,
-        x: Tensor,
-        step: Tensor | float,
-        apart: float,
-        extent: Tensor | float,
-        least: float = 0,
-    ) -> None:
+    def note(self, x: Tensor, step, apart: float, extent, least: float = 0) -> None:
         """Note values x [..., rows, width] that are rounded to multiples of a step.
 
         Distances are in multiples of `apart`, a share of a row's extent, as is the
@@ -99,13 +92,7 @@ class Rounded(TorchFunctionMode):
         self._unrounded: Tensor | None = None
         self._ties = ties
 
-    def __torch_function__(
-        self,
-        function: Callable[..., object],
-        types: object,
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
+    def __torch_function__(self, function, types, args=(), kwargs=None) -> object:
         if function in _ADDED and args[0] is self._unrounded:
             return self._round_bfloat16(args[0] + args[1].bfloat16().float())
         product = _product_of(function, args, kwargs or {})
@@ -115,7 +102,6 @@ class Rounded(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
     def _multiplied(self, product: "_Product", form: str) -> Tensor:
-        """Return what a product or a look-up is with a weight in its form."""
         x, weight = product.x, product.weight
         if product.is_table:
             return torch.embedding(stored_table(weight, form), x)
@@ -132,9 +118,7 @@ class Rounded(TorchFunctionMode):
             return None
         return self._forms.get(weight.untyped_storage().data_ptr())
 
-    def _linear(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, form: str
-    ) -> Tensor:
+    def _linear(self, x, weight, bias, form) -> Tensor:
         """Multiply x float32 [..., in] with a weight [out, in]."""
         if form == "bfloat16":
             exact = self._exact(x, weight)
@@ -183,15 +167,7 @@ class Rounded(TorchFunctionMode):
         above = (spread + 0.5 / rate).masked_fill(plain, 0)
         self._ties.note(above, 1 / rate, APART, most.clamp(min=1e-30))
 
-    def _note_blocks(
-        self,
-        blocks: Tensor,
-        low: Tensor,
-        high: Tensor,
-        step: Tensor,
-        zero: Tensor,
-        most: Tensor,
-    ) -> None:
+    def _note_blocks(self, blocks, low, high, step, zero, most) -> None:
         # The ends of the whole range are whole numbers of steps from its zero point.
         widest = (high - low == most)[..., None]
         ends = (blocks == low[..., None]) | (blocks == high[..., None])
@@ -241,11 +217,7 @@ _ADDED = (Tensor.add, Tensor.__add__)
 _MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
 
-def _product_of(
-    function: Callable[..., object],
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
-) -> _Product | None:
+def _product_of(function, args, kwargs) -> _Product | None:
     """Return the product with a matrix, or matrices, that a call is."""
     if function is torch.nn.functional.linear:
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
@@ -260,7 +232,6 @@ def _product_of(
 
 
 def _forms(model: PreTrainedModel, names: Iterable[str]) -> dict[int, str]:
-    """Return the form of each weight's memory, by its address."""
     found: dict[str, str] = {}
     for stored in names:
         name, _, form = stored.rpartition(".")
@@ -323,21 +294,12 @@ def _rounding(model: PreTrainedModel, dtype: str, ties: Ties) -> DynamicCache:
 def rounded_logits(
     model: PreTrainedModel, names: Iterable[str], cache: str, tokens: np.ndarray
 ) -> tuple[np.ndarray, Ties]:
-    """Return float32 [seq, vocab], and how near the values were to ties.
-
-    Args:
-        model: in its own attention.
-        names: of the weights in its bundle.
-        cache: the dtype of caches.
-        tokens: int64 [1, seq].
-    """
+    """Return float32 [seq, vocab], and how near the values were to ties."""
     ties = Ties(tokens.shape[1])
     given: dict[str, object] = {"use_cache": False}
     if cache != "float32":
-        given = {
-            "past_key_values": _rounding(model, cache, ties),
-            "use_cache": True,
-        }
+        held = _rounding(model, cache, ties)
+        given = {"past_key_values": held, "use_cache": True}
     if model._can_set_experts_implementation():
         model.set_experts_implementation("eager")
     with torch.no_grad(), Rounded(model, names, ties):

@@ -14,7 +14,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from hostile_cases import Verdict, call_by_turns, refused, results_of
+from hostile_cases import Verdict, call_by_turns, escaped, refused, results_of
 from hostile_texts import Json
 from program_mutations import Mutator, mutate_bytes
 from sealing import parts, seal, seal_data
@@ -45,7 +45,6 @@ class Sessions:
         self._json = Json(json.loads(raw[LEAD.size : start]))
 
     def content(self, number: int) -> bytes:
-        """Return the file of a case."""
         dice = random.Random(f"{self.name} {number}")
         text, states = self._json.unchanged, self._states
         if dice.random() < 0.9:
@@ -60,12 +59,10 @@ class Sessions:
         return raw + hashlib.sha256(raw).digest()
 
     def _file(self, text: bytes, states: bytes) -> bytes:
-        """Return a file without its digest."""
         magic, version, _ = LEAD.unpack(self._lead)
         return LEAD.pack(magic, version, len(text)) + text + states
 
     def try_case(self, number: int, folder: Path) -> Verdict:
-        """Restore it, and save and restore it again."""
         path, again = folder / "case.session", folder / "again.session"
         path.write_bytes(content := self.content(number))
         try:
@@ -73,24 +70,26 @@ class Sessions:
                 first.save(again)
                 with program.restore(again) as second:
                     one, two = (
-                        list(call_by_turns(program, each, random.Random(number), path))
-                        for each in (first, second)
+                        _calls(program, s, number, path) for s in (first, second)
                     )
                 if content.startswith(self._file(self._json.unchanged, self._states)):
                     with self._begun(program) as kept:
-                        dice = random.Random(number)
-                        two = list(call_by_turns(program, kept, dice, path))
+                        two = _calls(program, kept, number, path)
         except KvcError as error:
             return refused(error, "a session")
         except Exception as error:
-            return Verdict("escapes", f"{type(error).__name__}: {error}")
+            return escaped(error)
         return Verdict("same") if one == two else Verdict("differs", f"{one} | {two}")
 
     def _begun(self, program: Program) -> Session:
         """Return a session that has done what the saved one had."""
         session = program.session()
-        list(call_by_turns(program, session, random.Random(0), self._bundle))
+        _calls(program, session, 0, self._bundle)
         return session
+
+
+def _calls(program: Program, session: Session, number: int, path: Path) -> list[str]:
+    return list(call_by_turns(program, session, random.Random(number), path))
 
 
 class DataFiles:
@@ -105,9 +104,8 @@ class DataFiles:
         assert small is not None
         blobs, raw = parts(home / bundle.name)
         self._blobs, self._program = blobs, decode(raw, "bundle")
-        (self._place, self._file) = next(
-            (i, one) for i, one in enumerate(self._program.files) if one.name
-        )
+        named = ((i, one) for i, one in enumerate(self._program.files) if one.name)
+        self._place, self._file = next(named)
         self._content, index = parts(home / self._file.name)
         self._index = decode_index(index, "data")
         self._mutator = Mutator(self._index)
@@ -133,12 +131,10 @@ class DataFiles:
         return seal_data(content, raw), index
 
     def _bundle_over(self, raw: bytes, index: tuple[Blob, ...], agreed: bool) -> bytes:
-        """Return the bundle that names a data file, and says the same of its blobs."""
         start = int.from_bytes(raw[24:32], "little")
-        files = list(self._program.files)
+        files, blobs = list(self._program.files), list(self._program.blobs)
         digest = hashlib.sha256(raw[start:]).digest()
         files[self._place] = DataFile(self._file.name, digest)
-        blobs = list(self._program.blobs)
         if agreed:
             for place, blob in zip(self._places, index, strict=False):
                 blobs[place] = replace(blob, file=self._place)
@@ -162,7 +158,7 @@ class DataFiles:
         except KvcError as error:
             return refused(error, "a data file")
         except Exception as error:
-            return Verdict("escapes", f"{type(error).__name__}: {error}")
+            return escaped(error)
         if agreed and index != self._index:
             return Verdict("other data")
         for one, other in zip(found, results_of(self._bundle, number), strict=True):

@@ -38,15 +38,10 @@ FINDINGS = ("differs", "escapes", "stray write", "slow to load", "no plan apart"
 
 
 class Verdict(NamedTuple):
-    """What came of a case.
+    """What came of a case."""
 
-    Attributes:
-        kind: one of `FINDINGS`, or harmless.
-        where: the check that refused it, or what else there is to say.
-    """
-
-    kind: str
-    where: str = ""
+    kind: str  # one of `FINDINGS`, or harmless
+    where: str = ""  # the check that refused it, or what else there is to say
 
 
 def refused(error: KvcError, what: str) -> Verdict:
@@ -54,16 +49,13 @@ def refused(error: KvcError, what: str) -> Verdict:
     return Verdict("refused", f"{what}: {type(error).__name__}")
 
 
+def escaped(error: BaseException, where: str = "") -> Verdict:
+    return Verdict("escapes", f"{where}{type(error).__name__}: {error}")
+
+
 class Case(NamedTuple):
-    """A file to be tried.
-
-    Attributes:
-        blobs: what lies before the program.
-        raw: the program.
-    """
-
-    blobs: bytes
-    raw: bytes
+    blobs: bytes  # what lies before the program
+    raw: bytes  # the program
 
 
 class Seed:
@@ -96,11 +88,9 @@ class Seed:
             blobs, blob = with_other_data(self.program, blobs, HEADER_NBYTES, dice)
             if blob is not None:
                 content = blobs[blob.offset - HEADER_NBYTES :][: blob.nbytes]
-                digest = hashlib.sha256(content).digest()
-                made = [
-                    replace(b, digest=digest) if b == blob else b for b in program.blobs
-                ]
-                program = replace(program, blobs=tuple(made))
+                other = replace(blob, digest=hashlib.sha256(content).digest())
+                made = tuple(other if b == blob else b for b in program.blobs)
+                program = replace(program, blobs=made)
         try:
             return Case(blobs, encode(program))
         except Exception:  # what the format has no place for is no file
@@ -135,7 +125,7 @@ def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
     except OutOfMemory:
         return Verdict("too large")
     except Exception as error:
-        return Verdict("escapes", f"{type(error).__name__}: {error}")
+        return escaped(error)
     try:
         apart = lay_apart(decode(case.raw, "case"))
         other = folder / "apart.kvc"
@@ -148,7 +138,7 @@ def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
     except KvcError as error:
         return Verdict("no plan apart", f"{type(error).__name__}: {error}")
     except Exception as error:
-        return Verdict("escapes", f"apart, {type(error).__name__}: {error}")
+        return escaped(error, "apart, ")
     for one, two in zip(first, second, strict=False):
         if one != two:
             return Verdict("differs", f"{one} | {two}")
@@ -158,13 +148,10 @@ def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
 def results_of(
     path: Path, number: int, memory: AbstractContextManager[None] | None = None
 ) -> list[str]:
-    """Return what calls of a program give: results and states, or errors."""
     return list(_results(path, number, memory or nullcontext()))
 
 
-def _results(
-    path: Path, number: int, memory: AbstractContextManager[None]
-) -> Iterator[str]:
+def _results(path, number, memory) -> Iterator[str]:
     with memory, load(path, max_turns=_MAX_TURNS) as program:
         try:
             session = program.session()
@@ -178,18 +165,15 @@ def _results(
 def call_by_turns(
     program: Program, session: Session, dice: random.Random, path: Path
 ) -> Iterator[str]:
-    """Yield what calls of a session give: results and states, or errors."""
     made_up = np.random.default_rng(dice.randrange(1 << 30))
     names = list(program.methods)
     for turn in range(_CALLS):
         name = names[turn % len(names)] if turn < 3 else dice.choice(names)
-        sizes = {
-            key: dice.choice(
-                (symbol.lower, min(max(4, symbol.lower), symbol.upper), symbol.upper)
-            )
-            for key, symbol in session.symbols.items()
-        }
-        sizes = {key: min(size, 1 << 12) for key, size in sizes.items()}
+        sizes = {}
+        for key, symbol in session.symbols.items():
+            low, high = symbol.lower, symbol.upper
+            size = dice.choice((low, min(max(4, low), high), high))
+            sizes[key] = min(size, 1 << 12)
         try:
             given = arguments_at(session.methods[name], sizes, made_up)
             _spoil(given, dice)
@@ -203,16 +187,11 @@ def _spoil(given: dict[str, object], dice: random.Random) -> None:
     """Put a number into arguments that may be none of those that fit."""
     if dice.random() < 0.8:
         return
-    whole = [
-        one
-        for one in given.values()
-        if isinstance(one, np.ndarray) and one.dtype.kind == "i" and one.size
-    ]
+    arrays = [one for one in given.values() if isinstance(one, np.ndarray)]
+    whole = [one for one in arrays if one.dtype.kind == "i" and one.size]
     if whole:
-        array = dice.choice(whole)
-        flat = array.reshape(-1)
-        strange = dice.choice(_STRANGE)
-        info = np.iinfo(array.dtype)
+        flat = dice.choice(whole).reshape(-1)
+        strange, info = dice.choice(_STRANGE), np.iinfo(flat.dtype)
         flat[dice.randrange(flat.size)] = min(max(strange, info.min), info.max)
 
 
@@ -225,11 +204,7 @@ def _states(session: Session) -> Sequence[object]:
 
 
 def _told(error: KvcError, path: Path) -> str:
-    """Return what stands for an error; which of two damaged blobs is met first varies.
-
-    Raises:
-        OutOfMemory: it is one.
-    """
+    """Return what stands for an error; which of two damaged blobs is first varies."""
     if isinstance(error, OutOfMemory):
         raise error
     if isinstance(error, DigestMismatch):

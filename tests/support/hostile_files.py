@@ -5,7 +5,7 @@ are compiled into a folder, where they are not there yet.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,40 +24,29 @@ class Variants(Protocol):
         """Return the file of a case; None where it cannot be written at all."""
         ...
 
-    def try_case(self, number: int, folder: Path) -> Verdict:
-        """Try the file of a case; it may be written into a folder."""
-        ...
+    def try_case(self, number: int, folder: Path) -> Verdict: ...
 
 
-_BESIDE: dict[str, Callable[[Path], Variants]] = {
-    "session of ": Sessions,
-    "data of ": DataFiles,
-}
+_BESIDE = {"session of ": Sessions, "data of ": DataFiles}
 NAMES = (
     *SEEDS,
     *TEXT_FILES,
-    *(
-        f"session of {one}"
-        for one in ("growing", "int8 rings", "ragged rings", "cpu_q8")
-    ),
+    *(f"session of {x}" for x in ("growing", "int8 rings", "ragged rings", "cpu_q8")),
     *(f"data of {one}" for one in ("growing", "xnnpack_q8", "two recipes")),
 )
 
 
 def open_variants(names: Sequence[str], folder: Path) -> list[Variants]:
-    """Return what makes and tries the variants of some files."""
-    found: list[Variants] = []
-    for name in names:
-        if name in TEXT_FILES:
-            found.append(TEXT_FILES[name]())
-            continue
-        for start, kind in _BESIDE.items():
-            if name.startswith(start):
-                found.append(kind(_bundle(name.removeprefix(start), folder)))
-                break
-        else:
-            found.append(Seed(_bundle(name, folder)))
-    return found
+    return [_opened(name, folder) for name in names]
+
+
+def _opened(name: str, folder: Path) -> Variants:
+    if name in TEXT_FILES:
+        return TEXT_FILES[name]()
+    for start, kind in _BESIDE.items():
+        if name.startswith(start):
+            return kind(_bundle(name.removeprefix(start), folder))
+    return Seed(_bundle(name, folder))
 
 
 def _bundle(name: str, folder: Path) -> Path:

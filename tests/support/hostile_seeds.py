@@ -47,9 +47,9 @@ class Seed(NamedTuple):
     max_length: int | None = None
 
 
-def _bucketed() -> Seed:
+def _bucketed() -> Wanted:
     recipe = replace(load_recipe("cpu_fp32"), buckets={"seq": (1, 4, 8)})
-    return _decoder([recipe, "xnnpack_fp32"])
+    return [recipe, "xnnpack_fp32"]
 
 
 def _decoder(recipe: Wanted, cache: str | None = None) -> Seed:
@@ -70,7 +70,7 @@ def _ragged(kind: str, recipe: str) -> Seed:
 SEEDS: Mapping[str, Callable[[], Seed]] = {
     "cpu_q8": lambda: _decoder("cpu_q8"),
     "two recipes": lambda: _decoder("xnnpack_fp32, cpu_fp32"),
-    "buckets": _bucketed,
+    "buckets": lambda: _decoder(_bucketed()),
     "loops": lambda: Seed(Loops, LOOPS, "fp32"),
     "xnnpack_q8": lambda: _decoder("xnnpack_q8"),
     "int8 cache": lambda: _decoder("cpu_fp32", "int8"),

@@ -11,9 +11,10 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from hostile_cases import Verdict, refused
+from hostile_cases import Verdict, escaped, refused
 from program_mutations import ODD, Mutator, mutate_bytes, other_text
 from small_tokenizers import byte_fallback, byte_level
 from tokenizers import (
@@ -44,7 +45,6 @@ class Json:
         self.unchanged = self._text.encode()
 
     def text(self, dice: random.Random) -> bytes:
-        """Return the bytes of a variant; some are no JSON, or no text."""
         chance = dice.random()
         if chance < 0.05:
             return mutate_bytes(self.unchanged, dice)
@@ -54,7 +54,6 @@ class Json:
 
 
 def _frozen(value: object) -> object:
-    """Return what JSON says with tuples for lists."""
     if isinstance(value, dict):
         return {key: _frozen(one) for key, one in value.items()}
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
@@ -69,8 +68,6 @@ class Source:
 
 
 class Tokenizers:
-    """Variants of a tokenizer.json."""
-
     def __init__(self, name: str, make: Callable[[], Tokenizer]) -> None:
         self.name = name
         self._json = Json(json.loads(make().to_str()))
@@ -80,31 +77,30 @@ class Tokenizers:
         return self._json.text(random.Random(f"{self.name} {number}"))
 
     def try_case(self, number: int, folder: Path) -> Verdict:
-        """Encode texts, and decode tokens, if it is accepted."""
         raw, dice = self.content(number), random.Random(number)
         told = {"tokenizer": '"tokenizer.json"'}
         try:
             made = tokenizer_of(Source({"tokenizer.json": raw}, told))
             tokens = [list(made.encode(text)) for text in TEXTS]
-            tokens.append(
-                [dice.randrange(-2, dice.choice((20, _MOST_ID))) for _ in range(30)]
-            )
-            texts = []
-            for some in tokens:
-                stream = made.stream()
-                pieces = [stream.push(token) for token in some]
-                texts.append("".join(pieces) + stream.finish())
+            ends = (20, _MOST_ID)
+            tokens.append([dice.randrange(-2, dice.choice(ends)) for _ in range(30)])
+            texts = [_by_pieces(made, some) for some in tokens]
         except KvcError as error:
             return refused(error, "a tokenizer")
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            return Verdict("escapes", f"{type(error).__name__}: {error}")
+            return escaped(error)
         for some, text in zip(tokens, texts, strict=True):
             whole = _at_once(made, some)
             if whole is not None and whole != text:
                 return Verdict("differs", f"{some}: {text!r} | {whole!r}")
         return Verdict("same")
+
+
+def _by_pieces(tokenizer: object, tokens: Sequence[int]) -> str:
+    stream = tokenizer.stream()
+    return "".join([*map(stream.push, tokens), stream.finish()])
 
 
 def _at_once(tokenizer: object, tokens: Sequence[int]) -> str | None:
@@ -123,22 +119,10 @@ def _at_once(tokenizer: object, tokens: Sequence[int]) -> str | None:
 
 def _words() -> Tokenizer:
     """Pieces of words, as of BERT; none is trained, which gives others each time."""
-    parts = [
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "a",
-        "c",
-        "ba",
-        "##b",
-        "##ad",
-        "##s",
-        "is",
-        "##d",
-    ]
-    made = Tokenizer(
-        models.WordPiece({one: n for n, one in enumerate(parts)}, unk_token="[UNK]")
-    )
+    parts = ["[UNK]", "[CLS]", "[SEP]"]
+    parts += ["a", "c", "ba", "##b", "##ad", "##s", "is", "##d"]
+    numbers = {one: n for n, one in enumerate(parts)}
+    made = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
@@ -149,22 +133,14 @@ def _words() -> Tokenizer:
 
 def _unigrams() -> Tokenizer:
     """Pieces by their chance, with bytes for what has none, as of Llama."""
-    pieces = [
-        ("<unk>", 0.0),
-        ("\u2581", -2.0),
-        ("a", -3.0),
-        ("b", -3.0),
-        ("\u2581cab", -1.5),
-    ]
+    pieces = [("<unk>", 0.0), ("\u2581", -2.0), ("a", -3.0), ("b", -3.0)]
+    pieces += [("\u2581cab", -1.5)]
     pieces += [(f"<0x{n:02X}>", -9.0) for n in (0x64, 0x69, 0x73, 0xE4, 0xB8, 0xAD, 0)]
     made = Tokenizer(models.Unigram(pieces, 0, byte_fallback=True))
     made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Sequence(
-        [
-            decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )  # fmt: skip
+    spaces, strip = decoders.Replace("\u2581", " "), decoders.Strip(" ", 1, 0)
+    joined = [spaces, decoders.ByteFallback(), decoders.Fuse(), strip]
+    made.decoder = decoders.Sequence(joined)
     return made
 
 
@@ -206,8 +182,6 @@ SAID = (
 
 
 class Templates:
-    """Variants of a chat template."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self._tokens = _TOKENS.findall(TEMPLATES[name])
@@ -229,16 +203,15 @@ class Templates:
             "tokenizer_config.json": b'{"eos_token": "[E]", "bos_token": "[B]"}',
         }
         try:
-            template = chat_template_of(
-                Source(files), max_seconds=0.5, max_characters=100_000
-            )
+            limits = {"max_seconds": 0.5, "max_characters": 100_000}
+            template = chat_template_of(Source(files), **limits)
             if template is None:
                 return Verdict("refused", "a template: it is empty")
             texts = [template.render(said) for said in (*SAID, *SAID)]
         except KvcError as error:
             return refused(error, "a template")
         except Exception as error:
-            return Verdict("escapes", f"{type(error).__name__}: {error}")
+            return escaped(error)
         first, again = texts[: len(SAID)], texts[len(SAID) :]
         drawn = b"lipsum" in files["chat_template.jinja"] or _ADDRESS.search(str(first))
         if first != again and not drawn:
@@ -256,7 +229,6 @@ class Recipes:
         self._lines = [line for text in self._files for line in text.splitlines()]
 
     def content(self, number: int) -> bytes:
-        """Return the file of a case."""
         dice = random.Random(f"{self.name} {number}")
         lines = dice.choice(self._files).splitlines()
         for _ in range(dice.choice((1, 1, 2, 4))):
@@ -278,18 +250,18 @@ class Recipes:
         except KvcError as error:
             return refused(error, "a recipe")
         except Exception as error:
-            return Verdict("escapes", f"{type(error).__name__}: {error}")
+            return escaped(error)
         return Verdict("same")
 
 
+_TOKENIZERS = {
+    "tokenizer of bytes": byte_level,
+    "tokenizer of fallbacks": byte_fallback,
+    "tokenizer of words": _words,
+    "tokenizer of chances": _unigrams,
+}
 TEXT_FILES: Mapping[str, Callable[[], Tokenizers | Templates | Recipes]] = {
-    "tokenizer of bytes": lambda: Tokenizers("tokenizer of bytes", byte_level),
-    "tokenizer of fallbacks": lambda: Tokenizers(
-        "tokenizer of fallbacks", byte_fallback
-    ),
-    "tokenizer of words": lambda: Tokenizers("tokenizer of words", _words),
-    "tokenizer of chances": lambda: Tokenizers("tokenizer of chances", _unigrams),
-    "template of turns": lambda: Templates("template of turns"),
-    "template of tools": lambda: Templates("template of tools"),
+    **{name: partial(Tokenizers, name, make) for name, make in _TOKENIZERS.items()},
+    **{name: partial(Templates, name) for name in TEMPLATES},
     "recipes": Recipes,
 }

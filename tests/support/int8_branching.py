@@ -4,8 +4,8 @@ Each takes tokens int64 [1, seq] and a bool; logits are those of `Exact.referenc
 """
 
 import torch
-from cached_models import SEQ, SLOTS, TOKENS, WIDTH
-from int8_models import Exact
+from cached_models import SEQ, TOKENS
+from int8_models import SLOTS_FIRST, Exact
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 from viewing_branches import dense
@@ -21,26 +21,21 @@ class Branching(Exact):
     """Gives `run` what is new, and keeps what it makes of the caches."""
 
     def step(self, tokens: Tensor, p: Tensor) -> Tensor:
-        start, seq = self.position.clone(), tokens.shape[1]
-        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
+        start, q, k, v = self.begin(tokens)
         y, *kept = self.run(p, start, q, k.clone(), v.clone())
         self.k.copy_(kept[0])
         self.v.copy_(kept[1])
-        self.position.add_(seq)
+        self.position.add_(tokens.shape[1])
         return self.finish(y)
 
-    def run(
-        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
         raise NotImplementedError
 
 
 class Written(Branching):
     """Written in one branch, left alone in the other; read after."""
 
-    def run(
-        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
         def kept(old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor) -> Caches:
             return update(old_k, k, start), update(old_v, v, start)
 
@@ -54,38 +49,24 @@ class Written(Branching):
 class MergedFixed(Branching):
     """Says whether there is a past; writes and reads its caches in either branch."""
 
-    def run(
-        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
         seq = q.shape[2]
 
-        def later(
-            old_k: Tensor, old_v: Tensor, q: Tensor, k: Tensor, v: Tensor
-        ) -> tuple[Tensor, Tensor, Tensor]:
+        def later(old_k, old_v, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
             new = update(old_k, k, start), update(old_v, v, start)
             return attend(q, *new, start + seq), *new
 
-        def first(
-            old_k: Tensor, old_v: Tensor, q: Tensor, k: Tensor, v: Tensor
-        ) -> tuple[Tensor, Tensor, Tensor]:
+        def first(old_k, old_v, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
             new = update(old_k, k, start), update(old_v, v, start)
             return attend(q, *new, torch.full_like(start, seq)), *new
 
-        y, k, v = torch.cond(p, later, first, (self.k, self.v, q.clone(), k, v))
-        return y, k, v
+        return torch.cond(p, later, first, (self.k, self.v, q.clone(), k, v))
 
 
-class SwappedInBranch(Branching):
+class SwappedInBranch(Branching, k=SLOTS_FIRST, v=SLOTS_FIRST):
     """Slots before heads; passed with heads first, and read so in a branch within."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, SLOTS, 1, WIDTH))
-        self.register_buffer("v", torch.zeros(1, SLOTS, 1, WIDTH))
-
-    def run(
-        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
         end = start + q.shape[2]
         k, v = (x.transpose(1, 2).contiguous() for x in (k, v))
 
@@ -111,12 +92,8 @@ class SwappedInBranch(Branching):
 class Scanned(Branching):
     """Goes through the tokens one by one; each is written, and attends."""
 
-    def run(
-        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        def one(
-            held: tuple[Tensor, ...], new: tuple[Tensor, ...]
-        ) -> tuple[tuple[Tensor, ...], Tensor]:
+    def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
+        def one(held, new) -> tuple[tuple[Tensor, ...], Tensor]:
             (k, v, at), (query, key, value) = held, new
             k, v = update(k, key, at), update(v, value, at)
             return (k, v, at + 1), attend(query, k, v, at + 1)
@@ -129,9 +106,7 @@ class Scanned(Branching):
 class Looped(Branching):
     """Writes the same rows until a loop ends; a branch within each turn does it."""
 
-    def run(
-        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
         def body(i: Tensor, old_k: Tensor, old_v: Tensor) -> tuple[Tensor, ...]:
             new = torch.cond(
                 i == 1,
@@ -147,5 +122,4 @@ class Looped(Branching):
 
 
 def branching_method() -> Method:
-    """The method of all of these."""
     return Method("step", args=(TOKENS, YES), dynamic={"tokens": {1: SEQ}})

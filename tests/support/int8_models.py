@@ -9,6 +9,8 @@ import torch
 from cached_models import SLOTS, WIDTH, Linear, Rows
 from torch import Tensor, nn
 
+SLOTS_FIRST = torch.zeros(1, SLOTS, 1, WIDTH)
+
 
 def as_float16(x: Tensor) -> Tensor:
     """Return what float16 rows stand for."""
@@ -39,34 +41,22 @@ class Exact(Linear):
         make_exact(self, self.parts)
 
     def reference(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1])
-        q, k, v = self.project(self.embed(tokens, places))
-        return self.attend(
-            q, self.rounded(k), self.rounded(v), places[:, None] >= places
-        )
+        return super().reference(tokens, self.rounded)
 
     def plain_reference(self, tokens: Tensor) -> Tensor:
         """Return what the layer gives without quantization."""
         return super().reference(tokens)
 
 
-class Swapped(Exact):
+class Swapped(Exact, k=SLOTS_FIRST, v=SLOTS_FIRST):
     """The cache has its slots before its heads."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, SLOTS, 1, WIDTH))
-        self.register_buffer("v", torch.zeros(1, SLOTS, 1, WIDTH))
-
     def prefill(self, tokens: Tensor) -> Tensor:
-        start, seq = self.position.clone(), tokens.shape[1]
-        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
-        k, v = k.transpose(1, 2), v.transpose(1, 2)
-        self.k.copy_(torch.ops.kvc.cache_update(self.k, k, start, 1))
-        self.v.copy_(torch.ops.kvc.cache_update(self.v, v, start, 1))
-        self.position.add_(seq)
+        start, q, k, v = self.begin(tokens)
+        self.write(k.transpose(1, 2), v.transpose(1, 2), start, 1)
         keys, values = self.k.transpose(1, 2), self.v.permute(0, 2, 1, 3)
-        return self.finish(torch.ops.kvc.attention(q, keys, values, start + seq))
+        end = start + tokens.shape[1]
+        return self.finish(torch.ops.kvc.attention(q, keys, values, end))
 
 
 class IndexCopied(Exact):
@@ -94,21 +84,14 @@ class Ring(Exact):
         self.register_buffer("v", torch.zeros(1, 1, slots, WIDTH))
 
     def prefill(self, tokens: Tensor) -> Tensor:
-        start, seq = self.position.clone(), tokens.shape[1]
-        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
-        update, attend = torch.ops.kvc.cache_update, torch.ops.kvc.attention
-        self.k.copy_(update(self.k, k, start, 2, "circular", keep=self.KEEP))
-        self.v.copy_(update(self.v, v, start, 2, "circular", keep=self.KEEP))
-        self.position.add_(seq)
+        start, q, k, v = self.begin(tokens)
+        self.write(k, v, start, 2, "circular", None, self.KEEP)
         ring = {"window_left": self.WINDOW - 1, "layout": "circular", "keep": self.KEEP}
-        return self.finish(attend(q, self.k, self.v, start + seq, **ring))
+        held = self.k, self.v, start + tokens.shape[1]
+        return self.finish(torch.ops.kvc.attention(q, *held, **ring))
 
-    def reference(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1])
-        q, k, v = self.project(self.embed(tokens, places))
-        distance = places[:, None] - places
-        near = (distance < self.WINDOW) | (places < self.KEEP)
-        return self.attend(q, self.rounded(k), self.rounded(v), (distance >= 0) & near)
+    def sees(self, ago: Tensor, places: Tensor) -> Tensor:
+        return (ago >= 0) & ((ago < self.WINDOW) | (places < self.KEEP))
 
 
 class KeptRing(Ring):
@@ -123,30 +106,14 @@ class ShortRing(Ring):
     WINDOW, LONGEST, KEEP = 1, 4, 1
 
 
-class HalfLinear(Exact):
-    """Each of these is the one above, beside float16."""
-
-    rounded, parts = staticmethod(as_float16), 256
-
-
-class HalfSwapped(Swapped):
-    rounded, parts = staticmethod(as_float16), 256
+def _half(kind: type[Exact]) -> type[Exact]:
+    """Return a kind beside float16."""
+    own = {"rounded": staticmethod(as_float16), "parts": 256}
+    return type(f"Half{kind.__name__}", (kind,), own)
 
 
-class HalfIndexCopied(IndexCopied):
-    rounded, parts = staticmethod(as_float16), 256
-
-
-class HalfRing(Ring):
-    rounded, parts = staticmethod(as_float16), 256
-
-
-class HalfKeptRing(KeptRing):
-    rounded, parts = staticmethod(as_float16), 256
-
-
-class HalfShortRing(ShortRing):
-    rounded, parts = staticmethod(as_float16), 256
+HalfLinear, HalfSwapped, HalfIndexCopied = map(_half, (Exact, Swapped, IndexCopied))
+HalfRing, HalfKeptRing, HalfShortRing = map(_half, (Ring, KeptRing, ShortRing))
 
 
 class ExactRows(Rows):
@@ -182,11 +149,8 @@ class OwnInt8(nn.Module):
             held, scales = getattr(self, name), getattr(self, f"{name}_scale")
             held.copy_(ops.cache_update(held, rows, start))
             scales.copy_(ops.cache_update(scales, scale, start, 2))
-        end, scales = start + q.shape[2], (self.k_scale, self.v_scale)
-        plain = ops.attention(
-            q, self.k, self.v, end, k_scale=scales[0], v_scale=scales[1]
-        )
-        capped = ops.attention(
-            q, self.k, self.v, end, softcap=5.0, k_scale=scales[0], v_scale=scales[1]
-        )
+        given = q, self.k, self.v, start + q.shape[2]
+        scales = {"k_scale": self.k_scale, "v_scale": self.v_scale}
+        plain = ops.attention(*given, **scales)
+        capped = ops.attention(*given, softcap=5.0, **scales)
         return torch.cat([plain, capped], 1)

@@ -12,44 +12,67 @@ from torch import Tensor
 
 import kvc.schema.torch_ops  # noqa: F401  # registers kvc's own operators
 from kvc.compiler.ingest.symbols import TORCH_DTYPES
-from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir import Method, Value
+from kvc.compiler.ir.control import control_of
 from kvc.compiler.place.aliasing import analyse
 from kvc.schema.dtypes import DType
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import COND, OPS, WHILE, Aliasing
 from kvc.schema.types import Affine
 
 FROM_KVC = {kind: dtype for dtype, kind in TORCH_DTYPES.items()}
 
 
-def interpret(
-    method: Method,
-    inputs: Sequence[Tensor],
-    states: Mapping[str, Tensor],
-    sizes: Mapping[str, int] | None = None,
-) -> tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Return the outputs, the new states and the new inputs of a call."""
-    values: dict[int, Tensor] = {
-        value.id: tensor for value, tensor in zip(method.inputs, inputs, strict=True)
-    }
+Blocks = Mapping[int, Method]
+Called = tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]
+
+
+def interpret(method, inputs, states, sizes=None, blocks=None) -> Called:
+    values = {v.id: tensor for v, tensor in zip(method.inputs, inputs, strict=True)}
     for value, name in method.state_in:
         shape = value.type.shape(sizes or {})
         values[value.id] = states[name][tuple(map(slice, shape))]
-    for node in method.nodes:
-        results = _call(node, values, sizes or {})
-        for value, result in zip(node.outputs, results, strict=True):
-            values[value.id] = result.clone()
+    _run(method, values, sizes or {}, blocks or {})
     changed = {name: values[value.id].clone() for value, name in method.state_out}
     written = {name: values[value.id].clone() for value, name in method.input_out}
-    return (
-        [values[v.id].clone() for v in method.outputs],
-        {**states, **changed},
-        written,
-    )
+    outputs = [values[v.id].clone() for v in method.outputs]
+    return outputs, {**states, **changed}, written
 
 
-def _call(
-    node: Node, values: Mapping[int, Tensor], sizes: Mapping[str, int]
-) -> list[Tensor]:
+def _run(method, values, sizes, blocks) -> None:
+    for node in method.nodes:
+        control = control_of(node)
+        if control is None:
+            results = _call(node, values, sizes)
+        else:
+            results = _controlled(control, values, blocks)
+        for value, result in zip(node.outputs, results, strict=True):
+            values[value.id] = result.clone()
+
+
+def _controlled(control, values, blocks) -> list[Tensor]:
+    def run(number: int, given: Sequence[Tensor]) -> list[Tensor]:
+        block = blocks[control.blocks[number]]
+        inside = {v.id: tensor for v, tensor in zip(block.inputs, given, strict=True)}
+        _run(block, inside, {}, blocks)
+        return [inside[v.id] for v in block.outputs]
+
+    given = [values[v.id] for v in control.operands]
+    if control.op == COND:
+        assert control.pred is not None
+        return run(0 if values[control.pred.id] else 1, given)
+    if control.op == WHILE:
+        while run(0, given)[0]:
+            given[: control.carried] = run(1, given)
+        return given[: control.carried]
+    carried, through, *rest = given
+    stacked = []
+    for row in through:
+        carried, made = run(0, [carried, row, *rest])
+        stacked.append(made)
+    return [carried, torch.stack(stacked)]
+
+
+def _call(node, values, sizes) -> list[Tensor]:
     arguments = [_argument(a, values, sizes) for a in node.arguments]
     match node.op:
         case "kvc::check_index" | "kvc::check_rows":
@@ -78,13 +101,11 @@ def _argument(argument: Any, values: Mapping[int, Tensor], sizes: Any) -> Any:
 
 def run_in_memory(
     method: Method, inputs: Sequence[Tensor], states: Mapping[str, Tensor]
-) -> tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]:
+) -> Called:
     """Return what `interpret` does, values sharing memory as kvc lays them out."""
     base = analyse(method).base
-    memory: dict[int, Tensor] = {
-        value.id: tensor.clone()
-        for value, tensor in zip(method.inputs, inputs, strict=True)
-    }
+    pairs = zip(method.inputs, inputs, strict=True)
+    memory = {value.id: tensor.clone() for value, tensor in pairs}
     memory |= {value.id: states[name].clone() for value, name in method.state_in}
     for node in method.nodes:
         results = _call(node, memory, {})
@@ -98,8 +119,6 @@ def run_in_memory(
     changed = {name: memory[value.id].clone() for value, name in method.state_in}
     named = zip(method.inputs, method.input_names, strict=True)
     written = {name for _, name in method.input_out}
-    return (
-        [memory[value.id].clone() for value in method.outputs],
-        {**states, **changed},
-        {name: memory[value.id].clone() for value, name in named if name in written},
-    )
+    outputs = [memory[value.id].clone() for value in method.outputs]
+    kept = {name: memory[v.id].clone() for v, name in named if name in written}
+    return outputs, {**states, **changed}, kept

@@ -1,25 +1,25 @@
 """Interrupt one call of a session, as Ctrl-C does."""
 
+from contextlib import contextmanager
+from itertools import count
 
-class interrupted:  # noqa: N801  # reads as a function
+
+@contextmanager
+def interrupted(session, at, late):
     """Interrupt a session's call number `at`, before it runs or after."""
+    call, calls = session.call, count(1)
 
-    def __init__(self, session, at, late):
-        self.session, self.at, self.late = session, at, late
+    def counted(name, *args):
+        mine = next(calls) == at
+        if mine and not late:
+            raise KeyboardInterrupt
+        made = call(name, *args)
+        if mine:
+            raise KeyboardInterrupt
+        return made
 
-    def __enter__(self):
-        call, self.calls = self.session.call, 0
-
-        def counted(name, *args):
-            self.calls += 1
-            if self.calls == self.at and not self.late:
-                raise KeyboardInterrupt
-            made = call(name, *args)
-            if self.calls == self.at:
-                raise KeyboardInterrupt
-            return made
-
-        self.session.call = counted
-
-    def __exit__(self, *_):
-        del self.session.call
+    session.call = counted
+    try:
+        yield
+    finally:
+        del session.call

@@ -5,7 +5,7 @@ from torch import Tensor
 from kvc.compiler.ir import Argument, Constant, Method, Node, Program, State, Value
 from kvc.compiler.weights.sources import TensorSource
 from kvc.schema.dtypes import DType
-from kvc.schema.types import Dim, Symbol, TensorType
+from kvc.schema.types import Dim, TensorType
 
 F32, I64 = DType.FLOAT32, DType.INT64
 CACHE = (1, 8, 4)
@@ -20,40 +20,18 @@ def node(op: str, *arguments: Argument, to: Value | tuple[Value, ...]) -> Node:
     return Node(op, arguments, outputs, f"model:{outputs[0].id}")
 
 
-def method(
-    *nodes: Node,
-    inputs: tuple[Value, ...] = (),
-    outputs: tuple[Value, ...] = (),
-    constants: tuple[tuple[Value, str], ...] = (),
-    state_in: tuple[tuple[Value, str], ...] = (),
-    state_out: tuple[tuple[Value, str], ...] = (),
-    input_out: tuple[tuple[Value, str], ...] = (),
-    name: str = "step",
-) -> Method:
-    return Method(
-        name=name,
-        role="",
-        inputs=inputs,
-        input_names=tuple(f"x{v.id}" for v in inputs),
-        position="",
-        input_tree="",
-        output_tree="",
-        constants=constants,
-        state_in=state_in,
-        state_out=state_out,
-        input_out=input_out,
-        nodes=nodes,
-        outputs=outputs,
-    )
+def method(*nodes, inputs=(), outputs=(), name="step", **pairs) -> Method:
+    """Return a method; `pairs` are its constants, states in and out, and inputs out."""
+    names = tuple(f"x{v.id}" for v in inputs)
+    kinds = ("constants", "state_in", "state_out", "input_out")
+    named = {kind: pairs.pop(kind, ()) for kind in kinds}
+    assert not pairs
+    texts = {"role": "", "position": "", "input_tree": "", "output_tree": ""}
+    ends = {"inputs": inputs, "input_names": names, "outputs": outputs}
+    return Method(name=name, nodes=nodes, **texts, **ends, **named)
 
 
-def program(
-    *methods: Method,
-    symbols: tuple[Symbol, ...] = (),
-    constants: tuple[Constant, ...] = (),
-    states: tuple[str, ...] = (),
-    shape: tuple[int, ...] = CACHE,
-) -> Program:
+def program(*methods, symbols=(), constants=(), states=(), shape=CACHE) -> Program:
     """Return a program whose states are all float32 caches of one shape."""
     cache = TensorType(F32, shape)
     made = tuple(State(name, cache, None) for name in states)

@@ -6,15 +6,11 @@ made by `kvc compile`.
 
 from pathlib import Path
 
-from click.testing import CliRunner
-from seeing_models import JOINED, MODELS, SIDE, TOKEN, WORDS, build
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-from transformers import Gemma3Processor, PreTrainedModel, PreTrainedTokenizerFast
+from seeing_models import JOINED, MODELS, SIDE, TOKEN, build, compile_folder, tokenizer
+from transformers import Gemma3Processor, PreTrainedModel
 from transformers.models.gemma3.image_processing_pil_gemma3 import (
     Gemma3ImageProcessorPil,
 )
-
-from kvc.tools.cli import main
 
 BEGIN, END = 88, 89  # tokens around a picture
 CHUNK = 5
@@ -31,38 +27,22 @@ TEMPLATE = """\
 
 
 def processor(**settings: object) -> Gemma3Processor:
-    """Return what prepares texts and pictures."""
-    words = {str(n): n for n in range(WORDS) if n not in SPECIAL.values()}
-    made = Tokenizer(models.WordLevel(words | SPECIAL, unk_token="<pad>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.add_special_tokens([AddedToken(one, normalized=False) for one in SPECIAL])
     named = {"boi_token": "<boi>", "eoi_token": "<eoi>", "image_token": "<soft>"}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="</s>",
-        extra_special_tokens=named,
-    )  # fmt: skip
+    words = tokenizer(SPECIAL, list(SPECIAL), **named)
     sides = {"height": SIDE, "width": SIDE}
     pictures = Gemma3ImageProcessorPil(size=sides, **settings)
-    return Gemma3Processor(pictures, tokenizer, TEMPLATE, image_seq_length=JOINED)
+    return Gemma3Processor(pictures, words, TEMPLATE, image_seq_length=JOINED)
 
 
 def model() -> PreTrainedModel:
-    """Return the model."""
     return build(*MODELS["gemma3"])
 
 
 def write_folder(path: Path) -> Path:
-    """Write the folder; return it."""
     model().save_pretrained(path)
     processor().save_pretrained(path)
     return path
 
 
 def write_bundle(folder: Path, path: Path) -> Path:
-    """Compile the folder; return the bundle."""
-    settings = ["--recipe", "cpu_fp32", "--max-length", str(CAPACITY)]
-    settings += ["--prefill-chunk", str(CHUNK), "--max-batch", str(ROWS)]
-    settings += ["--output", str(path)]
-    done = CliRunner().invoke(main, ["compile", str(folder), *settings])
-    assert done.exit_code == 0, done.output
-    return path
+    return compile_folder(folder, path, CAPACITY, CHUNK, ROWS)

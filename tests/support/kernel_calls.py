@@ -35,11 +35,7 @@ class Guarded:
         return self.tensor
 
 
-def run(
-    op: str,
-    arguments: tuple[object, ...],
-    results: Sequence[tuple[Sequence[int], torch.dtype]],
-) -> tuple[Tensor, ...]:
+def run(op, arguments, results) -> tuple[Tensor, ...]:
     """Return the results of `op`'s kernel, each of the shape and dtype given."""
     kernel = load_kernels()[op]
     aliasing = OPS[op].aliasing

@@ -66,7 +66,6 @@ class Judge:
 
 
 def apart(folder: Path) -> tuple[Contents, list[str]]:
-    """Return the files with names of their own, and the names of temporary ones."""
     found, leftovers = {}, []
     for path in folder.iterdir():
         if TEMPORARY.fullmatch(path.name):
@@ -77,11 +76,7 @@ def apart(folder: Path) -> tuple[Contents, list[str]]:
 
 
 def _verify(path: Path) -> None:
-    """Read all of a file.
-
-    Raises:
-        KvcError: it is not whole.
-    """
+    """Read all of a file, which must be whole."""
     if path.suffix == ".kvcs":
         SnapshotFile(path).close()
     else:

@@ -19,7 +19,6 @@ _CHECKS: Mapping[str, Callable[[], object]] = {
 
 
 def is_here(backend: str) -> bool:
-    """Tell whether it is."""
     try:
         _CHECKS[backend]()
     except MissingLibrary:

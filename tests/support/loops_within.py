@@ -7,22 +7,13 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
-Put = Callable[[Tensor, Tensor, Tensor], Tensor]
+Put = Callable[[Tensor, Tensor, Tensor], Tensor]  # of a cache, a token, its position
 
 
 def write_in_scans(model: nn.Module, count: Tensor, xs: Tensor, put: Put) -> Tensor:
-    """Return where a model's `cache` ends once scans of all `xs` have written it.
+    """Return where a model's `cache` ends once scans of all `xs` have written it."""
 
-    Args:
-        model: has a `cache`, and a `position` that says where it is written.
-        count: how many scans there are.
-        xs: [turns, ...], what a scan writes, one token a turn.
-        put: returns a cache with a token written at a position.
-    """
-
-    def inner(
-        carry: tuple[Tensor, Tensor], x: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    def inner(carry: tuple[Tensor, Tensor], x: Tensor):
         place, cache = carry
         return (place + 1, put(cache, x, place)), x * 2
 

@@ -4,42 +4,32 @@ A call is computed in float64 or int64 and rounded once to its dtype; shapes and
 are those that the calls say. States begin as zeros and go from call to call.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from math import erf, prod
+from collections.abc import Callable, Mapping
+from math import prod
 
 import numpy as np
+from numpy_operators import ONE, TWO, gelu, softmax
 
 from kvc.runtime.delegates.coreml.mil import (
     DTYPES,
     Call,
     Data,
-    Function,
     Number,
     Numbers,
     Var,
 )
 from kvc.runtime.delegates.coreml.package import stored
 
-_erf = np.vectorize(erf, otypes=[np.float64])
-
 
 class Interpreter:
-    """Functions that share states.
+    """Functions of a package that share states; `data` returns named data."""
 
-    Args:
-        functions: of a package.
-        data: returns named data.
-    """
-
-    def __init__(
-        self, functions: Sequence[Function], data: Callable[[int], np.ndarray]
-    ) -> None:
+    def __init__(self, functions, data) -> None:
         self._functions = {one.name: one for one in functions}
         self._data = data
         self.states: dict[str, np.ndarray] = {}
 
     def __call__(self, name: str, **given: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the outputs of a function."""
         function = self._functions[name]
         values: dict[str, np.ndarray] = {}
         for var in function.inputs:
@@ -88,20 +78,9 @@ def _wide(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.kind == "b" else array.astype(np.int64)
 
 
-def _sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 def _gelu(x, mode):
-    if mode == "EXACT":
-        return x * (1 + _erf(x / np.sqrt(2))) / 2
-    assert mode == "TANH_APPROXIMATION"
-    return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
-
-
-def _softmax(x, axis):
-    raised = np.exp(x - x.max(axis, keepdims=True))
-    return raised / raised.sum(axis, keepdims=True)
+    assert mode in ("EXACT", "TANH_APPROXIMATION")
+    return gelu(x, mode != "EXACT")
 
 
 def _layer_norm(x, axes, epsilon):
@@ -149,59 +128,48 @@ def _reshape(x, shape):
     return x.reshape(shape)
 
 
+def _one(name):
+    return lambda x: ONE[name](x)
+
+
+def _two(name):
+    return lambda x, y: TWO[name](x, y)
+
+
+_ONE = "abs ceil cos erf exp floor relu sigmoid silu sin sqrt tanh"
+_TWO = (
+    "add sub mul maximum minimum equal not_equal greater greater_equal less less_equal"
+)
 KINDS: Mapping[str, Callable[..., object]] = {
-    "abs": lambda x: abs(x),
-    "add": lambda x, y: x + y,
+    **{name: _one(name) for name in _ONE.split()},
+    **{name: _two(name) for name in _TWO.split()},
     "cast": lambda x, dtype: np.trunc(x) if dtype == "int32" else x,
-    "ceil": lambda x: np.ceil(x),
     "concat": lambda values, axis: np.concatenate(values, axis),
     "constexpr_blockwise_shift_scale": _widened,
-    "cos": lambda x: np.cos(x),
-    "equal": lambda x, y: x == y,
-    "erf": lambda x: _erf(x),
-    "exp": lambda x: np.exp(x),
-    "floor": lambda x: np.floor(x),
     "gather": _gather,
     "gather_along_axis": lambda x, indices, axis: np.take_along_axis(x, indices, axis),
     "gelu": _gelu,
-    "greater": lambda x, y: x > y,
-    "greater_equal": lambda x, y: x >= y,
     "identity": lambda x: x,
     "layer_norm": _layer_norm,
-    "less": lambda x, y: x < y,
-    "less_equal": lambda x, y: x <= y,
     "linear": _linear,
     "log": lambda x, epsilon: np.log(x + epsilon),
-    "logical_and": lambda x, y: x & y,
-    "logical_not": lambda x: ~x,
-    "logical_or": lambda x, y: x | y,
-    "logical_xor": lambda x, y: x ^ y,
-    "matmul": lambda x, y, transpose_y=False: (
-        x @ (y.swapaxes(-1, -2) if transpose_y else y)
-    ),
-    "maximum": lambda x, y: np.maximum(x, y),
-    "minimum": lambda x, y: np.minimum(x, y),
+    "logical_and": _two("and"),
+    "logical_not": _one("not"),
+    "logical_or": _two("or"),
+    "logical_xor": _two("xor"),
+    "matmul": lambda x, y, transpose_y=False: x @ (y.mT if transpose_y else y),
     "mod": lambda x, y: x % y,
-    "mul": lambda x, y: x * y,
-    "not_equal": lambda x, y: x != y,
-    "pow": lambda x, y: x**y,
-    "real_div": lambda x, y: x / y,
+    "pow": _two("power"),
+    "real_div": _two("divide"),
     "reduce_max": _reduce(np.max),
     "reduce_mean": _reduce(np.mean),
     "reduce_min": _reduce(np.min),
     "reduce_sum": _reduce(np.sum),
-    "relu": lambda x: np.maximum(x, 0),
     "reshape": _reshape,
     "select": _select,
-    "sigmoid": _sigmoid,
-    "silu": lambda x: x * _sigmoid(x),
-    "sin": lambda x: np.sin(x),
     "slice_by_index": _slice,
     "slice_update": _slice_update,
-    "softmax": _softmax,
-    "sqrt": lambda x: np.sqrt(x),
-    "sub": lambda x, y: x - y,
-    "tanh": lambda x: np.tanh(x),
+    "softmax": softmax,
     "tile": lambda x, reps: np.tile(x, reps),
     "transpose": lambda x, perm: x.transpose(perm),
 }

@@ -21,7 +21,6 @@ CONFIG = DecoderConfig(
 
 
 def model_a(layers: int | None = None) -> ModelSpec:
-    """Return the model."""
     return random_decoder(replace(CONFIG, layers=layers or CONFIG.layers))
 
 

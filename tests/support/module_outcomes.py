@@ -1,9 +1,8 @@
 """What comes of a module that is compiled, run and compared with eager."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
@@ -26,8 +25,6 @@ class Outcome:
 
 
 class Applied(nn.Module):
-    """A function of one tensor as a module."""
-
     def __init__(self, function: Callable[[Tensor], object]) -> None:
         super().__init__()
         self.function = function
@@ -37,12 +34,7 @@ class Applied(nn.Module):
         return self.function(x)
 
 
-def outcome(
-    module: nn.Module,
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    path: Path,
-) -> Outcome:
+def outcome(module, args, kwargs, path) -> Outcome:
     """Compile by `fp32`, run, and compare; what is given is left as it was."""
     try:
         with torch.no_grad():
@@ -53,7 +45,6 @@ def outcome(
 
 
 def compared(run: Callable[[], list[Tensor]], expected: list[Tensor]) -> Outcome:
-    """Compile and run, and compare the results with those of eager."""
     try:
         found = run()
     except KvcError as error:
@@ -68,12 +59,7 @@ def compared(run: Callable[[], list[Tensor]], expected: list[Tensor]) -> Outcome
     return Outcome("equal")
 
 
-def _run(
-    module: nn.Module,
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    path: Path,
-) -> list[Tensor]:
+def _run(module, args, kwargs, path) -> list[Tensor]:
     method = Method("forward", args=_copied(args), kwargs=_copied(dict(kwargs)))
     compile_program(module, [method], "fp32").save(path)
     with load(path) as program, program.session() as session:

@@ -8,8 +8,9 @@ result.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from sample_programs import in_place
+from sample_programs import changed, in_place
 from stateful_programs import Builder
 
 from kvc.schema.dtypes import DType
@@ -28,7 +29,6 @@ from kvc.schema.types import TensorType
 
 
 def in_partition(whole: Program) -> Program:
-    """Return the program whose method runs one delegate."""
     moved = _Moved(whole)
     step = Instruction("kvc::delegate", (0, *moved.passed), tuple(moved.results))
     nbytes = moved.block.graph.scratch_nbytes
@@ -66,8 +66,8 @@ class _Moved:
         for i in lent:
             value = method.graph.values[i]
             given = i in method.graph.inputs
-            place = b.scratch(value.type) if given else None
-            outer[i] = b.value(value.type, value.storage) if place is None else place
+            own = b.scratch if given else partial(b.value, storage=value.storage)
+            outer[i] = own(value.type)
         names = zip(method.input_names, method.graph.inputs, strict=True)
         self.inputs = {name: outer[i] for name, i in names}
         made = self.block.graph
@@ -82,7 +82,6 @@ class _Moved:
         self.passed = tuple(Ref(outer[i]) for i in lent), (*bases, *fresh)
 
     def program(self, step: Instruction, count: int) -> Program:
-        """Return the program whose method is one instruction that runs the block."""
         self.around.instructions.append(step)
         method = self._whole.methods[0]
         made = self.around.method(
@@ -96,7 +95,6 @@ class _Moved:
 
 
 def _block_of(graph: Graph) -> tuple[Block, Sequence[int], Sequence[int]]:
-    """Return the block, the values that it is lent, and which of these it writes."""
     lent = [
         i
         for i, value in enumerate(graph.values)
@@ -117,8 +115,7 @@ def _block_of(graph: Graph) -> tuple[Block, Sequence[int], Sequence[int]]:
 
 
 def with_block(whole: Program, **changes: object) -> Program:
-    """Return the program with other fields in the first block's graph."""
-    method = whole.methods[0]
-    first = replace(method.blocks[0], graph=replace(method.blocks[0].graph, **changes))
-    moved = replace(method, blocks=(first, *method.blocks[1:]))
-    return replace(whole, methods=(moved,))
+    blocks = whole.methods[0].blocks
+    graph = replace(blocks[0].graph, **changes)
+    moved = changed(whole.methods, 0, blocks=changed(blocks, 0, graph=graph))
+    return replace(whole, methods=moved)

@@ -1,6 +1,7 @@
 """Call a native kernel as the backend `cpu` does, into guarded memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +17,16 @@ from kvc.runtime.native import find_library
 from kvc.schema.backends.cpu import why_not
 from kvc.schema.backends.operands import arguments_of
 from kvc.schema.dtypes import DType
-from kvc.schema.graph import Alias, Caller, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.graph import (
+    Alias,
+    Caller,
+    Constant,
+    Graph,
+    Instruction,
+    Ref,
+    Scratch,
+    Value,
+)
 from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 
@@ -35,7 +45,6 @@ def native_graph(
 def run_native(
     graph: Graph, tensors: dict[int, Tensor], expected: Sequence[Tensor], threads: int
 ) -> list[Tensor]:
-    """Return the results of a graph of one call, computed into guarded memory."""
     outs = [Guarded(each.shape, each.dtype) for each in expected]
     run = bind_steps(
         "test",
@@ -57,6 +66,18 @@ def run_native(
     ]
 
 
+def with_constants(graph: Graph, weights: Iterable[int], first: int = 0) -> Graph:
+    (step,) = graph.instructions
+    places = [step.arguments[i] for i in weights]
+    constant = {one.value for one in places if isinstance(one, Ref)}
+    values = tuple(
+        replace(value, storage=Constant(first + i)) if i in constant else value
+        for i, value in enumerate(graph.values)
+    )
+    inputs = tuple(i for i in graph.inputs if i not in constant)
+    return replace(graph, values=values, inputs=inputs)
+
+
 def _graph(case: Case, results: Sequence[Tensor]) -> tuple[Graph, dict[int, Tensor]]:
     values: list[Value] = []
     tensors: dict[int, Tensor] = {}
@@ -70,9 +91,8 @@ def _graph(case: Case, results: Sequence[Tensor]) -> tuple[Graph, dict[int, Tens
         if isinstance(argument, tuple | list):
             return tuple(refer(item) for item in argument)
         if isinstance(argument, torch.dtype):
-            return DType.from_numpy(
-                tensor_as_array(torch.empty(0, dtype=argument)).dtype
-            )
+            empty = tensor_as_array(torch.empty(0, dtype=argument))
+            return DType.from_numpy(empty.dtype)
         return argument
 
     arguments = tuple(refer(argument) for argument in case.arguments)

@@ -9,10 +9,10 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from math import erf
 from pathlib import Path
 
 import numpy as np
+from numpy_operators import ONE, TWO, gelu, softmax
 
 Array = np.ndarray
 _DTYPES = {
@@ -61,11 +61,10 @@ def fields(raw: bytes) -> Iterator[tuple[int, object]]:
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
-    while True:
+    while raw[at] & 0x80:
         value |= (raw[at] & 0x7F) << shift
         shift, at = shift + 7, at + 1
-        if not raw[at - 1] & 0x80:
-            return value, at
+    return value | raw[at] << shift, at + 1
 
 
 def read_model(raw: bytes, folder: Path | None = None) -> Model:
@@ -114,27 +113,18 @@ def _read_node(raw: bytes) -> Node:
 
 
 def _read_attribute(raw: bytes) -> tuple[str, object]:
-    parts: dict[int, object] = {}
-    whole = []
-    for number, value in fields(raw):
-        if number == 8:
-            whole.append(value)
-        parts[number] = value
-    content = {1: parts.get(2), 2: parts.get(3), 3: parts.get(4), 7: tuple(whole)}
+    each = list(fields(raw))
+    parts, whole = dict(each), tuple(value for number, value in each if number == 8)
+    content = {1: parts.get(2), 2: parts.get(3), 3: parts.get(4), 7: whole}
     found = content[parts[20]]
     return parts[1].decode(), found.decode() if isinstance(found, bytes) else found
 
 
 def _read_tensor(raw: bytes, folder: Path | None) -> tuple[str, Array]:
-    shape, parts, apart = [], {}, {}
-    for number, value in fields(raw):
-        if number == 1:
-            shape.append(value)
-        elif number == 13:
-            entry = dict(fields(value))
-            apart[entry[1].decode()] = entry[2].decode()
-        else:
-            parts[number] = value
+    each = list(fields(raw))
+    parts, shape = dict(each), [value for number, value in each if number == 1]
+    entries = (dict(fields(value)) for number, value in each if number == 13)
+    apart = {entry[1].decode(): entry[2].decode() for entry in entries}
     dtype, content = np.dtype(_DTYPES[parts[2]]), parts.get(9, b"")
     if parts.get(14) == 1:
         assert folder is not None
@@ -153,7 +143,6 @@ def _read_value(raw: bytes) -> tuple[str, tuple[int, ...]]:
 
 
 def run_model(model: Model, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the results of a model."""
     assert {name: array.shape for name, array in given.items()} == model.inputs
     values: dict[str, Array] = {**model.constants, **given}
     for node in model.nodes:
@@ -169,48 +158,32 @@ def run_model(model: Model, given: Mapping[str, Array]) -> dict[str, Array]:
     return found
 
 
-def _softmax(attributes: Mapping[str, object], x: Array) -> Array:
+Attributes = Mapping[str, object]
+
+
+def _softmax(attributes: Attributes, x: Array) -> Array:
     assert attributes["axis"] == -1
-    shares = np.exp(x - x.max(-1, keepdims=True))
-    return shares / shares.sum(-1, keepdims=True)
+    return softmax(x, -1)
 
 
-def _rms(attributes: Mapping[str, object], x: Array, weight: Array) -> Array:
+def _rms(attributes: Attributes, x: Array, weight: Array) -> Array:
     mean = (x * x).mean(-1, keepdims=True)
     return x / np.sqrt(mean + attributes["epsilon"]) * weight
 
 
-def _layer(
-    attributes: Mapping[str, object], x: Array, weight: Array, bias: Array | float = 0
-) -> Array:
+def _layer(attributes, x, weight, bias=0) -> Array:
     x = x - x.mean(-1, keepdims=True)
     variance = (x * x).mean(-1, keepdims=True)
     return x / np.sqrt(variance + attributes["epsilon"]) * weight + bias
 
 
-def _slice(
-    attributes: Mapping[str, object],
-    x: Array,
-    start: Array,
-    end: Array,
-    axis: Array,
-    step: Array,
-) -> Array:
+def _slice(_, x: Array, start: Array, end: Array, axis: Array, step: Array) -> Array:
     spans = [slice(None)] * x.ndim
     spans[int(axis[0])] = slice(int(start[0]), int(end[0]), int(step[0]))
     return x[tuple(spans)]
 
 
-def _gelu(attributes: Mapping[str, object], x: Array) -> Array:
-    if attributes["approximate"] == "tanh":
-        inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
-        return x * (1 + np.tanh(inner)) / 2
-    return x * (1 + np.vectorize(erf)(x / np.sqrt(2))) / 2
-
-
-def _widen(
-    attributes: Mapping[str, object], x: Array, scale: Array, zero: Array
-) -> Array:
+def _widen(attributes: Attributes, x: Array, scale: Array, zero: Array) -> Array:
     assert x.dtype == zero.dtype
     assert scale.dtype == np.float32
     if scale.ndim:
@@ -219,20 +192,20 @@ def _widen(
     return (x.astype(np.int64) - zero.astype(np.int64)) * scale.astype(np.float64)
 
 
-def _narrow(
-    attributes: Mapping[str, object], x: Array, scale: Array, zero: Array
-) -> Array:
+def _narrow(attributes: Attributes, x: Array, scale: Array, zero: Array) -> Array:
     assert x.dtype == np.float64, "what is rounded has been computed"
     ends = np.iinfo(zero.dtype)
     steps = np.rint(x / scale.astype(np.float64)) + int(zero)
     return np.clip(steps, ends.min, ends.max).astype(zero.dtype)
 
 
-def _reduced(
-    fold: Callable[..., Array], attributes: Mapping[str, object], x: Array, axes: Array
-) -> Array:
+def _reduced(fold, attributes, x, axes) -> Array:
     assert attributes == {"keepdims": 1}
     return fold(x, axis=tuple(axes.tolist()), keepdims=True)
+
+
+def _plain(function: Callable[..., Array]) -> Callable[..., Array]:
+    return lambda _, *arrays: function(*arrays)
 
 
 _OPS: dict[str, Callable[..., Array]] = {
@@ -241,22 +214,12 @@ _OPS: dict[str, Callable[..., Array]] = {
     "ReduceMax": partial(_reduced, np.max),
     "ReduceMean": partial(_reduced, np.mean),
     "ReduceSum": partial(_reduced, np.sum),
-    "Add": lambda _, x, y: x + y,
-    "Sub": lambda _, x, y: x - y,
-    "Mul": lambda _, x, y: x * y,
-    "Div": lambda _, x, y: x / y,
-    "Max": lambda _, x, y: np.maximum(x, y),
-    "Min": lambda _, x, y: np.minimum(x, y),
-    "MatMul": lambda _, x, y: x @ y,
-    "Reciprocal": lambda _, x: 1 / x,
-    "Neg": lambda _, x: -x,
-    "Abs": lambda _, x: np.abs(x),
-    "Exp": lambda _, x: np.exp(x),
-    "Sqrt": lambda _, x: np.sqrt(x),
-    "Relu": lambda _, x: np.maximum(x, 0),
-    "Sigmoid": lambda _, x: 1 / (1 + np.exp(-x)),
-    "Tanh": lambda _, x: np.tanh(x),
-    "Gelu": _gelu,
+    **{name: _plain(TWO[name.lower()]) for name in ("Add", "Sub", "Mul", "MatMul")},
+    "Div": _plain(np.divide),
+    "Max": _plain(np.maximum),
+    "Min": _plain(np.minimum),
+    **{name.capitalize(): _plain(function) for name, function in ONE.items()},
+    "Gelu": lambda attributes, x: gelu(x, attributes["approximate"] == "tanh"),
     "Softmax": _softmax,
     "RMSNormalization": _rms,
     "LayerNormalization": _layer,

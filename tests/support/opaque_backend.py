@@ -12,9 +12,8 @@ from typing import ClassVar, NoReturn
 import numpy as np
 from greedy_backends import ByReference, Greedy
 
-from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.reference import ReferenceHandle
-from kvc.runtime.execution.delegate import Handle, Workspace
+from kvc.runtime.execution.delegate import Handle
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, Part, copy_into, own_copy
 from kvc.runtime.states.owner import (
@@ -22,12 +21,10 @@ from kvc.runtime.states.owner import (
     WHOLE,
     Buffer,
     Group,
-    InitialValue,
     Owner,
     Span,
     StateBuffer,
 )
-from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import ResetRule
 
 Work = Callable[[], None]
@@ -35,8 +32,6 @@ _numbers = count()
 
 
 class Opaque(Greedy):
-    """Takes everything, states too."""
-
     name: ClassVar[str] = "opaque"
 
 
@@ -56,13 +51,7 @@ class Ticket(StateBuffer):
 class Kept:
     """The memory of states that are alike; see `Store`."""
 
-    def __init__(
-        self,
-        owner: "Keeper",
-        group: Group,
-        sizes: Mapping[str, int],
-        initial: InitialValue,
-    ) -> None:
+    def __init__(self, owner: "Keeper", group: Group, sizes, initial) -> None:
         declared = group.first
         self.group, self.shape = group, declared.type.shape(sizes)
         self.slots = 0 if declared.axis is None else self.shape[declared.axis]
@@ -127,9 +116,7 @@ class Kept:
 class Keeper:
     """Who owns the states; see `Owner`. What it is asked for is done in order."""
 
-    def __init__(
-        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
-    ) -> None:
+    def __init__(self, groups, sizes, initial) -> None:
         self._again = groups, sizes, initial
         self._memory: dict[int, Array] = {}
         self._waiting: list[Work] = []
@@ -145,7 +132,6 @@ class Keeper:
         return ticket
 
     def find(self, ticket: Ticket) -> Array:
-        """Return the memory that a ticket stands for."""
         return self._memory[ticket.number]
 
     def ask(self, work: Work) -> None:
@@ -176,27 +162,17 @@ class Keeper:
 
 
 class OpaqueDelegate(ByReference):
-    """The run-time half."""
-
-    def owner(
-        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
-    ) -> Owner:
+    def owner(self, groups, sizes, initial) -> Owner:
         return Keeper(groups, sizes, initial)
 
-    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+    def init(self, partition, data) -> Handle:
         return OpaqueHandle(self._program, partition, data)
 
 
 class OpaqueHandle(ReferenceHandle):
     """Runs a partition when its owner is waited for, if it has states of one."""
 
-    def prepare(
-        self,
-        inputs: Sequence[Buffer],
-        outputs: Sequence[Buffer],
-        workspace: Workspace,
-        sizes: Mapping[str, int],
-    ) -> Work:
+    def prepare(self, inputs, outputs, workspace, sizes) -> Work:
         keepers = [b.owner for b in inputs if isinstance(b, Ticket)]
         inside = [list(map(_inside, buffers)) for buffers in (inputs, outputs)]
         run = super().prepare(*inside, workspace, sizes)

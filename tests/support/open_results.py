@@ -46,16 +46,11 @@ def chosen_otherwise(
     return values, order[places]
 
 
-def _copied(
-    chance: Chance, made: Tensor, into: Tensor, given: Tensor, *_: object, **__: object
-) -> Tensor:
-    """Return what was copied into a tensor, which the program has."""
+def _copied(chance, made, into, given, *_, **__) -> Tensor:
     return made.copy_(_converted(chance, made, given))
 
 
-def _converted(
-    chance: Chance, made: Tensor, given: Tensor, *_: object, **__: object
-) -> Tensor:
+def _converted(chance: Chance, made: Tensor, given: Tensor, *_, **__) -> Tensor:
     """Choose integers for floats that are too large, or no numbers."""
     if made.is_floating_point() or made.is_complex() or made.dtype == torch.bool:
         return made
@@ -67,7 +62,7 @@ def _converted(
     return torch.where(fits, made, some.to(made.dtype))
 
 
-def _spaced(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
+def _spaced(chance: Chance, made: Tensor, *_, **__) -> Tensor:
     """Return numbers between two, rounded as the ends are, or no integer that fits.
 
     Integers are computed in float64, with more digits where a processor multiplies and
@@ -84,7 +79,7 @@ def _spaced(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
     return torch.where(made == least, some.to(made.dtype), made + by.to(made.dtype))
 
 
-def _signed(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
+def _signed(chance: Chance, made: Tensor, *_, **__) -> Tensor:
     """Return fractions, in which zeros have any sign, in the same memory."""
     if not made.is_floating_point() or not (made == 0).any():
         return made
@@ -92,29 +87,20 @@ def _signed(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
     return made.copy_(torch.where(made == 0, 0.0 * signs.to(made.dtype), made))
 
 
-def _convolved(
-    chance: Chance, made: Tensor, x: Tensor, weight: Tensor, *_: object
-) -> Tensor:
+def _convolved(chance: Chance, made: Tensor, x: Tensor, weight: Tensor, *_) -> Tensor:
     """Return anything where weights are not finite, which may meet zeros beside x."""
     if weight.isfinite().all():
         return _signed(chance, made)
     return _ordered(chance, torch.full_like(made, torch.nan))
 
 
-def _ordered(chance: Chance, made: Tensor, *_: object, **__: object) -> Tensor:
+def _ordered(chance: Chance, made: Tensor, *_, **__) -> Tensor:
     """Return what sums of infinities give in another order."""
     some = torch.rand((), generator=chance)
     return torch.where(made.isfinite(), made, torch.inf if some < 0.5 else torch.nan)
 
 
-def _transformed(
-    chance: Chance,
-    made: Tensor,
-    x: Tensor,
-    axes: Sequence[int],
-    *_: object,
-    **__: object,
-) -> Tensor:
+def _transformed(chance, made, x, axes, *_, **__) -> Tensor:
     """Return a Fourier transform, NaN wherever it is of a number not finite."""
     lost = ~x.isfinite()
     for axis in axes:
@@ -123,16 +109,12 @@ def _transformed(
     return torch.where(lost, nan, made)
 
 
-def _in_float64(
-    func: Callable[[Tensor], Tensor], chance: Chance, made: Tensor, x: Tensor
-) -> Tensor:
+def _in_float64(func, chance, made, x) -> Tensor:
     """Return what more digits give, whose range is larger."""
     return func(x.double()).to(made.dtype)
 
 
-def _log_softmax(
-    chance: Chance, made: Tensor, x: Tensor, *_: object, **__: object
-) -> Tensor:
+def _log_softmax(chance: Chance, made: Tensor, x: Tensor, *_, **__) -> Tensor:
     """Return differences of numbers as large as x, which are rounded as such."""
     least = 4 * torch.finfo(made.dtype).eps
     size = x.abs().nan_to_num(posinf=0).amax() if x.numel() else 0
@@ -147,16 +129,14 @@ def _remainder(chance: Chance, made: Tensor, x: Tensor, by: Tensor) -> Tensor:
     return made.copy_(torch.where(tiny, other, made)) if tiny.any() else made
 
 
-def _gelu(chance: Chance, made: Tensor, x: Tensor, *_: object, **__: object) -> Tensor:
+def _gelu(chance: Chance, made: Tensor, x: Tensor, *_, **__) -> Tensor:
     """Return x times a chance, which is rounded as numbers up to 1 are."""
     by = torch.finfo(made.dtype).eps * torch.rand(made.shape, generator=chance)
     made = made + (by.to(made.dtype) * x).nan_to_num(0, 0, 0)
     return torch.where(x == torch.inf, _ordered(chance, x), made)
 
 
-def _mean_beside(
-    chance: Chance, made: Sequence[Tensor], *_: object, **__: object
-) -> tuple[Tensor, ...]:
+def _mean_beside(chance, made, *_, **__) -> tuple[Tensor, ...]:
     """Return what comes with a mean, and the mean of infinities in another order."""
     return made[0], _ordered(chance, made[1]), *made[2:]
 

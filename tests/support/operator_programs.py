@@ -26,20 +26,14 @@ Pool = Mapping[Source, Sequence[Tensor]]
 
 
 class Ref(NamedTuple):
-    """A tensor that there is, whole or a part of it.
+    """A tensor that there is, whole or a part of it."""
 
-    Attributes:
-        source: an input, a buffer, or what a step made.
-        place: among these.
-        shape: of which its first elements are taken, None for the tensor as it is.
-    """
-
-    source: Source
-    place: int
+    source: Source  # an input, a buffer, or what a step made
+    place: int  # among these
+    # of which its first elements are taken, None for the tensor as it is
     shape: tuple[int, ...] | None = None
 
     def of(self, pool: Pool) -> Tensor:
-        """Return it."""
         tensor = pool[self.source][self.place]
         if self.shape is None:
             return tensor
@@ -54,29 +48,15 @@ class Constant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call of an operator.
-
-    Attributes:
-        name: of the operator, with that of its variant.
-        in_place: whether it writes over its first argument.
-        leaves: of its arguments, positional and by name, in the order of `spec`.
-        spec: how they are nested: input, args, kwargs.
-        count: how many tensors it makes.
-    """
-
-    name: str
-    in_place: bool
+    name: str  # of the operator, with that of its variant
+    in_place: bool  # whether it writes over its first argument
+    # of its arguments, positional and by name, in the order of `spec`
     leaves: tuple[Ref | Constant, ...]
-    spec: TreeSpec
-    count: int = 0
+    spec: TreeSpec  # how they are nested: input, args, kwargs
+    count: int = 0  # how many tensors it makes
 
     def call(self, pool: Pool, apart: bool = False) -> list[Tensor]:
-        """Return the tensors among what the operator returns.
-
-        Args:
-            pool: the tensors that there are.
-            apart: whether it is given copies of what it does not write.
-        """
+        """Return what it makes, `apart` of copies of what it does not write."""
         leaves = self.arguments(pool)
         if apart:
             leaves[1:] = [x.clone() if isinstance(x, Tensor) else x for x in leaves[1:]]
@@ -90,7 +70,6 @@ class Step:
         ]
 
     def call_with(self, arguments: list[object]) -> list[Tensor]:
-        """Return the tensors among what the operator returns for arguments."""
         given, args, kwargs = tree_unflatten(arguments, self.spec)
         function = function_of(self.name, self.in_place)
         made = tree_leaves(function(given, *args, **kwargs))
@@ -103,30 +82,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a program does, without the tensors that it begins with.
+    """What a program does, without the tensors that it begins with."""
 
-    Attributes:
-        takes: how many inputs it has.
-        holds: how many buffers.
-        steps: what is called, in order.
-        results: places among what steps make; all buffers are results too.
-    """
-
-    takes: int = 0
-    holds: int = 0
-    steps: tuple[Step, ...] = ()
+    takes: int = 0  # how many inputs it has
+    holds: int = 0  # how many buffers
+    steps: tuple[Step, ...] = ()  # what is called, in order
+    # places among what steps make; all buffers are results too
     results: tuple[int, ...] = ()
 
     def made_of(
         self, inputs: Sequence[Tensor], held: Sequence[Tensor], apart: bool = False
     ) -> list[Tensor]:
-        """Return all tensors that the steps of a call make.
-
-        Args:
-            inputs: of the call.
-            held: the buffers.
-            apart: whether steps in place are given copies of what they do not write.
-        """
+        """Return all that steps make, `apart` of copies of what they only read."""
         made: list[Tensor] = []
         pool: Pool = {"inputs": inputs, "held": held, "made": made}
         for step in self.steps:
@@ -134,33 +101,24 @@ class Code:
         return made
 
     def results_of(self, inputs: Sequence[Tensor], held: Sequence[Tensor]) -> Tensors:
-        """Return the results of a call."""
         made = self.made_of(inputs, held)
         return (*(made[place] for place in self.results), *held)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorProgram:
-    """A program and the tensors of its calls.
+    """A program and the tensors of its calls."""
 
-    Attributes:
-        code: what it does.
-        calls: the inputs of each call, of equal shapes but for dynamic sizes.
-        held: buffers, which calls may write; each call begins with what the last left.
-        dynamic: the inputs whose first size the calls may choose.
-    """
-
-    code: Code = Code()
+    code: Code = Code()  # what it does
+    # the inputs of each call, of equal shapes but for dynamic sizes
     calls: tuple[Tensors, ...] = ((), ())
+    # buffers, which calls may write; each call begins with what the last left
     held: Tensors = ()
+    # the inputs whose first size the calls may choose
     dynamic: frozenset[int] = frozenset()
 
     def expected(self) -> list[Tensors]:
-        """Return what eager makes of each call: results, then inputs as they are then.
-
-        Raises:
-            Exception: whatever an operator raises that refuses its arguments.
-        """
+        """Return what eager makes of each call: results, then inputs afterwards."""
         held = copies(self.held)
         made = []
         with torch.no_grad():
@@ -171,8 +129,11 @@ class OperatorProgram:
 
 
 def copies(tensors: Sequence[Tensor]) -> Tensors:
-    """Return equal tensors with memory of their own, as it is laid out."""
     return tuple(each.clone() for each in tensors)
+
+
+def flat(calls: Sequence[Tensors]) -> list[Tensor]:
+    return [each for call in calls for each in call]
 
 
 def bits_equal(one: Tensor, other: Tensor) -> bool:
@@ -189,15 +150,13 @@ def _by_name() -> dict[str, OpInfo]:
 
 
 def operator(name: str) -> OpInfo:
-    """Return the operator of a name."""
     return _by_name()[name]
 
 
 def function_of(name: str, in_place: bool = False) -> Callable[..., object]:
     """Return what a step calls."""
     op = operator(name)
-    made: Callable[..., object] = op.inplace_variant if in_place else op.op
-    return made
+    return op.inplace_variant if in_place else op.op
 
 
 class Together(nn.Module):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from held_buffers import Buffers
 from module_outcomes import Outcome, compared
 from torch import Tensor, nn
 from torch.testing._internal import common_methods_invocations as invocations
@@ -33,11 +34,9 @@ class Sample(nn.Module):
 
     def __init__(self, op: Operator, sample: SampleInput) -> None:
         super().__init__()
-        given = (sample.input, sample.args, sample.kwargs)
-        leaves, self.spec = tree_flatten(given)
-        self.tensors = tuple(
-            each.detach().clone() for each in leaves if isinstance(each, Tensor)
-        )
+        leaves, self.spec = tree_flatten((sample.input, sample.args, sample.kwargs))
+        tensors = [each for each in leaves if isinstance(each, Tensor)]
+        self.tensors = tuple(each.detach().clone() for each in tensors)
         self.others = [None if isinstance(each, Tensor) else (each,) for each in leaves]
         self.op = op
 
@@ -63,7 +62,7 @@ class Written(nn.Module):
         return self.held.clone()
 
 
-class InBranch(nn.Module):
+class InBranch(Buffers, chosen=torch.tensor(True)):
     """Calls a sample in a body, whose results lie in memory of their own.
 
     Where the operator writes, it writes over a copy of its first tensor.
@@ -72,7 +71,6 @@ class InBranch(nn.Module):
     def __init__(self, sample: Sample, writes: bool) -> None:
         super().__init__()
         self.sample, self.writes = sample, writes
-        self.register_buffer("chosen", torch.tensor(True))
 
     def forward(self, tensors: Tensors) -> object:
         """Call it in the first of two branches that are alike."""
@@ -96,16 +94,9 @@ def _whole(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A module and the calls that it is compared in.
-
-    Attributes:
-        model: that is compiled; it keeps its buffers from call to call.
-        calls: the tensors of each call; the first is the example.
-        dynamic: the dims of the example that another call may change.
-    """
-
-    model: nn.Module
-    calls: tuple[Tensors, ...]
+    model: nn.Module  # that is compiled; it keeps its buffers from call to call
+    calls: tuple[Tensors, ...]  # the tensors of each call; the first is the example
+    # the dims of the example that another call may change
     dynamic: dict[str, dict[int, Dim]] = field(default_factory=dict)
 
 
@@ -119,7 +110,6 @@ def operators() -> list[OpInfo]:
 
 
 def name_of(op: OpInfo) -> str:
-    """Return an operator's name, with that of its variant."""
     return op.name + (op.variant_test_name and f".{op.variant_test_name}")
 
 
@@ -140,16 +130,14 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_complex()
 
 
-def _in_way(
-    op: OpInfo, given: SampleInput, sample: Sample, way: Way
-) -> Iterator[Trial]:
+def _in_way(op, given, sample, way) -> Iterator[Trial]:
     tensors = sample.tensors
+    write = op.inplace_variant if sample.others[0] is None else None
     match way:
         case "plain":
             yield Trial(sample, (tensors,))
         case "in place":
-            write = op.inplace_variant
-            if write is not None and sample.others[0] is None:
+            if write is not None:
                 yield Trial(Written(write, given), (tensors[1:],) * 2)
         case "dynamic":
             yield from _dynamic(sample)
@@ -158,8 +146,7 @@ def _in_way(
                 yield Trial(sample, (tuple(map(spread_apart, tensors)),))
         case "in a branch":
             yield Trial(InBranch(sample, writes=False), (tensors,))
-            write = op.inplace_variant
-            if write is not None and sample.others[0] is None:
+            if write is not None:
                 yield Trial(InBranch(Sample(write, given), writes=True), (tensors,))
 
 
@@ -171,7 +158,7 @@ def _dynamic(sample: Sample) -> Iterator[Trial]:
         return
     dim = Dim("size", 2, size + 3)
     shared = [i for i, each in enumerate(tensors) if each.shape[:1] == (size,)]
-    less = tuple(t[: size - 1] if i in shared else t for i, t in enumerate(tensors))
+    less = (t[: size - 1] if i in shared else t for i, t in enumerate(tensors))
     dynamic = {f"tensors[{i}]": {0: dim} for i in shared}
     yield Trial(sample, (tensors, tuple(each.clone() for each in less)), dynamic)
 
@@ -191,10 +178,7 @@ def outcome(trial: Trial, path: Path) -> Outcome:
 
 
 def _expected(trial: Trial) -> list[Tensor] | None:
-    """Return eager's results of all calls, None where it has none to compare.
-
-    Buffers are afterwards as they were.
-    """
+    """Return eager's results, None for none to compare; leave buffers as they were."""
     kept = {name: buffer.clone() for name, buffer in trial.model.named_buffers()}
     results: list[Tensor] = []
     try:
@@ -224,8 +208,8 @@ def _found(trial: Trial, path: Path) -> list[Tensor]:
     method = Method("forward", args=calls[0], dynamic=trial.dynamic)
     compile_program(trial.model.eval(), [method], "fp32").save(path)
     with load(path) as program, program.session() as session:
-        results = [
-            [torch.as_tensor(each).clone() for each in tree_leaves(made)]
-            for made in (session.call("forward", *call) for call in calls)
-        ]
-    return [each for call in results for each in call]
+        results = []
+        for call in calls:
+            made = tree_leaves(session.call("forward", *call))
+            results += [torch.as_tensor(each).clone() for each in made]
+    return results

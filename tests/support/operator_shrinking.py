@@ -23,18 +23,19 @@ from operator_verdicts import Judge, Verdict
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
+Names = dict[tuple[Source, int], tuple[Source, int]]
+
 
 def shrunk(program: OperatorProgram, verdict: Verdict, judge: Judge) -> OperatorProgram:
     """Return the least program that fails in the same way, as far as that is found."""
-    found = True
-    while found:
-        found = False
+    while True:
         for less in _lesser(program):
             (made,) = judge.verdicts([less])
             if made.kind == verdict.kind:
-                program, found = less, True
+                program = less
                 break
-    return program
+        else:
+            return program
 
 
 def _lesser(program: OperatorProgram) -> Iterator[OperatorProgram]:
@@ -61,57 +62,46 @@ def _takes(step: Step, place: int) -> bool:
 
 
 def _with_input(program: OperatorProgram, place: int) -> OperatorProgram:
-    """Return a program that takes a tensor that a step has made as an input."""
     held = copies(program.held)
     calls = []
     with torch.no_grad():
         for call in program.calls:
             made = copies(program.code.made_of(copies(call), held))
             calls.append((*call, made[place]))
-    return _renamed(
-        replace(program, calls=tuple(calls)),
-        {("made", place): ("inputs", program.code.takes)},
-    )
+    names: Names = {("made", place): ("inputs", program.code.takes)}
+    return _renamed(replace(program, calls=tuple(calls)), names)
 
 
 def _unheld(program: OperatorProgram, place: int) -> OperatorProgram:
-    """Return a program to which a buffer is an input."""
     calls = tuple((*call, program.held[place].clone()) for call in program.calls)
-    names: dict[tuple[Source, int], tuple[Source, int]] = {
-        ("held", place): ("inputs", program.code.takes)
-    }
+    names: Names = {("held", place): ("inputs", program.code.takes)}
     return _renamed(replace(program, calls=calls), names)
 
 
 def _plainer(program: OperatorProgram, place: int) -> Iterator[OperatorProgram]:
     """Yield programs whose input is contiguous, or has fewer strange values."""
-    if not all(call[place].is_contiguous() for call in program.calls):
-        yield _with_values(
-            program, place, [c[place].contiguous() for c in program.calls]
-        )
     given = [call[place] for call in program.calls]
+    if not all(x.is_contiguous() for x in given):
+        yield _with_values(program, place, [x.contiguous() for x in given])
     if given[0].is_floating_point() and not all(map(_is_plain, given)):
         yield _with_values(program, place, [torch.full_like(x, 0.5) for x in given])
-        some = [
-            torch.where(torch.arange(x.numel()).reshape(x.shape) % 2 == 0, x, 0.5).to(
-                x.dtype
-            )
-            for x in given
-        ]
-        if any(
-            not torch.equal(a.nan_to_num(), b.nan_to_num())
-            for a, b in zip(some, given, strict=True)
+        some = list(map(_half_plain, given))
+        if not all(
+            map(torch.equal, *(map(torch.nan_to_num, x) for x in (some, given)))
         ):
             yield _with_values(program, place, some)
+
+
+def _half_plain(x: Tensor) -> Tensor:
+    kept = torch.arange(x.numel()).reshape(x.shape) % 2 == 0
+    return torch.where(kept, x, 0.5).to(x.dtype)
 
 
 def _is_plain(tensor: Tensor) -> bool:
     return bool((tensor == 0.5).all())
 
 
-def _with_values(
-    program: OperatorProgram, place: int, values: list[Tensor]
-) -> OperatorProgram:
+def _with_values(program, place, values) -> OperatorProgram:
     calls = tuple(
         (*call[:place], value, *call[place + 1 :])
         for call, value in zip(program.calls, values, strict=True)
@@ -119,28 +109,23 @@ def _with_values(
     return replace(program, calls=calls)
 
 
-def _renamed(
-    program: OperatorProgram, names: dict[tuple[Source, int], tuple[Source, int]]
-) -> OperatorProgram:
-    """Return a program whose steps take other tensors."""
-    steps = []
-    for step in program.code.steps:
-        leaves = tuple(
-            Ref(*names.get((leaf.source, leaf.place), leaf[:2]), leaf.shape)
-            if isinstance(leaf, Ref)
-            else leaf
-            for leaf in step.leaves
-        )
-        steps.append(replace(step, leaves=leaves))
-    code = replace(program.code, steps=tuple(steps), takes=len(program.calls[0]))
+def _renamed(program: OperatorProgram, names: Names) -> OperatorProgram:
+
+    def renamed(leaf: Ref | Constant) -> Ref | Constant:
+        if isinstance(leaf, Constant):
+            return leaf
+        return Ref(*names.get((leaf.source, leaf.place), leaf[:2]), leaf.shape)
+
+    steps = tuple(
+        replace(step, leaves=tuple(map(renamed, step.leaves)))
+        for step in program.code.steps
+    )
+    code = replace(program.code, steps=steps, takes=len(program.calls[0]))
     return replace(program, code=code)
 
 
 def _needed(program: OperatorProgram) -> OperatorProgram:
-    """Return a program without steps, inputs and buffers that no result needs.
-
-    A step that writes in place is needed.
-    """
+    """Return a program without what no result needs; steps in place are needed."""
     code = program.code
     starts = [sum(s.count for s in code.steps[:i]) for i in range(len(code.steps))]
     needed = {("made", place) for place in code.results}
@@ -151,7 +136,7 @@ def _needed(program: OperatorProgram) -> OperatorProgram:
         if step.in_place or made & needed:
             kept.insert(0, number)
             needed |= {(ref.source, ref.place) for ref in step.refs()}
-    names: dict[tuple[Source, int], tuple[Source, int]] = {}
+    names: Names = {}
     count = 0
     for number in kept:
         for i in range(code.steps[number].count):
@@ -175,21 +160,14 @@ def _needed(program: OperatorProgram) -> OperatorProgram:
 def as_test(program: OperatorProgram, recipe: str) -> str:
     """Return Python text of a test that fails as the program does."""
     code = program.code
-    held = [
-        f"        self.register_buffer('held_{i}', {_text(x)})"
-        for i, x in enumerate(program.held)
-    ]
     takes = ["self", *(f"x{i}" for i in range(code.takes))]
-    lines = [
-        "class Model(nn.Module):",
-        *(
-            ["    def __init__(self):", "        super().__init__()", *held, ""]
-            if held
-            else []
-        ),
-        f"    def forward({', '.join(takes)}):",
-    ]
-    count = 0
+    lines, count = ["class Model(nn.Module):"], 0
+    if code.holds:
+        lines += ["    def __init__(self):", "        super().__init__()"]
+        for i, x in enumerate(program.held):
+            lines.append(f"        self.register_buffer('held_{i}', {_text(x)})")
+        lines.append("")
+    lines.append(f"    def forward({', '.join(takes)}):")
     for step in code.steps:
         names = "".join(f"y{count + i}, " for i in range(step.count))
         lines.append(f"        {names}*_ = tensors({_call(step)})")
@@ -210,11 +188,10 @@ def as_test(program: OperatorProgram, recipe: str) -> str:
 
 
 def _call(step: Step) -> str:
-    """Return Python text of a step's call."""
     leaves = [_leaf(leaf) for leaf in step.leaves]
     given, args, kwargs = tree_unflatten(leaves, step.spec)
-    texts = [*map(_nested, (given, *args))]
-    texts += [f"{name}={_nested(value)}" for name, value in kwargs.items()]
+    texts = [*map(repr, (given, *args))]
+    texts += [f"{name}={value!r}" for name, value in kwargs.items()]
     name = operator(step.name).name
     function = getattr(function_of(step.name, step.in_place), "__name__", "")
     if step.in_place:
@@ -244,12 +221,7 @@ def _leaf(leaf: Ref | Constant) -> object:
     return _Text(f"{whole}.reshape(-1)[:{count}].reshape({leaf.shape})")
 
 
-def _nested(value: object) -> str:
-    return repr(value)
-
-
 def _text(tensor: Tensor) -> str:
-    """Return Python text that makes a tensor."""
     made = f"torch.tensor({tensor.tolist()!r}, dtype={tensor.dtype})"
     if tensor.numel() == 0:
         return f"torch.zeros({tuple(tensor.shape)}, dtype={tensor.dtype})"

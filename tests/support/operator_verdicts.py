@@ -25,6 +25,7 @@ from operator_programs import (
     Together,
     bits_equal,
     copies,
+    flat,
     method_of,
     place_of,
 )
@@ -48,18 +49,12 @@ FINDINGS = ("wrong", "error")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a program; the worst of all recipes.
+    """What came of a program; the worst of all recipes."""
 
-    Attributes:
-        kind: "none" where eager itself has no answer, or another one each time.
-        reason: why it is not equal.
-        recipe: by which it is not.
-        place: of the one among programs compiled together at which the trace failed.
-    """
-
-    kind: Kind
-    reason: str = ""
-    recipe: str = ""
+    kind: Kind  # "none" where eager itself has no answer, or another one each time
+    reason: str = ""  # why it is not equal
+    recipe: str = ""  # by which it is not
+    # of the one among programs compiled together at which the trace failed
     place: int | None = None
 
 
@@ -85,16 +80,14 @@ class Judge:
         self._refusals: Counter[str] = Counter()
 
     def verdicts(self, programs: Sequence[OperatorProgram]) -> list[Verdict]:
-        """Try programs; return what came of each."""
         found = [Verdict("none", "eager has no answer")] * len(programs)
         parts: list[list[tuple[int, Held]]] = [[]]
         for number, program in enumerate(programs):
             expected = _expected(program)
             if expected is not None:
-                one = (number, Held(program, expected))
-                parts[0].append(one) if self._is_likely(program) else parts.append(
-                    [one]
-                )
+                parts.append([(number, Held(program, expected))])
+                if self._is_likely(program):
+                    parts[0] += parts.pop()
         for part in parts:
             made = self._tried([held for _, held in part])
             for (number, held), verdict in zip(part, made, strict=True):
@@ -121,7 +114,6 @@ class Judge:
         return self._checked(some, found)
 
     def _by_recipes(self, some: Sequence[Held]) -> list[Verdict]:
-        """Return what comes of each, the worst of all recipes; one if all fail."""
         by_recipe = []
         with captured_once():
             for recipe in self._recipes:
@@ -165,7 +157,6 @@ class Judge:
         return made
 
     def _of_denormals(self, some: Sequence[Held], place: int) -> bool:
-        """Tell whether the one at a place is right where it begins without them."""
         program = without_denormals(some[place].program)
         expected = None if program is None else _expected(program)
         if program is None or expected is None:
@@ -187,12 +178,11 @@ def _expected(program: OperatorProgram) -> list[Tensors] | None:
         first, second = program.expected(), program.expected()
     except Exception:
         return None
-    pairs = zip(_flat(first), _flat(second), strict=True)
+    pairs = zip(flat(first), flat(second), strict=True)
     return first if all(bits_equal(one, other) for one, other in pairs) else None
 
 
 def _by(recipe: str, some: Sequence[Held], path: Path) -> list[Verdict]:
-    """Return what comes of each by a recipe; one verdict if all of them fail."""
     alone = len(some) == 1
     try:
         found = run([each.program for each in some], path, recipe)
@@ -208,14 +198,13 @@ def _by(recipe: str, some: Sequence[Held], path: Path) -> list[Verdict]:
 def run(
     programs: Sequence[OperatorProgram], path: Path, recipe: str
 ) -> list[list[Tensors]]:
-    """Compile, save, load and run; return results, then inputs, of each one's calls."""
     compile_program(Together(programs).eval(), [method_of(programs)], recipe).save(path)
     found: list[list[Tensors]] = [[] for _ in programs]
     with load(path) as bundle, bundle.session() as session:
         for call in range(len(programs[0].calls)):
             inputs = [copies(each.calls[call]) for each in programs]
-            flat = tuple(tensor for each in inputs for tensor in each)
-            made = session.call("forward", *((flat,) if flat else ()))
+            given = tuple(flat(inputs))
+            made = session.call("forward", *((given,) if given else ()))
             left = map(_as_tensor, tree_leaves(made))
             for each, of_one, results in zip(programs, inputs, found, strict=True):
                 count = len(each.code.results) + each.code.holds
@@ -233,28 +222,18 @@ def _as_tensor(made: object) -> Tensor:
 
 
 def _compared(held: Held, found: Sequence[Tensors], recipe: str) -> Verdict:
-    pairs = list(zip(_flat(found), _flat(held.expected), strict=True))
+    known = flat(held.expected)
+    pairs = list(zip(flat(found), known, strict=True))
     if all(bits_equal(one, other) for one, other in pairs):
         return Verdict("same bits")
-    nothing: list[Tensor | None] = [None] * len(pairs)
-    why = _differences(pairs, nothing)
-    if not why:
+    if not _differences(pairs, [None] * len(pairs)):
         return Verdict("equal")
-    known = _flat(held.expected)
     loose = undecided(held.program, known, flushed=recipe in FLUSHING)
     why = _differences(pairs, loose)
-    if not why:
-        return Verdict("undecided", recipe=recipe)
-    return Verdict("wrong", why, recipe)
+    return Verdict("wrong" if why else "undecided", why, recipe)
 
 
-def _flat(calls: Sequence[Tensors]) -> list[Tensor]:
-    return [each for call in calls for each in call]
-
-
-def _differences(
-    pairs: Sequence[tuple[Tensor, Tensor]], loose: Sequence[Tensor | None]
-) -> str:
+def _differences(pairs, loose) -> str:
     """Return what is not equal, "" for nothing."""
     for number, ((one, other), free) in enumerate(zip(pairs, loose, strict=True)):
         if one.dtype != other.dtype or one.shape != other.shape:

@@ -5,11 +5,7 @@ but where its arguments hold infinity or NaN, of which torch's own ways (2.13) m
 thing or another, by how tensors lie in memory.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import torch
-from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -25,13 +21,7 @@ class Attending(TorchFunctionMode):
         super().__init__()
         self._without_nan = without_nan
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is not functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
         made = _attention(*args, **(kwargs or {}))
@@ -39,16 +29,16 @@ class Attending(TorchFunctionMode):
 
 
 def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
+    q,
+    k,
+    v,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
     *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
+    scale=None,
+    enable_gqa=False,
+):
     assert not dropout_p
     if enable_gqa:
         k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))

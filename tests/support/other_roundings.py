@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 from open_results import CHOOSING, OPEN, chosen_otherwise
-from operator_programs import OperatorProgram, Tensors
+from operator_programs import OperatorProgram, flat
 from other_attention import Attending
 from torch import Tensor
 from torch._ops import OpOverload
@@ -27,7 +27,6 @@ ROUNDINGS = 16  # times that eager runs with other roundings
 
 
 def close(one: Tensor, other: Tensor) -> Tensor:
-    """Tell which elements are equal, within the tolerance of the dtype."""
     if not one.is_floating_point():
         return one == other
     relative, absolute = TOLERANCES[one.dtype]
@@ -49,7 +48,7 @@ def undecided(
     for way in [*ways, *([_flushing(), _NoInfinities()] if flushed else [])]:
         try:
             with way:
-                made = _flat(program.expected())
+                made = flat(program.expected())
         except RuleFailedError:
             raise
         except Exception:  # eager has no answer to such numbers
@@ -57,16 +56,14 @@ def undecided(
         _free_what_differs(free, made, known)
     for without_nan in (False, True):
         with suppress(Exception), Attending(without_nan):
-            _free_what_differs(free, _flat(program.expected()), known)
+            _free_what_differs(free, flat(program.expected()), known)
     if any(each.dtype in _SHORT for each in known):
         with suppress(Exception):  # not all operators can
-            _free_what_differs(free, _flat(_widened(program).expected()), known)
+            _free_what_differs(free, flat(_widened(program).expected()), known)
     return list(free)
 
 
-def _free_what_differs(
-    free: Sequence[Tensor], made: Sequence[Tensor], known: Sequence[Tensor]
-) -> None:
+def _free_what_differs(free, made, known) -> None:
     for each, one, other in zip(free, made, known, strict=True):
         same = one.shape == other.shape
         each |= ~close(one.to(other.dtype), other) if same else True
@@ -77,25 +74,20 @@ _SHORT = (torch.float16, torch.bfloat16)
 
 def _widened(program: OperatorProgram) -> OperatorProgram:
     """Return a program whose inputs and buffers of 16 bits have 32."""
+    return _with_each(program, lambda x: x.float() if x.dtype in _SHORT else x)
 
-    def wide(tensors: Tensors) -> Tensors:
-        return tuple(x.float() if x.dtype in _SHORT else x for x in tensors)
 
-    calls = tuple(wide(call) for call in program.calls)
-    return replace(program, calls=calls, held=wide(program.held))
+def _with_each(program, change) -> OperatorProgram:
+    held, *calls = (tuple(map(change, some)) for some in (program.held, *program.calls))
+    return replace(program, calls=tuple(calls), held=held)
 
 
 def without_denormals(program: OperatorProgram) -> OperatorProgram | None:
     """Return a program with zeros for denormal numbers, None if it has none."""
-
-    def flushed(tensors: Tensors) -> Tensors:
-        return tuple(torch.where(_denormal(x), 0, x) for x in tensors)
-
-    each = (*program.held, *(x for call in program.calls for x in call))
+    each = flat((program.held, *program.calls))
     if not any(_denormal(x).any() for x in each):
         return None
-    calls = tuple(flushed(call) for call in program.calls)
-    return replace(program, calls=calls, held=flushed(program.held))
+    return _with_each(program, lambda x: torch.where(_denormal(x), 0, x))
 
 
 def _denormal(x: Tensor) -> Tensor:
@@ -118,27 +110,28 @@ class RuleFailedError(Exception):
     """A rule of `open_results` is wrong: it fails for what an operator gives."""
 
 
-class _OtherRounding(TorchDispatchMode):
+class Dispatching(TorchDispatchMode):
+    """Has `dispatched` called in the place of each operator."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return self.dispatched(func, *args, **(kwargs or {}))
+
+
+class _OtherRounding(Dispatching):
     """Changes results in their last places, and what torch leaves open."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._random = torch.Generator().manual_seed(seed)
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def dispatched(self, func: OpOverload, *args: object, **kwargs: object) -> object:
         place = CHOOSING.get(func.name())
         if place is not None and not kwargs:
             return chosen_otherwise(func, args, place, self._random)
-        made = func(*args, **(kwargs or {}))
+        made = func(*args, **kwargs)
         if func.name() in OPEN:
             try:
-                made = OPEN[func.name()](self._random, made, *args, **kwargs or {})
+                made = OPEN[func.name()](self._random, made, *args, **kwargs)
             except Exception as error:
                 raise RuleFailedError(func.name()) from error
         if not func.is_view:
@@ -161,24 +154,14 @@ class _OtherRounding(TorchDispatchMode):
         tensor.mul_(factors.to(tensor.dtype))
 
 
-class _NoInfinities(TorchDispatchMode):
+class _NoInfinities(Dispatching):
     """Makes NaN of all that is interpolated from a number that is not finite."""
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        made = func(*args, **(kwargs or {}))
+    def dispatched(self, func: OpOverload, *args: object, **kwargs: object) -> object:
+        made = func(*args, **kwargs)
         if func.name() != "aten::upsample_bilinear2d":
             return made
         x, *settings = args
         assert isinstance(x, Tensor)
         lost = torch.where(x.isfinite(), 0, torch.nan).to(x.dtype)
-        return made + func(lost, *settings, **(kwargs or {}))
-
-
-def _flat(calls: Sequence[Tensors]) -> list[Tensor]:
-    return [each for call in calls for each in call]
+        return made + func(lost, *settings, **kwargs)

@@ -36,14 +36,11 @@ _NAMES = {
 
 
 class OwnCache(nn.Module):
-    """A model and a cache of transformers; one row."""
-
     def __init__(self, model: PreTrainedModel, cache: Cache) -> None:
         super().__init__()
         self.model, self.cache = model, cache
 
     def register(self) -> Self:
-        """Make the tensors of a static cache, and register them as buffers."""
         heads, width = get_head_shapes(self.model.config.get_text_config())
         dtype, device = self.model.dtype, self.model.device
         self.cache.early_initialization(1, heads, width, dtype, device)
@@ -84,40 +81,35 @@ def hybrid(model: PreTrainedModel) -> OwnCache:
 
 
 def growing(model: PreTrainedModel) -> OwnCache:
-    """Return a model over a quantized cache that grows, in no buffers."""
     count = model.config.num_hidden_layers
     return OwnCache(model, Cache(layers=[Fp8QuantizedLayer() for _ in range(count)]))
 
 
-class StaticExported(TorchExportableModuleWithStaticCache):
-    """transformers' own wrapper for exporters; the caller says places int64 [seq]."""
+class _Exported:
+    """What both wrappers add; the caller says places int64 [seq]."""
+
+    def prefill(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
+        return self.forward(tokens, cache_position=places)[:, -1]
+
+    def decode(self, token: Tensor, places: Tensor) -> Tensor:
+        """Append token int64 [1, 1]; return its logits [1, vocab]."""
+        return self.forward(token, cache_position=places)[:, -1]
+
+
+class StaticExported(_Exported, TorchExportableModuleWithStaticCache):
+    """transformers' own wrapper for exporters."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         model.generation_config.cache_implementation = "static"
         super().__init__(model, batch_size=1, max_cache_len=SLOTS)
 
-    def prefill(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
-        return super().forward(tokens, cache_position=places)[:, -1]
 
-    def decode(self, token: Tensor, places: Tensor) -> Tensor:
-        """Append token int64 [1, 1]; return its logits [1, vocab]."""
-        return super().forward(token, cache_position=places)[:, -1]
-
-
-class HybridExported(TorchExportableModuleWithHybridCache):
+class HybridExported(_Exported, TorchExportableModuleWithHybridCache):
     """The same for a model whose layers differ."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model, batch_size=1, max_cache_len=SLOTS)
-
-    def prefill(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
-        return super().forward(tokens, cache_position=places)[:, -1]
-
-    def decode(self, token: Tensor, places: Tensor) -> Tensor:
-        """Append token int64 [1, 1]; return its logits [1, vocab]."""
-        return super().forward(token, cache_position=places)[:, -1]
 
 
 def calls(module: nn.Module, tokens: Tensor, first: int) -> Iterator[Call]:
@@ -131,12 +123,10 @@ def calls(module: nn.Module, tokens: Tensor, first: int) -> Iterator[Call]:
 
 
 def methods(module: nn.Module, tokens: Tensor, first: int) -> list[Method]:
-    """Return the methods of these calls, each of a fixed length."""
     examples = dict(calls(module, tokens[:, : first + 1], first))
     return [Method(name, given, role=name) for name, given in examples.items()]
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of all tensors of a module, by name."""
     named = [*module.named_parameters(), *module.named_buffers()]
     return {name: tensor.detach().clone() for name, tensor in named}

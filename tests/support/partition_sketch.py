@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from sample_programs import GraphBuilder
 
 from kvc.schema.backends.operands import Operand
 from kvc.schema.backends.xnnpack import why_not
@@ -15,8 +16,6 @@ from kvc.schema.graph import (
     Graph,
     Instruction,
     Ref,
-    Scratch,
-    Storage,
     Value,
 )
 from kvc.schema.ops import OPS, Aliasing
@@ -26,27 +25,19 @@ SEQ = Affine(0, (("seq", 1),))
 
 
 def _renamed(value: Value, first: int) -> Value:
-    """Return a value whose named data is counted from another number."""
     storage = value.storage
     if not isinstance(storage, Constant):
         return value
     return replace(value, storage=Constant(first + storage.name))
 
 
-class Sketch:
-    """The code of a partition in the making; its values are `Ref`s.
-
-    Attributes:
-        symbols: by name, "seq" in 1..64 unless others are given.
-    """
+class Sketch(GraphBuilder):
+    """The code of a partition in the making, over `symbols`; its values are `Ref`s."""
 
     def __init__(self, **symbols: tuple[int, int]) -> None:
         bounds = symbols or {"seq": (1, 64)}
-        self.symbols = {name: Symbol(name, *ends) for name, ends in bounds.items()}
-        self._values: list[Value] = []
-        self._top = 0  # bytes of scratch memory, none of which is used again
+        super().__init__({n: Symbol(n, *ends) for n, ends in bounds.items()})
         self._inputs: list[int] = []
-        self._instructions: list[Instruction] = []
         self.arrays: dict[str, np.ndarray] = {}
 
     def input(self, *dims: int | Affine) -> Ref:
@@ -54,60 +45,42 @@ class Sketch:
         return self.input_of(TensorType(DType.FLOAT32, dims))
 
     def input_of(self, kind: TensorType) -> Ref:
-        """Add an input."""
-        made = self._add(kind, Caller())
-        self._inputs.append(made.value)
-        return made
+        self._inputs.append(self.value(kind, Caller()))
+        return Ref(self._inputs[-1])
 
     def constant(self, array: np.ndarray) -> Ref:
-        """Add named data."""
         name = len(self.arrays)
         self.arrays[f"c{name}"] = array
         kind = TensorType(DType.from_numpy(array.dtype), array.shape)
-        return self._add(kind, Constant(name))
+        return Ref(self.value(kind, Constant(name)))
 
     def __call__(self, op: str, *arguments: object) -> Ref | tuple[Ref, ...]:
-        """Add an instruction; return its result, or all of them if it has several."""
         kinds = self._results_of(op, arguments)
         refused = why_not(op, self._operands(arguments), kinds)
         assert not refused, f"{op}: {refused}"
         view = OPS[op].aliasing is Aliasing.VIEW
         base = arguments[0].value if view else None
-        results = tuple(self._value(kind, base) for kind in kinds)
-        ids = tuple(result.value for result in results)
-        self._instructions.append(Instruction(op, arguments, ids, "test:1"))
+        ids = [
+            self.scratch(kind) if base is None else self.value(kind, Alias(base))
+            for kind in kinds
+        ]
+        self.instructions.append(Instruction(op, arguments, tuple(ids), "test:1"))
+        results = tuple(map(Ref, ids))
         return results if len(results) > 1 or OPS[op].variadic else results[0]
 
     def graph(self, *outputs: Ref, first_name: int = 0) -> Graph:
         """Return the code with these results; the names of its data count from one."""
-        nbytes = self._top
-        return Graph(
-            values=tuple(_renamed(value, first_name) for value in self._values),
-            inputs=tuple(self._inputs),
-            outputs=tuple(output.value for output in outputs),
-            instructions=tuple(self._instructions),
-            scratch_nbytes=nbytes,
-            peak_nbytes=nbytes,
-        )
+        values = tuple(_renamed(value, first_name) for value in self.values)
+        ends = tuple(self._inputs), tuple(output.value for output in outputs)
+        return Graph(values, *ends, tuple(self.instructions), self.top, self.top)
 
     def dims(self, value: Ref) -> tuple[int | Affine, ...]:
         """Return the shape of a value."""
-        return self._values[value.value].type.dims
-
-    def _value(self, kind: TensorType, base: int | None = None) -> Ref:
-        if base is not None:
-            return self._add(kind, Alias(base))
-        nbytes = kind.max_nbytes(self.symbols)
-        offset, self._top = self._top, self._top + -(-nbytes // 64) * 64
-        return self._add(kind, Scratch(offset, nbytes))
-
-    def _add(self, kind: TensorType, storage: Storage) -> Ref:
-        self._values.append(Value(kind, storage))
-        return Ref(len(self._values) - 1)
+        return self.values[value.value].type.dims
 
     def _operands(self, argument: object) -> object:
         if isinstance(argument, Ref):
-            value = self._values[argument.value]
+            value = self.values[argument.value]
             return Operand(value.type, isinstance(value.storage, Constant))
         if isinstance(argument, tuple):
             return tuple(self._operands(item) for item in argument)
@@ -136,12 +109,12 @@ class Sketch:
     ) -> Sequence[tuple[DType | None, tuple[int, ...]]]:
         def concrete(argument: object) -> object:
             if isinstance(argument, Ref):
-                kind = self._values[argument.value].type
+                kind = self.values[argument.value].type
                 return TensorType(kind.dtype, kind.shape(sizes))
             if isinstance(argument, tuple):
                 return tuple(concrete(item) for item in argument)
-            return (
-                evaluate(argument, sizes) if isinstance(argument, Affine) else argument
-            )
+            if isinstance(argument, Affine):
+                return evaluate(argument, sizes)
+            return argument
 
         return OPS[op].rule(*(concrete(argument) for argument in arguments))

@@ -27,6 +27,5 @@ PLAIN_RECIPES = [name for name in known_recipes() if _is_plain(name)]
 
 
 def runs_here(recipe: Recipe) -> bool:
-    """Tell whether what runs its backend is here, which only some machines have."""
     is_here = _IS_HERE.get(recipe.backend)
     return is_here is None or is_here()

@@ -53,7 +53,6 @@ class Mutator(Generic[T]):
         return changed
 
     def _with_one(self, program: object, dice: random.Random) -> object:
-        """Change one place, if one is found that there still is."""
         for _ in range(_TRIES):
             kind = dice.choice(self._kinds)
             path = dice.choice(self._places[kind])
@@ -67,7 +66,6 @@ class Mutator(Generic[T]):
         return program
 
     def _other(self, value: object, kind: str, dice: random.Random) -> object:
-        """Return something else for a place of a kind."""
         if self._odd and dice.random() < 0.2:
             return dice.choice(self._odd)
         if dice.random() < 0.4:
@@ -77,7 +75,6 @@ class Mutator(Generic[T]):
         return self._near(value, kind, dice)
 
     def _near(self, value: object, kind: str, dice: random.Random) -> object:
-        """Return something of the same type."""
         match value:
             case bool():
                 return not value
@@ -129,25 +126,22 @@ def with_other_data(
 
 def _other_tuple(value: tuple[object, ...], dice: random.Random) -> tuple[object, ...]:
     """Return a tuple with an item less, more, or elsewhere."""
-    items = list(value)
-    if not items:
+    if not value:
         return value
-    one, other = (dice.randrange(len(items)) for _ in range(2))
-    match dice.randrange(4):
-        case 0:
-            del items[one]
-        case 1:
-            items.insert(other, items[one])
-        case 2:
-            items[one], items[other] = items[other], items[one]
-        case _:
-            items[one] = items[other]
+    one, other = (dice.randrange(len(value)) for _ in range(2))
+    items, how = list(value), dice.randrange(4)
+    if how == 0:
+        del items[one]
+    elif how == 1:
+        items.insert(other, items[one])
+    elif how == 2:
+        items[one], items[other] = items[other], items[one]
+    else:
+        items[one] = items[other]
     return tuple(items)
 
 
-def _other_mapping(
-    value: Mapping[object, object], dice: random.Random
-) -> Mapping[object, object]:
+def _other_mapping(value, dice) -> Mapping[object, object]:
     """Return a mapping with an entry less, or what two entries have exchanged."""
     made = dict(value)
     one, other = (dice.choice(list(made)) for _ in range(2))
@@ -159,33 +153,27 @@ def _other_mapping(
 
 
 def other_text(text: str, dice: random.Random) -> str:
-    """Return a text with a piece less, twice, or of others."""
     start, end = sorted(dice.randrange(len(text) + 1) for _ in range(2))
     middle = dice.choice(("", text[start:end] * 2, dice.choice(PIECES)))
     return text[:start] + middle + text[end:]
 
 
 def _walk(value: object, path: Path, kind: str) -> Iterator[tuple[Path, str, object]]:
-    """Yield all places within a value: path, kind and what is there."""
     if dataclasses.is_dataclass(value):
         owner = type(value).__name__
-        inside = [
-            ((*path, one.name), f"{owner}.{one.name}", getattr(value, one.name))
-            for one in dataclasses.fields(value)
-        ]
+        names = [one.name for one in dataclasses.fields(value)]
+        inside = [(name, f"{owner}.{name}", getattr(value, name)) for name in names]
     elif isinstance(value, tuple):
-        inside = [((*path, i), f"{kind}[]", one) for i, one in enumerate(value)]
+        inside = [(i, f"{kind}[]", one) for i, one in enumerate(value)]
     elif isinstance(value, Mapping):
-        table = len(value) > _FIELDS
-        inside = [
-            ((*path, key), f"{kind}[]" if table else f"{kind}.{key}", one)
-            for key, one in value.items()
-        ]
+        plain = len(value) <= _FIELDS
+        kinds = [f"{kind}.{key}" if plain else f"{kind}[]" for key in value]
+        inside = list(zip(value, kinds, value.values(), strict=True))
     else:
         return
-    for place, kind_, one in inside:
-        yield place, kind_, one
-        yield from _walk(one, place, kind_)
+    for step, kind_, one in inside:
+        yield (*path, step), kind_, one
+        yield from _walk(one, (*path, step), kind_)
 
 
 def _at(value: object, path: Path) -> object:
@@ -200,7 +188,6 @@ def _at(value: object, path: Path) -> object:
 
 
 def _put(value: object, path: Path, content: object) -> object:
-    """Return a value with another content in one place."""
     if not path:
         return content
     step, *rest = path

@@ -16,7 +16,6 @@ def recipe(**buckets: tuple[int, ...]) -> Recipe:
 
 
 def samples(folder: Path) -> Samples:
-    """Return two sequences of tokens."""
     random = np.random.default_rng(0)
     tokens = np.stack([TOKENS[0], random.integers(0, 32, 24)])
     np.savez(folder / "samples.npz", tokens=tokens)
@@ -24,7 +23,6 @@ def samples(folder: Path) -> Samples:
 
 
 def compiled(path: Path, recipe: Recipe | str) -> Path:
-    """Compile the tiny decoder, with samples if the recipe needs any."""
     loaded = load_recipe(recipe) if isinstance(recipe, str) else recipe
     given = samples(path.parent) if loaded.backend_options else None
     return tiny_runs.compiled(path, loaded, calibrate=given)

@@ -1,6 +1,7 @@
 """The quantized ops once more: plain numpy, one row at a time, slow and separate.
 
-float32 throughout, rounding halves to even, as the design states it.
+All that is given is arrays; a bias may be None. float32 throughout, rounding halves to
+even, as the design states it.
 """
 
 import block_reference
@@ -29,14 +30,7 @@ def quantize_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return q, scale, np.array([row[2] for row in rows], np.int32).reshape(lead)
 
 
-def linear_qd8(
-    q: np.ndarray,
-    scale: np.ndarray,
-    zero_point: np.ndarray,
-    weight: np.ndarray,
-    weight_scale: np.ndarray,
-    bias: np.ndarray | None,
-) -> np.ndarray:
+def linear_qd8(q, scale, zero_point, weight, weight_scale, bias) -> np.ndarray:
     """Return float32 [..., out]; the integer part in int64."""
     wide = weight.astype(np.int64)
     out = np.empty((q.size // q.shape[-1], weight.shape[0]), F)
@@ -48,23 +42,14 @@ def linear_qd8(
     return out.reshape(*q.shape[:-1], weight.shape[0])
 
 
-def linear_w8(
-    x: np.ndarray, weight: np.ndarray, weight_scale: np.ndarray, bias: np.ndarray | None
-) -> np.ndarray:
+def linear_w8(x, weight, weight_scale, bias) -> np.ndarray:
     """Return x times the widened weight transposed, plus bias, by float64."""
     wide = weight.astype(np.float64) * weight_scale.astype(np.float64)[:, None]
     y = x.astype(np.float64) @ wide.T
     return (y if bias is None else y + bias).astype(np.float32)
 
 
-def linear_qb4(
-    q: np.ndarray,
-    scale: np.ndarray,
-    zero_point: np.ndarray,
-    weight: np.ndarray,
-    weight_scale: np.ndarray,
-    bias: np.ndarray | None,
-) -> np.ndarray:
+def linear_qb4(q, scale, zero_point, weight, weight_scale, bias) -> np.ndarray:
     """Return float32 [..., out]; an integer product and a scale for each block."""
     scales = one_by_one(weight_scale).astype(F)
     blocks = unpack_int4(weight).reshape(*scales.shape, -1)
@@ -79,9 +64,7 @@ def linear_qb4(
     return out.reshape(*q.shape[:-1], len(scales))
 
 
-def embedding_q8(
-    weight: np.ndarray, scale: np.ndarray, indices: np.ndarray
-) -> np.ndarray:
+def embedding_q8(weight, scale, indices) -> np.ndarray:
     """Return float32 [..., width], row by row; a scale of each row or of its blocks."""
     blocks = scale.reshape(len(scale), -1)
     each = np.repeat(blocks, weight.shape[1] // blocks.shape[1], axis=1)
@@ -90,13 +73,7 @@ def embedding_q8(
 
 
 def expert_linear_qd8(
-    q: np.ndarray,
-    scale: np.ndarray,
-    zero_point: np.ndarray,
-    weight: np.ndarray,
-    weight_scale: np.ndarray,
-    experts: np.ndarray,
-    bias: np.ndarray | None,
+    q, scale, zero_point, weight, weight_scale, experts, bias
 ) -> np.ndarray:
     """Return float32 [rows, out], a row at a time."""
     out = np.empty((len(q), weight.shape[1]), F)

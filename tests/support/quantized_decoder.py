@@ -6,6 +6,7 @@ a sum decides.
 """
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,59 +21,61 @@ from kvc.compiler.models.decoder import Decoder
 from kvc.compiler.weights.int4 import quantize_int4
 
 
-class ReferenceMatrix:
-    """int8 [out, in] and float32 [out] of a weight, per output channel."""
+class Matrix:
+    """A weight as stored numbers and scales; `linear` takes x float32 [..., in]."""
 
-    def __init__(self, weight: Tensor) -> None:
-        values = weight.detach().numpy()
-        absmax = np.abs(values).max(axis=1)
-        self.scale = np.where(absmax > 0, absmax / np.float32(127), np.float32(1))
-        rows = np.rint(values / self.scale[:, None])
-        self.values = np.clip(rows, -127, 127).astype(np.int8)
+    quantize: Callable[[np.ndarray], tuple[np.ndarray, ...]]
+    product: Callable[..., np.ndarray]
 
     def linear(self, x: Tensor) -> Tensor:
-        """Return x [..., in] times the weight transposed."""
-        quantized = quantize_rows(x.numpy())
-        return torch.from_numpy(linear_qd8(*quantized, self.values, self.scale, None))
+        rows = self.quantize(x.numpy())
+        return torch.from_numpy(self.product(*rows, self.values, self.scale, None))
 
 
-class BlockMatrix:
+def _as_int8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what blocks [..., n] are with a scale for each, and the scales."""
+    absmax = np.abs(blocks).max(axis=-1)
+    scale = np.where(absmax > 0, absmax / np.float32(127), np.float32(1))
+    steps = np.rint(blocks / scale[..., None])
+    return np.clip(steps, -127, 127).astype(np.int8), scale
+
+
+class ReferenceMatrix(Matrix):
+    """int8 [out, in] and float32 [out] of a weight, per output channel."""
+
+    quantize, product = staticmethod(quantize_rows), staticmethod(linear_qd8)
+
+    def __init__(self, weight: Tensor) -> None:
+        self.values, self.scale = _as_int8(weight.detach().numpy())
+
+
+class BlockMatrix(Matrix):
     """int8 [out, in] and float32 [out, m] of a weight, for rows in blocks."""
+
+    quantize, product = staticmethod(quantize_blocks_of), staticmethod(linear_q8)
 
     def __init__(self, weight: Tensor) -> None:
         values = weight.detach().numpy()
         blocks = values.reshape(len(values), blocks_of(values.shape[1]), -1)
-        absmax = np.abs(blocks).max(axis=2)
-        self.scale = np.where(absmax > 0, absmax / np.float32(127), np.float32(1))
-        rows = np.rint(blocks / self.scale[:, :, None]).reshape(values.shape)
-        self.values = np.clip(rows, -127, 127).astype(np.int8)
-
-    def linear(self, x: Tensor) -> Tensor:
-        """Return x [..., in] times the weight transposed."""
-        quantized = quantize_blocks_of(x.numpy())
-        return torch.from_numpy(linear_q8(*quantized, self.values, self.scale, None))
+        steps, self.scale = _as_int8(blocks)
+        self.values = steps.reshape(values.shape)
 
 
-class NarrowMatrix:
+class NarrowMatrix(Matrix):
     """An int4 weight and its scales, float32, as `side_by_side` has them."""
+
+    quantize, product = staticmethod(quantize_rows), staticmethod(linear_qb4)
 
     def __init__(self, weight: Tensor) -> None:
         values = weight.detach().numpy()
-        scale = one_by_one(
-            quantize_int4(weight.detach(), signed=False)[1].float().numpy()
-        )
+        chosen = quantize_int4(weight.detach(), signed=False)[1]
+        scale = one_by_one(chosen.float().numpy())
         rounded = np.rint(values / np.repeat(scale, 32, axis=1))
         stored = (np.clip(rounded, -8, 7) + 8).astype(np.uint8)
         self.values = side_by_side(stored[:, 0::2] | stored[:, 1::2] << 4)
         self.scale = side_by_side(scale)
 
-    def linear(self, x: Tensor) -> Tensor:
-        """Return x [..., in] times the weight transposed."""
-        quantized = quantize_rows(x.numpy())
-        return torch.from_numpy(linear_qb4(*quantized, self.values, self.scale, None))
 
-
-Matrix = ReferenceMatrix | BlockMatrix | NarrowMatrix
 # Of tables and the output layer, and of the other layers.
 MATRICES: dict[str, tuple[type[Matrix], type[Matrix]]] = {
     "xnnpack_q8": (ReferenceMatrix, ReferenceMatrix),
@@ -82,8 +85,6 @@ MATRICES: dict[str, tuple[type[Matrix], type[Matrix]]] = {
 
 
 class ReferenceLinear(nn.Module):
-    """A linear layer without bias."""
-
     def __init__(self, matrix: Matrix) -> None:
         super().__init__()
         self.matrix = matrix
@@ -105,7 +106,6 @@ class ReferenceEmbedding(nn.Module):
 
 
 def quantized_decoder(model: Decoder, recipe: str) -> Decoder:
-    """Return a copy of the model whose matrices are the reference's, of a recipe."""
     table, matrix = MATRICES[recipe]
     quantized = copy.deepcopy(model)
     head = table(model.embed.weight)

@@ -71,9 +71,7 @@ def _py_impl(op: OperatorBase, key: object) -> Callable[..., object]:
     return functools.partial(_add_kernel, op, key)
 
 
-def _add_kernel(
-    op: OperatorBase, key: DispatchKey, kernel: Callable[..., object]
-) -> Callable[..., object]:
+def _add_kernel(op, key, kernel) -> Callable[..., object]:
     if key in op.py_kernels:
         return _register(op, key)(kernel)  # which says so
     op.py_kernels[key] = kernel
@@ -100,11 +98,7 @@ def _compile_less() -> None:
     utils._hop_compile_and_call = _call
 
 
-def _call(
-    function: Callable[..., object],
-    args: Sequence[object],
-    kwargs: Mapping[str, object] | None = None,
-) -> object:
+def _call(function, args, kwargs=None) -> object:
     """Call a branch or loop; compile it first where it is traced or has gradients.
 
     A scan is another one: compiled, it returns what it carries apart.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from held_buffers import ZERO, Buffers
 from state_runs import opened
 from torch import Tensor, nn
 
@@ -92,21 +93,17 @@ class BranchingLayer(RaggedLayer):
     """Writes its cache in both branches of a condition that no result shows."""
 
     def write(self, k: Tensor, v: Tensor, start: Tensor, row_lengths: Tensor) -> None:
-        def first_keys(
-            old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
-        ) -> tuple[Tensor, Tensor]:
-            new_k = torch.ops.kvc.cache_update(old_k, k, start, row_lengths=row_lengths)
-            return new_k, torch.ops.kvc.cache_update(
-                old_v, v, start, row_lengths=row_lengths
-            )
+        def update(old: Tensor, new: Tensor) -> Tensor:
+            ops = torch.ops.kvc
+            return ops.cache_update(old, new, start, row_lengths=row_lengths)
 
-        def first_values(
-            old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
-        ) -> tuple[Tensor, Tensor]:
-            new_v = torch.ops.kvc.cache_update(old_v, v, start, row_lengths=row_lengths)
-            return torch.ops.kvc.cache_update(
-                old_k, k, start, row_lengths=row_lengths
-            ), new_v
+        def first_keys(old_k, old_v, k, v) -> tuple[Tensor, Tensor]:
+            new_k = update(old_k, k)
+            return new_k, update(old_v, v)
+
+        def first_values(old_k, old_v, k, v) -> tuple[Tensor, Tensor]:
+            new_v = update(old_v, v)
+            return update(old_k, k), new_v
 
         operands = (self.k, self.v, k.clone(), v.clone())
         new_k, new_v = torch.cond(k.sum() > 0, first_keys, first_values, operands)
@@ -114,7 +111,7 @@ class BranchingLayer(RaggedLayer):
         self.v.copy_(new_v)
 
 
-class Ragged(nn.Module):
+class Ragged(Buffers, position=ZERO):
     """Counts in a state, int64 [batch]."""
 
     layer: type[RaggedLayer] = RaggedLayer
@@ -125,7 +122,6 @@ class Ragged(nn.Module):
         torch.manual_seed(3)
         self.embed = nn.Embedding(VOCAB, DIM)
         self.layers = nn.ModuleList(self.layer() for _ in range(self.depth))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         start = self.position.clone()
@@ -154,20 +150,14 @@ class Ragged(nn.Module):
 
 
 class RaggedBranches(Ragged):
-    """Its caches are written in branches."""
-
     layer, depth = BranchingLayer, 1
 
 
 class RaggedRings(Ragged):
-    """Its caches are rings."""
-
     layer = RingLayer
 
 
 class RaggedKept(RaggedRings):
-    """Its rings keep the first positions."""
-
     layer, depth = KeptLayer, 1
 
 
@@ -202,21 +192,13 @@ def ragged_methods(told: bool = False) -> list[Method]:
     place = {"position": "input_pos"} if told else {}
     fed = (rows,) if told else ()
     sizes = {"input_pos": {0: BATCH}} if told else {}
+    counted = {"lengths": {0: BATCH}, **sizes}
+    some = {"tokens": {0: BATCH, 1: SEQ}, **counted}
+    one = {"token": {0: BATCH}, "active": {0: BATCH}, **sizes}
+    chunk, token = (tokens, rows + 5, *fed), (tokens[:, :1], rows == 0, *fed)
     return [
-        Method(
-            "prefill",
-            args=(tokens, rows + 5, *fed),
-            dynamic={"tokens": {0: BATCH, 1: SEQ}, "lengths": {0: BATCH}, **sizes},
-            role="prefill",
-            **place,
-        ),
-        Method(
-            "decode",
-            args=(tokens[:, :1], rows == 0, *fed),
-            dynamic={"token": {0: BATCH}, "active": {0: BATCH}, **sizes},
-            role="decode",
-            **place,
-        ),
+        Method("prefill", args=chunk, dynamic=some, role="prefill", **place),
+        Method("decode", args=token, dynamic=one, role="decode", **place),
     ]
 
 

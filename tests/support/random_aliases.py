@@ -63,7 +63,8 @@ class Aliased(nn.Module):
     def _run(self, name, x, n):
         seen = []
         for step in self.steps[name]:
-            seen += step(x, n)
+            made = step(x, n)
+            seen += made if isinstance(made, list) else []
         return [*seen, *(self.get_buffer(b).clone() for b in self.buffer_names)]
 
     @property
@@ -104,11 +105,10 @@ class Aliased(nn.Module):
         return tensor, text, writable
 
     def _steps(self):
-        steps = []
-        for _ in range(self._chance.randint(1, 4)):
-            kind = self._chance.choice(_STEPS)
-            steps.append(kind(self, self._chance))
-        return steps
+        chance = self._chance
+        return [
+            chance.choice(_STEPS)(self, chance) for _ in range(chance.randint(1, 4))
+        ]
 
     def ref(self, chance, writable=False):
         return chance.choice([r for r in self.refs if r.writable or not writable])
@@ -133,12 +133,7 @@ def _operand(model, chance, like):
 def _adds(model, chance):
     ref = model.ref(chance, writable=True)
     operand = _operand(model, chance, ref)
-
-    def step(x, n):
-        ref.get().add_(operand(x, n))
-        return []
-
-    return step
+    return lambda x, n: ref.get().add_(operand(x, n))
 
 
 def _augments(model, chance):
@@ -151,7 +146,6 @@ def _augments(model, chance):
         held += operand(x, n)
         if ref.text.startswith(("self", "box", "row", "table", "inner.a")):
             ref.put(held)
-        return []
 
     return step
 
@@ -159,12 +153,7 @@ def _augments(model, chance):
 def _multiplies(model, chance):
     ref = model.ref(chance, writable=True)
     factor = chance.choice((-1, 0, 2, True))
-
-    def step(x, n):
-        ref.get().mul_(factor)
-        return []
-
-    return step
+    return lambda x, n: ref.get().mul_(factor)
 
 
 def _copies(model, chance):
@@ -173,7 +162,6 @@ def _copies(model, chance):
     def step(x, n):
         new = (other.get().sum() + 1).clamp(-9, 9)
         ref.get().copy_(new.expand(ref.get().shape))
-        return []
 
     return step
 
@@ -187,7 +175,6 @@ def _sets(model, chance):
             ref.get()[place] = number
         else:
             ref.get().fill_(number)
-        return []
 
     return step
 
@@ -206,11 +193,7 @@ def _functional(model, chance):
 
 def _reads(model, chance):
     ref = model.ref(chance)
-
-    def step(x, n):
-        return [ref.get() + 1, ref.get().sum()]
-
-    return step
+    return lambda x, n: [ref.get() + 1, ref.get().sum()]
 
 
 def _hands_out(model, chance):
@@ -223,25 +206,11 @@ def _shows(model, chance):
     return lambda x, n: [ref.get()]
 
 
-def _assigns(model, chance):
-    """A buffer that is assigned anew."""
-    name = chance.choice(model.bases)
-    owner, _, leaf = name.rpartition(".")
-    number = chance.randint(1, 2)
-
-    def step(x, n):
-        module = model.get_submodule(owner)
-        setattr(module, leaf, getattr(module, leaf) + number)
-        return []
-
-    return step
-
-
+# What a step gives back is a result if it is a list.
 _STEPS = (
     *(_adds, _augments, _multiplies, _copies, _sets, _functional),
     *(_reads, _hands_out, _shows, _reads, _adds),
 )
-_RARE_STEPS = (_assigns,)
 
 
 def reached(thing, path="", seen=None) -> Iterator[tuple[str, object]]:
@@ -278,17 +247,7 @@ class Differs(AssertionError):
 
 
 def check(seed: int, folder: Path, found: Counter, corrupt: bool = False) -> None:
-    """Compile the module of a seed, and hold it against eager over several calls.
-
-    Args:
-        seed: of module and calls.
-        folder: for the bundle.
-        found: counts what became of it: "right", or the reason of a refusal.
-        corrupt: change one element of eager's buffers after the first call.
-
-    Raises:
-        Changed, Differs: a defect.
-    """
+    """Hold the module of a seed against eager; `found` counts what became of it."""
     model, eager = Aliased(seed), Aliased(seed)
     chance = random.Random(-seed - 1)
     names = list(model.steps)

@@ -74,7 +74,6 @@ class _Writer:
         return f"({made}).clamp(-99, 99)" if self.chance.random() < 0.2 else made
 
     def method(self) -> str:
-        """Return the text of the method."""
         self.add(1, "def step(self, p, q, turns, x, at):")
         self.add(2, "x = x * 1")
         names = ["x", *BUFFERS]
@@ -109,8 +108,7 @@ class _Writer:
             made = self.new()
             self.add(depth, f"{made} = dense({self.chance.choice(names)})")
             write = self.chance.choice(WRITES)
-            source = self.chance.choice(names)
-            self.add(depth, write.format(v=made, w=source))
+            self.add(depth, write.format(v=made, w=self.chance.choice(names)))
             names.append(made)
         else:
             made = self.new()
@@ -141,22 +139,22 @@ class _Writer:
         free = [b for b in BUFFERS if not any(b in text for text in given)]
         return free if depth == OUTERMOST and self.chance.random() < 0.4 else []
 
-    def body(
-        self,
-        depth: int,
-        name: str,
-        taken: Sequence[str],
-        first: Sequence[str],
-        names: list[str],
-        results: Callable[[list[str]], Sequence[str]],
-        nested: int,
-    ) -> None:
+    def body(self, depth, name, taken, first, names, results, nested) -> None:
         self.add(depth, f"def {name}({', '.join(taken)}):")
         for line in first:
             self.add(depth + 1, line)
         for _ in range(self.chance.choice((0, 0, 1, 1, 2))):
             self.statement(depth + 1, names, nested)
         self.add(depth + 1, f"return ({', '.join(results(names))},)")
+
+    def formed(self, forms: Sequence[str], made: Sequence[str]) -> list[str]:
+        pairs = zip(forms, made, strict=True)
+        return [f"dense({form.format(f'({e})')})" for form, e in pairs]
+
+    def unform(self, depth: int, forms: Sequence[str], names: Sequence[str]) -> None:
+        for form, name in zip(forms, names, strict=True):
+            if form != "{}":
+                self.add(depth, f"{name} = {FORMS[form].format(name)}")
 
     def branch(self, depth: int, names: list[str], nested: int) -> None:
         given, taken, first = self.passed(names)
@@ -170,8 +168,7 @@ class _Writer:
             made = [self.expression(inside) for _ in forms]
             if self.chance.random() < 0.4:
                 made[0] = self.chance.choice(inside)
-            pairs = zip(forms, made, strict=True)
-            return [f"dense({form.format(f'({e})')})" for form, e in pairs]
+            return self.formed(forms, made)
 
         bodies = [self.new("f") for _ in "ab"]
         for name in bodies:
@@ -180,9 +177,7 @@ class _Writer:
         pred = self.chance.choice(["p", "q", "p & q"])
         call = f"cond({pred}, {', '.join(bodies)}, ({', '.join(given)},))"
         self.add(depth, f"({', '.join(made)},) = {call}")
-        for form, name in zip(forms, made, strict=True):
-            if form != "{}":
-                self.add(depth, f"{name} = {FORMS[form].format(name)}")
+        self.unform(depth, forms, made)
         names += made
 
     def loop(self, depth: int, names: list[str], nested: int) -> None:
@@ -198,8 +193,7 @@ class _Writer:
 
         def results(inside: list[str]) -> list[str]:
             made = [self.expression(inside) for _ in forms]
-            pairs = zip(forms, made, strict=True)
-            return ["i + 1", *(f"dense({f.format(f'({e})')})" for f, e in pairs)]
+            return ["i + 1", *self.formed(forms, made)]
 
         body, taken = self.new("f"), ["i", *carried]
         more = self.captured(depth, picked)
@@ -209,9 +203,7 @@ class _Writer:
         test = f"lambda {', '.join(taken)}: i < turns"
         start = f"(torch.zeros((), dtype=torch.int64), {', '.join(starts)})"
         self.add(depth, f"(_, {', '.join(made)}) = while_loop({test}, {body}, {start})")
-        for form, name in zip(forms, made, strict=True):
-            if form != "{}":
-                self.add(depth, f"{name} = {FORMS[form].format(name)}")
+        self.unform(depth, forms, made)
         names += made
 
     def scan(self, depth: int, names: list[str], nested: int) -> None:
@@ -233,13 +225,10 @@ class _Writer:
 
 
 def source_of(seed: int) -> str:
-    """Return the text of the method of a random module."""
     return _Writer(seed).method()
 
 
-def _cond(
-    p: Tensor, yes: Body, no: Body, given: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
+def _cond(p, yes, no, given) -> tuple[Tensor, ...]:
     return (yes if p else no)(*given)
 
 
@@ -262,12 +251,7 @@ PLAIN = {"cond": _cond, "while_loop": _while_loop, "scan": _scan}
 
 
 def random_module(seed: int, control: Mapping[str, object] = TRACED) -> nn.Module:
-    """Return a module whose method is step(p, q, turns, x, at).
-
-    Args:
-        seed: of all choices.
-        control: what branches and loops are; `PLAIN` ones are Python's own.
-    """
+    """Return a module with step(p, q, turns, x, at); `PLAIN` is Python's control."""
     found: dict[str, type[nn.Module]] = {}
     text = f"class Random(nn.Module):\n{source_of(seed)}\n"
     names = {"torch": torch, "nn": nn, "dense": dense, **control}

@@ -8,14 +8,13 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import torch
-from interpreter import _call
+from interpreter import interpret
 from ir_samples import I64, method, node, program, value
-from random_methods import _STEPS, ROW, SQUARE, STATES, _Builder
+from random_methods import _STEPS, _WEIGHTS, ROW, SQUARE, STATES, _Builder
 from torch import Tensor
 
-from kvc.compiler.ir import Method, Node, Program, Value
-from kvc.compiler.ir.control import blocks_by_number, control_of
+from kvc.compiler.ir import Method, Program, Value
+from kvc.compiler.ir.control import blocks_by_number
 from kvc.compiler.passes.redundancies import DropDeadCode
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import COND, SCAN, WHILE
@@ -31,7 +30,6 @@ class _Author:
         self.blocks: list[Method | None] = []
 
     def steps(self, b: _Builder, preds: Sequence[Value], depth: int) -> None:
-        functions, weights = zip(*_STEPS, strict=True)
         for _ in range(b.chance.randrange(1, 5)):
             kind = self.chance.random()
             if depth and kind < 0.35:
@@ -41,7 +39,7 @@ class _Author:
             elif depth and kind < 0.5:
                 self.scan(b, preds, depth - 1)
             else:
-                b.chance.choices(functions, weights)[0](b)
+                b.chance.choices(_STEPS, _WEIGHTS)[0](b)
 
     def branch(self, b: _Builder, preds: Sequence[Value], depth: int) -> None:
         lent = [*dict.fromkeys(b.pick(SQUARE) for _ in range(3)), b.pick(ROW)]
@@ -49,25 +47,19 @@ class _Author:
         numbers = [self.block(lent, preds, count, depth) for _ in "ab"]
         pred = self.chance.choice(preds)
         results = tuple(b.keep(b.new(SQUARE)) for _ in range(count))
-        operands = (*lent, *preds)
-        b.nodes.append(
-            node(COND, pred, *numbers, operands, (None,) * count, to=results)
-        )
+        given = (*lent, *preds), (None,) * count
+        b.nodes.append(node(COND, pred, *numbers, *given, to=results))
 
     def loop(self, b: _Builder, preds: Sequence[Value], depth: int) -> None:
-        start, turn = (value(b.count + i, dtype=I64) for i in range(2))
-        b.count += 2
+        start, turn = b.new(dtype=I64), b.new(dtype=I64)
         b.nodes.append(node("aten::full", (), 0, I64, to=start))
         carried = [b.pick(SQUARE) for _ in range(self.chance.randrange(1, 3))]
         rest = [b.pick(ROW), *preds]
         body = self.block([*carried, rest[0]], preds, len(carried), depth, counts=True)
         test = self.test([start, *carried, *rest])
         results = (turn, *(b.keep(b.new(SQUARE)) for _ in carried))
-        operands = (start, *carried, *rest)
-        over = (None,) * len(results)
-        b.nodes.append(
-            node(WHILE, test, body, len(results), operands, over, to=results)
-        )
+        given = len(results), (start, *carried, *rest), (None,) * len(results)
+        b.nodes.append(node(WHILE, test, body, *given, to=results))
 
     def scan(self, b: _Builder, preds: Sequence[Value], depth: int) -> None:
         carried, through = b.pick(SQUARE), b.pick(SQUARE)
@@ -83,62 +75,36 @@ class _Author:
         inputs = [replace(v, id=i) for i, v in enumerate(operands)]
         less = value(len(inputs), dtype=DType.BOOL)
         limit = self.chance.randrange(TURNS)
-        return self.add(
-            inputs, [node("aten::lt.Scalar", inputs[0], limit, to=less)], [less]
-        )
+        step = node("aten::lt.Scalar", inputs[0], limit, to=less)
+        return self.add(inputs, [step], [less])
 
-    def block(
-        self,
-        lent: Sequence[Value],
-        preds: Sequence[Value],
-        outputs: int,
-        depth: int,
-        counts: bool = False,
-        scans: bool = False,
-    ) -> int:
-        """Make a block that gives squares; one that counts gives a number first."""
+    def block(self, lent, preds, outputs, depth, counts=False, scans=False) -> int:
         number = len(self.blocks)
         self.blocks.append(None)
         b = _Builder(self.chance)
-        first = []
-        if counts:
-            first = [value(0, dtype=I64)]
-            b.count = 1
+        first = [b.new(dtype=I64)] if counts else []
         inputs = [b.keep(b.new(tuple(v.type.dims))) for v in lent]
-        part = [value(b.count, 3)] if scans else []
-        b.count += scans
-        inside = [value(b.count + i, dtype=DType.BOOL) for i in range(len(preds))]
-        b.count += len(inside)
+        part = [b.new((3,))] if scans else []
+        inside = [b.new(dtype=DType.BOOL) for _ in preds]
         if scans:
-            row = b.new(ROW)
-            b.nodes.append(node("aten::unsqueeze", part[0], 0, to=row))
-            b.keep(row)
+            b.add("aten::unsqueeze", part[0], 0, shape=ROW)
         elif not b.values[ROW]:
             b.add("aten::sum.dim_IntList", inputs[0], (0,), True, shape=ROW)
         self.steps(b, inside, depth)
         left = [b.pick(SQUARE) for _ in range(outputs)]
         if counts:
-            more = value(b.count, dtype=I64)
-            b.count += 1
+            more = b.new(dtype=I64)
             b.nodes.append(node("aten::add.Scalar", first[0], 1, 1, to=more))
             left = [more, *left]
         if scans:
-            flat = value(b.count, 3)
-            b.count += 1
+            flat = b.new((3,))
             b.nodes.append(node("aten::squeeze.dims", b.pick(ROW), (0,), to=flat))
             left = [*left, flat]
         filled = (1,) if scans else ()
         inputs = [*first, *inputs[:1], *part, *inputs[1:], *inside]
         return self.add(inputs, b.nodes, left, number, filled)
 
-    def add(
-        self,
-        inputs: Sequence[Value],
-        nodes: Sequence[Node],
-        outputs: Sequence[Value],
-        number: int | None = None,
-        filled: tuple[int, ...] = (),
-    ) -> int:
+    def add(self, inputs, nodes, outputs, number=None, filled=()) -> int:
         if number is None:
             number = len(self.blocks)
             self.blocks.append(None)
@@ -150,75 +116,21 @@ class _Author:
 
 
 def random_control(seed: int) -> Program:
-    """Return a program of one method over three states, with blocks."""
     author = _Author(seed)
     b = _Builder(author.chance)
-    bound = [(b.keep(b.new(SQUARE)), name) for name in STATES]
-    inputs = (b.keep(b.new(SQUARE)), b.keep(b.new(ROW)))
-    preds = tuple(value(b.count + i, dtype=DType.BOOL) for i in range(2))
-    b.count += 2
+    ends = b.begin()
+    preds = tuple(b.new(dtype=DType.BOOL) for _ in range(2))
     author.branch(b, preds, 2)
     author.steps(b, preds, 2)
-    changed = [name for name in STATES if b.chance.random() < 0.8]
-    made = method(
-        *b.nodes,
-        inputs=(*inputs, *preds),
-        outputs=tuple(b.pick(b.chance.choice([SQUARE, ROW])) for _ in range(3)),
-        state_in=tuple(bound),
-        state_out=tuple((b.pick(SQUARE), name) for name in changed),
-    )
+    made = b.ended(ends, 0.8, preds)
     blocks = [block for block in author.blocks if block is not None]
     return DropDeadCode().run(program(made, *blocks, states=STATES, shape=SQUARE))
 
 
-class Meaning:
-    """What a program means: every value has memory of its own."""
-
-    def __init__(self, whole: Program) -> None:
-        self._blocks = blocks_by_number(whole)
-        (self._entry,) = (m for m in whole.methods if m.block is None)
-
-    def call(
-        self, inputs: Sequence[Tensor], states: Mapping[str, Tensor]
-    ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Return the outputs and the new states of a call."""
-        entry = self._entry
-        start = {v.id: t for v, t in zip(entry.inputs, inputs, strict=True)}
-        start |= {v.id: states[name] for v, name in entry.state_in}
-        values = self._run(entry, start)
-        after = {name: values[v.id].clone() for v, name in entry.state_out}
-        return [values[v.id].clone() for v in entry.outputs], {**states, **after}
-
-    def _run(self, one: Method, given: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        values = dict(given)
-        for each in one.nodes:
-            results = self._results(each, values)
-            for made, result in zip(each.outputs, results, strict=True):
-                values[made.id] = result.clone()
-        return values
-
-    def _block(self, number: int, given: Sequence[Tensor]) -> list[Tensor]:
-        one = self._blocks[number]
-        pairs = zip(one.inputs, given, strict=True)
-        values = self._run(one, {v.id: tensor for v, tensor in pairs})
-        return [values[v.id] for v in one.outputs]
-
-    def _results(self, each: Node, values: Mapping[int, Tensor]) -> list[Tensor]:
-        control = control_of(each)
-        if control is None:
-            return _call(each, values, {})
-        given = [values[v.id] for v in control.operands]
-        if control.op == COND:
-            assert control.pred is not None
-            chosen = control.blocks[0 if values[control.pred.id] else 1]
-            return self._block(chosen, given)
-        if control.op == WHILE:
-            while self._block(control.blocks[0], given)[0]:
-                given[: control.carried] = self._block(control.blocks[1], given)
-            return given[: control.carried]
-        carried, through, *rest = given
-        stacked = []
-        for row in through:
-            carried, made = self._block(control.blocks[0], [carried, row, *rest])
-            stacked.append(made)
-        return [carried, torch.stack(stacked)]
+def meaning(
+    whole: Program, inputs: Sequence[Tensor], states: Mapping[str, Tensor]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Return the outputs and the new states of a call; each value has own memory."""
+    (entry,) = (one for one in whole.methods if one.block is None)
+    blocks = blocks_by_number(whole)
+    return interpret(entry, inputs, states, blocks=blocks)[:2]

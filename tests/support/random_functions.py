@@ -6,26 +6,24 @@ are whole or halves, in float64, so that every way to compute them gives the sam
 """
 
 import random
-from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from held_buffers import Buffers
+from torch import Tensor
 
 ROWS, COLUMNS = 4, 6
 
 
-class RandomFunction(nn.Module):
+class RandomFunction(Buffers, n=torch.tensor([1, 3])):
     """Does what its seed says; buffers a, b [4, 6], c [6], d [2, 3, 4], n int64 [2]."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.seed = seed
-        floats = {"dtype": torch.float64}
-        self.register_buffer("a", torch.arange(24.0, **floats).reshape(4, 6) - 9)
-        self.register_buffer("b", torch.ones(ROWS, COLUMNS, **floats))
-        self.register_buffer("c", torch.arange(6.0, **floats))
-        self.register_buffer("d", torch.zeros(2, 3, 4, **floats))
-        self.register_buffer("n", torch.tensor([1, 3]))
+        self.register_buffer("a", torch.arange(24.0).double().reshape(4, 6) - 9)
+        self.register_buffer("b", torch.ones(ROWS, COLUMNS).double())
+        self.register_buffer("c", torch.arange(6.0).double())
+        self.register_buffer("d", torch.zeros(2, 3, 4).double())
 
     def step(self, x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, ...]:
         return Author(self, random.Random(self.seed), x, y, at).write()
@@ -37,30 +35,20 @@ class RandomFunction(nn.Module):
 class Author:
     """Makes one function up, and runs it meanwhile."""
 
-    def __init__(
-        self, model: RandomFunction, choose: random.Random, *arguments: Tensor
-    ) -> None:
+    def __init__(self, model, choose, *arguments) -> None:
         self.choose = choose
         *given, self.at = arguments
         self.pool = [model.a, model.b, model.c, model.d, *given]
         self.places = [model.n % 2, self.at]
         self.n = model.n
-        self.kinds: list[tuple[int, Callable[[], None]]] = [
-            (5, self.view),
-            (3, self.compute),
-            (2, self.combine),
-            (6, self.write_into),
-            (1, self.write_at_places),
-            (1, self.count),
-        ]
 
     def write(self) -> tuple[Tensor, ...]:
         """Return some of the values that there are at the end."""
-        weights, actions = zip(*self.kinds, strict=True)
+        actions = (self.view, self.compute, self.combine)
+        actions += (self.write_into, self.write_at_places, self.count)
         for _ in range(self.choose.randint(4, 14)):
-            self.choose.choices(actions, weights)[0]()
-        results = self.choose.sample(self.pool, self.choose.randint(1, 4))
-        return tuple(results)
+            self.choose.choices(actions, (5, 3, 2, 6, 1, 1))[0]()
+        return tuple(self.choose.sample(self.pool, self.choose.randint(1, 4)))
 
     def some(self) -> Tensor:
         return self.choose.choice(self.pool)
@@ -75,7 +63,7 @@ class Author:
         size = base.shape[axis]
         start = self.choose.randrange(size)
         count = self.choose.randint(1, size - start)
-        views: list[Callable[[], Tensor]] = [
+        views = [
             lambda: base.narrow(axis, start, count),
             lambda: base.select(axis, start - size * self.choose.randrange(2)),
             lambda: base[..., start % base.shape[-1] :: 2],
@@ -94,7 +82,7 @@ class Author:
     def compute(self) -> None:
         """Make a new value of one value."""
         base = self.some()
-        makers: list[Callable[[], Tensor]] = [
+        makers = [
             lambda: base + 1,
             lambda: -base,
             lambda: base.abs() * 0.5,
@@ -116,7 +104,7 @@ class Author:
         """Make a new value of two values that fit each other."""
         one = self.some()
         other = self.fitting(one)
-        makers: list[Callable[[], Tensor]] = [
+        makers = [
             lambda: one + other,
             lambda: one - other,
             lambda: torch.maximum(one, other),
@@ -139,11 +127,11 @@ class Author:
         source = self.fitting(target)
         if self.choose.random() < 0.5:
             source = source * self.choose.choice([1.0, 0.5, -1.0])
-        elif _shares(source, target):
+        elif source.untyped_storage()._cdata == target.untyped_storage()._cdata:
             source = source.clone()
         axis = self.choose.randrange(max(1, target.dim()))
         start = self.choose.randrange(target.shape[axis]) if target.dim() else 0
-        writes: list[Callable[[], object]] = [
+        writes = [
             lambda: target.copy_(source),
             lambda: target.add_(source),
             lambda: target.mul_(0.5),
@@ -173,14 +161,13 @@ class Author:
             return
         axis = self.choose.choice(axes)
         part = target.narrow(axis, 0, 2) * self.choose.choice([2.0, -1.0])
-        writes: list[Callable[[], object]] = [
+        turned = part.transpose(0, axis)
+        writes = [
             lambda: target.index_fill_(axis, where, 5.0),
             lambda: target.index_add_(axis, where, part),
             lambda: target.transpose(0, axis).__setitem__(where, 7.0),
             lambda: target.index_copy_(axis, self.at, part),
-            lambda: target.transpose(0, axis).index_put_(
-                (self.at,), part.transpose(0, axis)
-            ),
+            lambda: target.transpose(0, axis).index_put_((self.at,), turned),
         ]
         self.choose.choice(writes)()
 
@@ -196,8 +183,3 @@ def _broadcasts(value: Tensor, target: Tensor) -> bool:
         return False
     ends = zip(value.shape[::-1], target.shape[::-1], strict=False)
     return all(size in (1, wanted) for size, wanted in ends)
-
-
-def _shares(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two values may lie in the same memory, whole or in part."""
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata

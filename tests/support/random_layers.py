@@ -8,6 +8,7 @@ pass rewrites, others differ from it in one respect: a factor, an axis, a sign, 
 import math
 import random
 from collections.abc import Callable
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +24,7 @@ Piece = Callable[[Pool], Tensor]
 
 
 class RandomLayers(nn.Module):
-    """So many pieces, chosen by a seed.
-
-    Attributes:
-        said: names of the pieces, in order.
-    """
+    """So many pieces, chosen by a seed; `said` are their names, in order."""
 
     def __init__(self, seed: int, count: int = 6) -> None:
         super().__init__()
@@ -78,27 +75,18 @@ class RandomLayers(nn.Module):
 
     def turned(self, rows: int, columns: int) -> Callable[[], Tensor]:
         """Return what gives a weight [rows, columns], turned in some way or not."""
+        swap, swap_last = (lambda x: x.T), (lambda x: x.transpose(-1, -2))
+        others = (lambda x: x.t()), (lambda x: x.permute(1, 0))
         turns = self._random.choice(
-            [[], [], ["T"], ["t"], ["transpose"], ["permute"], ["T", "transpose"]]
+            [[], [], [swap], [others[0]], [swap_last], [others[1]], [swap, swap_last]]
         )
         dims = (columns, rows) if len(turns) % 2 else (rows, columns)
         weight = self.matrix(*dims)
+        return lambda: reduce(lambda found, turn: turn(found), turns, weight)
 
-        def made() -> Tensor:
-            found: Tensor = weight
-            for turn in turns:
-                match turn:
-                    case "T":
-                        found = found.T
-                    case "t":
-                        found = found.t()
-                    case "transpose":
-                        found = found.transpose(-1, -2)
-                    case _:
-                        found = found.permute(1, 0)
-            return found
-
-        return made
+    def piece(self, place: int, *ways: Callable[[Tensor], Tensor]) -> Piece:
+        way = self._random.choice(ways)
+        return lambda pool: way(pool[place])
 
     def width(self) -> int:
         return self._random.choice(WIDTHS)
@@ -108,7 +96,6 @@ Made = tuple[int, Piece]
 
 
 def linear(of: RandomLayers) -> Made:
-    """A layer, its weight turned or not, a part of it or all."""
     (place, width), out = of.some(), of.width()
     weight, bias = of.turned(out, width), of.one_of(None, of.matrix(out))
     return out, lambda pool: functional.linear(pool[place], weight(), bias)
@@ -119,23 +106,20 @@ def product(of: RandomLayers) -> Made:
     (place, width), out = of.some(), of.width()
     weight, bias = of.turned(width, out), of.matrix(*of.one_of((out,), (1, out), (1,)))
     factors = of.one_of({}, {}, {"alpha": 0.5}, {"beta": 2.0}, {"beta": 0})
-    how = of.one_of("matmul", "mm", "addmm", "addmm", "baddbmm", "plus")
 
-    def run(pool: Pool) -> Tensor:
-        x = pool[place]
+    def added(x: Tensor) -> Tensor:
         flat = x.reshape(-1, width)
-        match how:
-            case "matmul":
-                return x @ weight()
-            case "plus":
-                return torch.add(x @ weight(), bias)
-            case "mm":
-                return torch.mm(flat, weight()).view(1, -1, out)
-            case "baddbmm":
-                return torch.bmm(x, weight()[None]) + bias
         return torch.addmm(bias, flat, weight(), **factors).view(1, -1, out)
 
-    return out, run
+    return out, of.piece(
+        place,
+        lambda x: x @ weight(),
+        lambda x: torch.mm(x.reshape(-1, width), weight()).view(1, -1, out),
+        added,
+        added,
+        lambda x: torch.bmm(x, weight()[None]) + bias,
+        lambda x: torch.add(x @ weight(), bias),
+    )
 
 
 def of_weights(of: RandomLayers) -> Made:
@@ -143,17 +127,12 @@ def of_weights(of: RandomLayers) -> Made:
     place, width = of.some()
     a, b = of.turned(width, 4), of.turned(4, 6)
     vector = of.matrix(width)
-    how = of.one_of("two", "vector", "left")
-
-    def run(pool: Pool) -> Tensor:
-        x = pool[place]
-        if how == "vector":
-            return (x @ vector)[..., None]
-        if how == "left":
-            return (b().T @ a().T @ x.transpose(1, 2)).transpose(1, 2)
-        return x @ (a() @ b())
-
-    return (1 if how == "vector" else 6), run
+    out, way = of.one_of(
+        (6, lambda x: x @ (a() @ b())),
+        (1, lambda x: (x @ vector)[..., None]),
+        (6, lambda x: (b().T @ a().T @ x.transpose(1, 2)).transpose(1, 2)),
+    )
+    return out, lambda pool: way(pool[place])
 
 
 def gated(of: RandomLayers) -> Made:
@@ -248,7 +227,6 @@ class Rotation:
 
 
 def rotated(of: RandomLayers) -> Made:
-    """A rotation, where the width has halves."""
     place, width = of.some()
     if width % 2:
         return width, lambda pool: torch.cat((-pool[place], pool[place]), -1)[..., :1]
@@ -256,63 +234,52 @@ def rotated(of: RandomLayers) -> Made:
 
 
 def normed(of: RandomLayers) -> Made:
-    """A norm, of torch or written out."""
     place, width = of.some()
-    weight, how = of.matrix(width), of.one_of("rms", "written", "layer", "softmax")
-
-    def run(pool: Pool) -> Tensor:
-        x = pool[place]
-        match how:
-            case "rms":
-                return functional.rms_norm(x, (width,), weight)
-            case "layer":
-                return functional.layer_norm(x, (width,), weight)
-            case "softmax":
-                return x.softmax(-1)
-        return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3))
-
-    return width, run
+    weight = of.matrix(width)
+    return width, of.piece(
+        place,
+        lambda x: functional.rms_norm(x, (width,), weight),
+        lambda x: weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3)),
+        lambda x: functional.layer_norm(x, (width,), weight),
+        lambda x: x.softmax(-1),
+    )
 
 
 def added(of: RandomLayers) -> Made:
     """A residual, or a product of two."""
     place, width = of.some()
-    other, how = of.same(width), of.one_of("add", "sub", "mul", "alpha", "number")
-
-    def run(pool: Pool) -> Tensor:
-        x, y = pool[place], pool[other]
-        match how:
-            case "add":
-                return x + y
-            case "sub":
-                return x - y
-            case "mul":
-                return x * y.tanh()
-            case "alpha":
-                return torch.add(x, y, alpha=0.5)
-        return 2 - x * 0.5
-
-    return width, run
+    other = of.same(width)
+    way = of.one_of(
+        lambda x, y: x + y,
+        lambda x, y: x - y,
+        lambda x, y: x * y.tanh(),
+        lambda x, y: torch.add(x, y, alpha=0.5),
+        lambda x, y: 2 - x * 0.5,
+    )
+    return width, lambda pool: way(pool[place], pool[other])
 
 
 def narrowed(of: RandomLayers) -> Made:
     """A layer, or a sum, in another dtype; int8 and back."""
     (place, width), out = of.some(), of.width()
     weight = of.matrix(out, width)
-    how = of.one_of("half", "bfloat16", "double", "int8", "int32", "gate")
 
-    def run(pool: Pool) -> Tensor:
-        x = pool[place]
-        if how == "gate":
-            y = functional.linear(x, weight).double()
-            return (functional.silu(y) * y).float()
-        if how.startswith("int"):
-            steps = (x.tanh() * 40).round().to(getattr(torch, how))
+    def cast(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+        return lambda x: functional.linear(x.to(dtype), weight.to(dtype)).float()
+
+    def stepped(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            steps = (x.tanh() * 40).round().to(dtype)
             return functional.linear((steps * 2 + steps).float() / 40, weight)
-        dtype = getattr(torch, how)
-        return functional.linear(x.to(dtype), weight.to(dtype)).float()
 
-    return out, run
+        return run
+
+    def gate(x: Tensor) -> Tensor:
+        y = functional.linear(x, weight).double()
+        return (functional.silu(y) * y).float()
+
+    casts = map(cast, (torch.half, torch.bfloat16, torch.double))
+    return out, of.piece(place, *casts, stepped(torch.int8), stepped(torch.int32), gate)
 
 
 def emptied(of: RandomLayers) -> Made:
@@ -320,22 +287,18 @@ def emptied(of: RandomLayers) -> Made:
     (place, width), out = of.some(), of.width()
     weight, none = of.matrix(out, width), nn.Parameter(torch.zeros(0, width))
     of.register_parameter(f"none{len(of.said)}", none)
-    how = of.one_of("rows", "outputs", "inputs", "gate")
 
-    def run(pool: Pool) -> Tensor:
-        x = pool[place]
-        y = functional.linear(x, weight)
-        match how:
-            case "rows":
-                return torch.cat((functional.linear(x[:, :0], weight), y), 1)
-            case "outputs":
-                return torch.cat((functional.linear(x, none), y), -1)
-            case "inputs":
-                return y + functional.linear(x[..., :0], weight[:, :0])
-        gate = functional.linear(x, none)
-        return y + (functional.silu(gate) * gate).sum(-1, keepdim=True)
+    def gate(x: Tensor, y: Tensor) -> Tensor:
+        made = functional.linear(x, none)
+        return y + (functional.silu(made) * made).sum(-1, keepdim=True)
 
-    return out, run
+    way = of.one_of(
+        lambda x, y: torch.cat((functional.linear(x[:, :0], weight), y), 1),
+        lambda x, y: torch.cat((functional.linear(x, none), y), -1),
+        lambda x, y: y + functional.linear(x[..., :0], weight[:, :0]),
+        gate,
+    )
+    return out, lambda pool: way(pool[place], functional.linear(pool[place], weight))
 
 
 def looked_up(of: RandomLayers) -> Made:
@@ -356,27 +319,23 @@ def moved(of: RandomLayers) -> Made:
     """Views, and layers of what they give."""
     (place, width), out = of.some(), of.width()
     weight = of.matrix(out, width)
-    how = of.one_of("ones", "turned", "expanded", "part", "twice", "reversed")
 
-    def run(pool: Pool) -> Tensor:
-        x = pool[place]
-        match how:
-            case "ones":
-                return functional.linear(x[:, None, :, None], weight)[:, 0, :, 0]
-            case "turned":
-                y = functional.linear(x.transpose(0, 1), weight)
-                return y.transpose(0, 1)
-            case "expanded":
-                y = functional.linear(x[:, :1].expand(1, 3, width), weight)
-                return y.sum(1, keepdim=True) + functional.linear(x, weight)
-            case "part":
-                return functional.linear(x, weight[:, :width])
-            case "twice":
-                y = functional.linear(x, weight)
-                return y.relu() + functional.linear(x, weight).sigmoid()
-        return (weight @ x.transpose(1, 2)).transpose(1, 2)
+    def layer(x: Tensor) -> Tensor:
+        return functional.linear(x, weight)
 
-    return out, run
+    def expanded(x: Tensor) -> Tensor:
+        y = layer(x[:, :1].expand(1, 3, width))
+        return y.sum(1, keepdim=True) + layer(x)
+
+    return out, of.piece(
+        place,
+        lambda x: layer(x[:, None, :, None])[:, 0, :, 0],
+        lambda x: layer(x.transpose(0, 1)).transpose(0, 1),
+        expanded,
+        lambda x: functional.linear(x, weight[:, :width]),
+        lambda x: layer(x).relu() + layer(x).sigmoid(),
+        lambda x: (weight @ x.transpose(1, 2)).transpose(1, 2),
+    )
 
 
 def attended(of: RandomLayers) -> Made:
@@ -398,7 +357,6 @@ def attended(of: RandomLayers) -> Made:
 
 
 def of_experts(of: RandomLayers) -> Made:
-    """Layers of which each row takes its own."""
     (place, width), out = of.some(), of.width()
     weight, turned = of.matrix(3, out, width), of.one_of(True, False)
     bias = of.one_of(None, of.matrix(3, out))
@@ -426,5 +384,4 @@ def inputs(count: int, seed: int = 0) -> Tensor:
 
 
 def layers_method() -> Method:
-    """The method of these modules."""
     return Method("forward", args=(inputs(3),), dynamic={"x": {1: Dim("seq", 1, MOST)}})

@@ -6,7 +6,6 @@ updates of updates.
 """
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -16,9 +15,13 @@ from torch import Tensor
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.ir.rewrite import rename_node, rename_results
 from kvc.compiler.passes.redundancies import DropDeadCode
+from kvc.schema.dtypes import DType
 
 SQUARE, ROW = (3, 3), (1, 3)
 STATES = ("a", "b", "c")
+
+
+Ends = tuple[tuple[tuple[Value, str], ...], tuple[Value, Value]]
 
 
 class _Builder:
@@ -28,8 +31,8 @@ class _Builder:
         self.count = 0
         self.values: dict[tuple[int, ...], list[Value]] = {SQUARE: [], ROW: []}
 
-    def new(self, shape: tuple[int, ...]) -> Value:
-        made = value(self.count, *shape)
+    def new(self, shape: tuple[int, ...] = (), dtype: DType = DType.FLOAT32) -> Value:
+        made = value(self.count, *shape, dtype=dtype)
         self.count += 1
         return made
 
@@ -44,8 +47,7 @@ class _Builder:
         return self.chance.choice(recent)
 
     def index(self) -> Value:
-        made = value(self.count, 1, dtype=I64)
-        self.count += 1
+        made = self.new((1,), I64)
         begin = self.chance.randrange(3)
         step = ("aten::arange.start_step", begin, begin + 1, 1, I64)
         self.nodes.append(node(*step, to=made))
@@ -55,6 +57,19 @@ class _Builder:
         made = self.new(shape)
         self.nodes.append(node(op, *arguments, to=made))  # type: ignore[arg-type]
         self.keep(made)
+
+    def begin(self) -> Ends:
+        bound = tuple((self.keep(self.new(SQUARE)), name) for name in STATES)
+        return bound, (self.keep(self.new(SQUARE)), self.keep(self.new(ROW)))
+
+    def ended(self, ends: Ends, share: float, more: tuple[Value, ...] = ()) -> Method:
+        bound, inputs = ends
+        changed = [name for name in STATES if self.chance.random() < share]
+        shapes = [SQUARE, ROW]
+        outputs = tuple(self.pick(self.chance.choice(shapes)) for _ in range(3))
+        after = tuple((self.pick(SQUARE), name) for name in changed)
+        given = {"inputs": (*inputs, *more), "state_in": bound, "state_out": after}
+        return method(*self.nodes, outputs=outputs, **given)
 
 
 def _view(b: _Builder) -> None:
@@ -86,57 +101,32 @@ def _write(b: _Builder) -> None:
         case 0:
             b.add("aten::index_copy", target, 0, b.index(), b.pick(ROW), shape=SQUARE)
         case 1:
-            b.add(
-                "aten::copy",
-                target,
-                b.pick(b.chance.choice([SQUARE, ROW])),
-                shape=SQUARE,
-            )
+            source = b.pick(b.chance.choice([SQUARE, ROW]))
+            b.add("aten::copy", target, source, shape=SQUARE)
         case 2:
-            places = (b.index(), None)
-            b.add(
-                "aten::index_put",
-                target,
-                places,
-                b.pick(ROW),
-                b.chance.random() < 0.3,
-                shape=SQUARE,
-            )
+            given = (b.index(), None), b.pick(ROW), b.chance.random() < 0.3
+            b.add("aten::index_put", target, *given, shape=SQUARE)
         case _:
             b.add("aten::clone", target, shape=SQUARE)
 
 
-_STEPS: tuple[tuple[Callable[[_Builder], None], int], ...] = (
-    (_view, 2),
-    (_read, 3),
-    (_write, 4),
-)
+_STEPS, _WEIGHTS = (_view, _read, _write), (2, 3, 4)
 
 
 def random_program(seed: int, steps: int = 10) -> Program:
     """Return a program of one method over three states; equal seeds, equal programs."""
     b = _Builder(random.Random(seed))
-    bound = [(b.keep(b.new(SQUARE)), name) for name in STATES]
-    inputs = (b.keep(b.new(SQUARE)), b.keep(b.new(ROW)))
-    functions, weights = zip(*_STEPS, strict=True)
+    ends = b.begin()
     for _ in range(b.chance.randrange(1, steps)):
-        b.chance.choices(functions, weights)[0](b)
-    changed = [name for name in STATES if b.chance.random() < 0.7]
-    made = method(
-        *b.nodes,
-        inputs=inputs,
-        outputs=tuple(b.pick(b.chance.choice([SQUARE, ROW])) for _ in range(3)),
-        state_in=tuple(bound),
-        state_out=tuple((b.pick(SQUARE), name) for name in changed),
-        input_out=((b.pick(SQUARE), f"x{inputs[0].id}"),)
-        if b.chance.random() < 0.3
-        else (),
-    )
+        b.chance.choices(_STEPS, _WEIGHTS)[0](b)
+    made = b.ended(ends, 0.7)
+    if b.chance.random() < 0.3:
+        name = f"x{made.inputs[0].id}"
+        made = replace(made, input_out=((b.pick(SQUARE), name),))
     return DropDeadCode().run(program(made, states=STATES, shape=SQUARE))
 
 
 def random_tensors(seed: int) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Return inputs and states for a random program."""
     generator = torch.Generator().manual_seed(seed)
     inputs = [torch.randn(shape, generator=generator) for shape in (SQUARE, ROW)]
     states = {name: torch.randn(SQUARE, generator=generator) for name in STATES}

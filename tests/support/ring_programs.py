@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hand_built import END, F32, I64, SEQ, START, Built, adds, program
+from sample_programs import changed
 from stateful_programs import Builder, state
 
 from kvc.schema.graph import Argument, Instruction, Ref, StateSlot
@@ -26,10 +27,7 @@ OPS = ("keys", "values", "attention", "position")  # in the order of running
 def ring_program(
     capacity: int | None = None, slots: int = SLOTS, keep: int = 0
 ) -> Built:
-    """Return the program; its calls may have up to 8 tokens, with more slots more.
-
-    Its rings keep the first `keep` positions, so that calls are that much shorter.
-    """
+    """Return the program; its rings keep the first `keep` positions."""
     symbols = {"seq": Symbol("seq", 1, slots)}
     whole = TensorType(F32, (1, 2, slots, 4))
     b = Builder(symbols)
@@ -66,27 +64,21 @@ def _attention(x: int, keys: int, values: int, end: int, keep: int) -> list[Argu
 
 def with_state(whole: Program, number: int, **fields: object) -> Program:
     """Return the program with another state 1 or 2."""
-    states = list(whole.states)
-    states[number] = replace(states[number], **fields)
-    return replace(whole, states=tuple(states))
+    return replace(whole, states=changed(whole.states, number, **fields))
 
 
 def with_run(whole: Program, **fields: object) -> Program:
-    """Return the program with other fields of its method."""
-    return replace(whole, methods=(replace(whole.methods[0], **fields),))
+    return replace(whole, methods=changed(whole.methods, 0, **fields))
 
 
 def with_argument(whole: Program, step: str, place: int, given: Argument) -> Program:
     """Return the program with another argument of an instruction of `OPS`."""
-    steps = list(whole.methods[0].graph.instructions)
-    index = OPS.index(step)
+    steps, index = whole.methods[0].graph.instructions, OPS.index(step)
     arguments = list(steps[index].arguments)
     arguments[place] = given
-    steps[index] = replace(steps[index], arguments=tuple(arguments))
-    return with_steps(whole, steps)
+    return with_steps(whole, changed(steps, index, arguments=tuple(arguments)))
 
 
 def with_steps(whole: Program, steps: Sequence[Instruction]) -> Program:
-    """Return the program with other instructions."""
     graph = replace(whole.methods[0].graph, instructions=tuple(steps))
     return with_run(whole, graph=graph)

@@ -8,6 +8,7 @@ and a delegate. `SAMPLE_BLOBS` are the bytes of its blobs.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
+from typing import TypeVar
 
 from kvc.schema.accesses import with_accesses
 from kvc.schema.container import Content, save_bundle
@@ -50,6 +51,7 @@ from kvc.schema.trees import describe_call, flatten
 from kvc.schema.types import Symbol, TensorType, affine
 from kvc.schema.verify.effects import effects
 
+Item = TypeVar("Item")
 F32, I64, BOOL = DType.FLOAT32, DType.INT64, DType.BOOL
 SEQ = affine(0, {"seq": 1})
 SYMBOLS = (Symbol("seq", 1, 8),)
@@ -70,6 +72,35 @@ def in_place(graph: Graph, blocks: Sequence[Block] = ()) -> tuple[Update, ...]:
     """Return the verdicts of a method whose writes over states copy nothing."""
     plain = [Update(index, "", ()) for index in effects(graph).updates]
     return with_accesses(graph, plain, blocks)
+
+
+def changed(items: Sequence[Item], index: int, **fields: object) -> tuple[Item, ...]:
+    made = list(items)
+    made[index] = replace(made[index], **fields)
+    return tuple(made)
+
+
+def state(
+    name: str,
+    kind: TensorType,
+    how: StateKind,
+    axis: int | None = None,
+    cursor: int | None = None,
+    layout: tuple[int, ...] | None = None,
+    initial: int | None = None,
+    reset: ResetRule = ResetRule.INITIAL,
+) -> State:
+    order = layout or tuple(range(len(kind.dims)))
+    return State(name, kind, how, axis, order, initial, reset, cursor)
+
+
+def called(name: str, graph: Graph, given: Sequence[str], **fields: object) -> Method:
+    """Return a method of tensors, which gives one or a tuple, and copies nothing."""
+    tree, _, names = describe_call(given, (object(),) * len(given), {})
+    made = [object() for _ in graph.outputs]
+    output = flatten(made[0] if len(made) == 1 else tuple(made))[1]
+    plain = Method(name, "", graph, names, tree, output, (), (), (), ())
+    return replace(plain, **{"updates": in_place(graph), **fields})
 
 
 class GraphBuilder:
@@ -112,71 +143,36 @@ def method(name: str, seq: "int | object") -> Method:
     cache = b.value(TensorType(F32, (1, 16, 8)), StateSlot(0))
     position = b.value(TensorType(I64, (1,)), StateSlot(1))
     start = 13 if name == "prefill" else 12  # the last value
-    y = b.step(
-        "aten::linear",
-        (Ref(x), Ref(weight), Ref(bias)),
-        b.scratch(rows),
-        source="model:12 (layers.0)",
-    )
+    one, number = TensorType(F32, (1,)), TensorType(I64, (1,))
+    operands = Ref(x), Ref(weight), Ref(bias)
+    source = "model:12 (layers.0)"
+    y = b.step("aten::linear", operands, b.scratch(rows), source=source)
     new = b.step(
         "kvc::cache_update",
         (Ref(cache), Ref(y), Ref(start), 1, "linear", None, 0),
         b.value(TensorType(F32, (1, 16, 8)), Alias(cache)),
         source="model:13 (layers.0)",
     )
-    flat = b.step(
-        "aten::view",
-        (Ref(new), (1, -1)),
-        b.value(TensorType(F32, (1, 128)), Alias(new)),
-    )
-    total = b.step(
-        "aten::sum.dim_IntList",
-        (Ref(flat), (1,), False),
-        b.scratch(TensorType(F32, (1,))),
-    )
-    scaled = b.step(
-        "aten::mul.Scalar", (Ref(total), 0.5), b.scratch(TensorType(F32, (1,)))
-    )
-    moved = b.step(
-        "aten::add.Scalar", (Ref(position), seq, 1), b.scratch(TensorType(I64, (1,)))
-    )  # type: ignore[arg-type]
-    b.step(
-        "aten::copy",
-        (Ref(position), Ref(moved)),
-        b.value(TensorType(I64, (1,)), Alias(position)),
-    )
-    out = (
-        b.step(
-            "kvc::delegate",
-            (0, (Ref(y),), (None,)),
-            b.scratch(rows),
-            source="model:14 (head)",
+    flat = b.value(TensorType(F32, (1, 128)), Alias(new))
+    b.step("aten::view", (Ref(new), (1, -1)), flat)
+    total = b.step("aten::sum.dim_IntList", (Ref(flat), (1,), False), b.scratch(one))
+    scaled = b.step("aten::mul.Scalar", (Ref(total), 0.5), b.scratch(one))
+    moved = b.step("aten::add.Scalar", (Ref(position), seq, 1), b.scratch(number))  # type: ignore[arg-type]
+    b.step("aten::copy", (Ref(position), Ref(moved)), b.value(number, Alias(position)))
+    out = y
+    if name == "prefill":
+        called_with = (0, (Ref(y),), (None,))
+        out = b.step(
+            "kvc::delegate", called_with, b.scratch(rows), source="model:14 (head)"
         )
-        if name == "prefill"
-        else y
-    )
     assert start == b.value(TensorType(I64, (1,)), CursorSlot(0, CursorField.START))
-    input_tree, _, names = describe_call(("x",), (object(),), {})
-    output_tree = flatten((object(), object()))[1]
     graph = b.graph((x,), (scaled, out))
     write, advance = effects(graph).updates
-    made = Method(
-        name,
-        "",
-        graph,
-        names,
-        input_tree,
-        output_tree,
-        (0, 1),
-        (0, 1),
-        (Advance(0, seq),),  # type: ignore[arg-type]
-        (
-            Update(write, "", ()),
-            Update(advance, "it is computed beside the old value", (advance,)),
-        ),
-        (Block(partition_graph(), ()),) if name == "prefill" else (),
-    )
-    return declared(made)
+    beside = Update(advance, "it is computed beside the old value", (advance,))
+    used = {"reads": (0, 1), "writes": (0, 1), "advances": (Advance(0, seq),)}
+    used["updates"] = (Update(write, "", ()), beside)
+    used["blocks"] = (Block(partition_graph(), ()),) if name == "prefill" else ()
+    return declared(called(name, graph, ("x",), **used))
 
 
 def partition_graph() -> Graph:
@@ -211,25 +207,9 @@ def sample_program() -> Program:
         ),
         names=sample_names(),
         states=(
-            State(
-                "cache",
-                cache,
-                StateKind.LINEAR,
-                1,
-                (0, 1, 2),
-                None,
-                ResetRule.INITIAL,
-                0,
-            ),
-            State(
-                "position",
-                TensorType(I64, (1,)),
-                StateKind.COUNTER,
-                None,
-                (0,),
-                2,
-                ResetRule.INITIAL,
-                0,
+            state("cache", cache, StateKind.LINEAR, 1, 0),
+            state(
+                "position", TensorType(I64, (1,)), StateKind.COUNTER, None, 0, None, 2
             ),
         ),
         cursors=(Cursor("position", CursorKind.STATE, 1, 1, 16),),
@@ -240,15 +220,10 @@ def sample_program() -> Program:
 
 
 def with_graph(program: Program, index: int, graph: Graph) -> Program:
-    """Return the program with another graph in one of its methods."""
-    changed = replace(program.methods[index], graph=graph)
-    methods = list(program.methods)
-    methods[index] = changed
-    return replace(program, methods=tuple(methods))
+    return replace(program, methods=changed(program.methods, index, graph=graph))
 
 
 def write_sample(path: str | PathLike[str], program: Program | None = None) -> Program:
-    """Write the sample's blobs, and a program, as a bundle."""
     return save(path, program or sample_program(), SAMPLE_BLOBS)
 
 
@@ -270,63 +245,34 @@ def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
     split, cache_type = TensorType(F32, (1, SEQ, 2, 4)), TensorType(F32, (1, 2, 16, 4))
     weight = b.value(TensorType(F32, (8, 8)), Constant(0))
     cache = b.value(cache_type, StateSlot(layer))
-    norm = b.step(
-        "aten::rms_norm",
-        (Ref(x), (8,), None, 1e-5),
-        b.scratch(rows),
-        source=f"m:{layer}",
-    )
+    given = Ref(x), (8,), None, 1e-5
+    norm = b.step("aten::rms_norm", given, b.scratch(rows), source=f"m:{layer}")
     y = b.step("aten::linear", (Ref(norm), Ref(weight), None), b.scratch(rows))
     four = b.step("aten::view", (Ref(y), (1, SEQ, 2, 4)), b.value(split, Alias(y)))
     q = b.step("aten::transpose.int", (Ref(four), 1, 2), b.value(heads, Alias(four)))
-    new = b.step(
-        "kvc::cache_update",
-        (Ref(cache), Ref(q), Ref(position), 2, "linear", None, 0),
-        b.value(cache_type, Alias(cache)),
-    )
+    written = Ref(cache), Ref(q), Ref(position), 2, "linear", None, 0
+    new = b.value(cache_type, Alias(cache))
+    b.step("kvc::cache_update", written, new)
     length = b.step(
         "aten::add.Scalar", (Ref(position), SEQ, 1), b.scratch(TensorType(I64, (1,)))
     )
-    out = b.step(
-        "kvc::attention",
-        (
-            *(Ref(q), Ref(new), Ref(new), Ref(length), None, True),
-            *(*[None] * 6, "linear", None, None, None, 0),
-        ),
-        b.scratch(heads),
-    )
+    attended = Ref(q), Ref(new), Ref(new), Ref(length), None, True
+    attended += (*[None] * 6, "linear", None, None, None, 0)
+    out = b.step("kvc::attention", attended, b.scratch(heads))
     back = b.step("aten::transpose.int", (Ref(out), 1, 2), b.value(split, Alias(out)))
     flat = b.step("aten::reshape", (Ref(back), (1, SEQ, 8)), b.scratch(rows))
     for i in range(20):
         weight = b.value(TensorType(F32, (8, 8)), Constant(0))
-        up = b.step(
-            "aten::linear",
-            (Ref(flat), Ref(weight), None),
-            b.scratch(rows),
-            source=f"m:{i} (layers.{layer})",
-        )
+        given, source = (Ref(flat), Ref(weight), None), f"m:{i} (layers.{layer})"
+        up = b.step("aten::linear", given, b.scratch(rows), source=source)
         flat = b.step("aten::mul.Tensor", (Ref(up), Ref(flat)), b.scratch(rows))
     return b.step("aten::add.Tensor", (Ref(x), Ref(flat), 1), b.scratch(rows))
 
 
 def layered_program(instructions: int) -> Program:
-    """Return a program of two methods with that many instructions in all."""
     layers = instructions // 100
     cache = TensorType(F32, (1, 2, 16, 4))
-    states = [
-        State(
-            f"layers.{i}",
-            cache,
-            StateKind.LINEAR,
-            2,
-            (0, 1, 2, 3),
-            None,
-            ResetRule.INITIAL,
-            None,
-        )
-        for i in range(layers)
-    ]
-    input_tree, _, names = describe_call(("x", "position"), (object(), object()), {})
+    states = [state(f"layers.{i}", cache, StateKind.LINEAR, 2) for i in range(layers)]
     methods = []
     for name in ("prefill", "decode"):
         b = GraphBuilder()
@@ -334,22 +280,9 @@ def layered_program(instructions: int) -> Program:
         position = b.scratch(TensorType(I64, (1,)))
         for layer in range(layers):
             x = _layer(b, x, layer, position)
-        used = tuple(range(layers))
-        graph = b.graph((first, position), (x,))
-        methods.append(
-            Method(
-                name,
-                name,
-                graph,
-                names,
-                input_tree,
-                flatten(object())[1],
-                used,
-                used,
-                (),
-                in_place(graph),
-            )
-        )
+        graph, used = b.graph((first, position), (x,)), tuple(range(layers))
+        given = "x", "position"
+        methods.append(called(name, graph, given, role=name, reads=used, writes=used))
     sample = sample_program()
     return replace(
         sample,
@@ -363,38 +296,26 @@ def layered_program(instructions: int) -> Program:
 
 
 def tiny_program() -> Program:
-    """Return a program of one instruction, one blob and one state."""
     b = GraphBuilder()
     kind = TensorType(F32, (8,))
     x, bias = b.scratch(kind), b.value(kind, Constant(0))
     out = b.step("aten::add.Tensor", (Ref(x), Ref(bias), 1), b.scratch(kind))
-    b.step(
-        "aten::copy",
-        (Ref(b.value(kind, StateSlot(0))), Ref(out)),
-        b.value(kind, Alias(2 + 1)),
-    )
-    input_tree, _, names = describe_call(("x",), (object(),), {})
-    tree = flatten(object())[1]
-    initial = ResetRule.INITIAL
-    state = State("s", kind, StateKind.PLAIN, None, (0,), None, initial, None)
+    held = b.value(kind, StateSlot(0))
+    b.step("aten::copy", (Ref(held), Ref(out)), b.value(kind, Alias(held)))
     graph = b.graph((x,), (out,))
-    writes = in_place(graph)
     return Program(
         provenance=Provenance("", "", "", "", ""),
         symbols=(),
         files=(DataFile("", b""),),
         blobs=(Blob(blob_digest(SAMPLE_BLOBS[1]), 32, 0, 128, 64),),
         names=(NamedData("bias", 0, kind, "plain", ""),),
-        states=(state,),
+        states=(state("s", kind, StateKind.PLAIN),),
         cursors=(),
-        methods=(
-            Method("f", "", graph, names, input_tree, tree, (), (0,), (), writes),
-        ),
+        methods=(called("f", graph, ("x",), writes=(0,)),),
         delegates=(),
         metadata={},
     )
 
 
 def write_tiny(path: str | PathLike[str]) -> Program:
-    """Write the tiny program as a bundle."""
     return save(path, tiny_program(), SAMPLE_BLOBS[1:2])

@@ -25,7 +25,6 @@ CHUNK, LEAST = 8, 3  # prefill takes up to 8, the others 3 at least
 
 
 def scored_model() -> Decoder:
-    """Return the model, with weights that make its choices far from even."""
     torch.manual_seed(0)
     model = Decoder(CONFIG).eval()
     with torch.no_grad():
@@ -38,7 +37,6 @@ def scored_model() -> Decoder:
 def write_scored(
     path: Path, *names: str, files: dict[str, bytes] | None = None
 ) -> Path:
-    """Write a bundle of the methods that are named; bytes are its tokens."""
     model = scored_model()
     tokens = torch.zeros(1, 5, dtype=torch.int64)
     most = {"prefill_all": CHUNK, "forward": CONFIG.capacity}

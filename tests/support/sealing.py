@@ -15,21 +15,18 @@ from kvc.schema.container.header import (
 )
 
 
-def seal(blobs: bytes, program: bytes) -> bytes:
+def seal(blobs: bytes, program: bytes, *magic: bytes) -> bytes:
     """Return the file of `blobs` (all between header and program) and `program`."""
     start = HEADER_NBYTES + len(blobs)
     digest = hashlib.sha256(program).digest()
     nbytes = start + len(program)
     header = Header(FORMAT_VERSION, 0, nbytes, start, len(program), digest)
-    return pack_header(header) + blobs + program
+    return pack_header(header, *magic) + blobs + program
 
 
 def seal_data(blobs: bytes, index: bytes) -> bytes:
     """Return the data file of `blobs` (all between header and index) and `index`."""
-    start = HEADER_NBYTES + len(blobs)
-    digest = hashlib.sha256(index).digest()
-    header = Header(FORMAT_VERSION, 0, start + len(index), start, len(index), digest)
-    return pack_header(header, DATA) + blobs + index
+    return seal(blobs, index, DATA)
 
 
 def reseal_header(raw: bytes) -> bytes:

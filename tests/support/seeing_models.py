@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from click.testing import CliRunner
-from hf_models import rescale
+from encoder_models import SIDE, VISION, pixels
+from hf_models import BASE, rescale
+from hf_parity import decoded
 from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -25,9 +27,7 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.deepseek_vl import DeepseekVLProcessor
-from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import (
-    DeepseekVLImageProcessorPil,
-)
+from transformers.models.deepseek_vl import image_processing_pil_deepseek_vl as squares
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import Session, generate, load
@@ -40,8 +40,7 @@ Tokens = NDArray[np.int64]
 
 TOLERANCE = 1e-4
 NOTICED = 1e-3
-SIDE = 32  # of a picture
-PATCH = 8
+PATCH = VISION["patch_size"]
 WORDS = 96  # tokens of the text alone
 TOKEN = 90  # that stands where a picture is
 POSITIONS = (SIDE // PATCH) ** 2  # of a picture, for a LLaVA
@@ -51,24 +50,13 @@ BEGINS = (4, 25)
 STEPS = 20
 CAPACITY = 100
 
-_TEXT: dict[str, object] = {
-    "vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
-_VISION: dict[str, object] = {
-    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "image_size": SIDE, "patch_size": PATCH,
-    "num_channels": 3,
-}  # fmt: skip
+_TEXT = BASE | {"vocab_size": WORDS}
 
 
 def _kind(text: str, vision: str, **settings: object) -> dict[str, object]:
-    """Return settings of a text model and a vision tower."""
     return {
         "text_config": _TEXT | {"model_type": text},
-        "vision_config": _VISION | {"model_type": vision},
+        "vision_config": VISION | {"model_type": vision},
         "image_token_id": TOKEN,
         **settings,
     }
@@ -79,7 +67,7 @@ _SIGLIP = _kind("qwen2", "siglip_vision_model", vision_feature_select_strategy="
 _COHERE = _kind("cohere2", "siglip_vision_model", vision_feature_layer=-1)
 _DEEPSEEK = _kind("llama", "siglip_vision_model")
 _JANUS = _DEEPSEEK | {
-    "vision_config": _VISION | {"mlp_ratio": 1.5, "projection_dim": 64, "depth": 2},
+    "vision_config": VISION | {"mlp_ratio": 1.5, "projection_dim": 64, "depth": 2},
     "vq_config": {
         "embed_dim": 4, "num_embeddings": 8, "latent_channels": 8, "base_channels": 32,
         "channel_multiplier": [1], "num_res_blocks": 1, "projection_dim": 8,
@@ -87,7 +75,7 @@ _JANUS = _DEEPSEEK | {
     },
 }  # fmt: skip
 _INTERNVL = _kind("qwen2", "internvl_vision")
-_INTERNVL["vision_config"] = _VISION | {
+_INTERNVL["vision_config"] = VISION | {
     "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH],
 }  # fmt: skip
 
@@ -153,17 +141,10 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
 def build(kind: str, settings: Mapping[str, object]) -> PreTrainedModel:
     """Return a model with weights that matter, in its eager attention."""
     config = AutoConfig.for_model(kind, **settings)
-    model: PreTrainedModel = AutoModelForImageTextToText.from_config(
-        config, attn_implementation="eager"
-    )
+    maker = AutoModelForImageTextToText.from_config
+    model: PreTrainedModel = maker(config, attn_implementation="eager")
     rescale(model, seed=0)
     return model.eval()
-
-
-def pixels(count: int) -> Floats:
-    """Return pictures float32 [count, 3, height, width]."""
-    shape = count, 3, SIDE, SIDE
-    return np.random.default_rng(5).normal(size=shape).astype(np.float32)
 
 
 def picture(seed: int, width: int = 45, height: int = 33) -> Image.Image:
@@ -188,42 +169,28 @@ def in_parts(model: PreTrainedModel) -> bool:
 
 def eager(model: PreTrainedModel, tokens: Tokens, given: Floats) -> Floats:
     """Return logits float32 [seq, vocab] of a whole text with its pictures."""
-    pixels = torch.from_numpy(given)
-    beside = {}
+    pictures = torch.from_numpy(given)
+    beside = {"pixel_values": pictures[None] if in_parts(model) else pictures}
     if model.config.model_type == "gemma3":
         beside["token_type_ids"] = torch.from_numpy(tokens == TOKEN).long()
     with torch.no_grad():
-        made = model(
-            input_ids=torch.from_numpy(tokens),
-            pixel_values=pixels[None] if in_parts(model) else pixels,
-            use_cache=False,
-            **beside,
-        )
-    logits: Floats = made.logits[0].numpy()
-    return logits
+        made = model(input_ids=torch.from_numpy(tokens), use_cache=False, **beside)
+    return made.logits[0].numpy()
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model, in standard deviations of the logits.
+    """How far a bundle is from its model, in standard deviations of the logits."""
 
-    Attributes:
-        prefill: the largest difference after chunks of embeddings.
-        decode: the largest of the steps after them.
-        control: the largest difference that a wrong row of a picture makes.
-        left: how many operators no backend runs.
-    """
-
-    prefill: float
-    decode: float
-    control: float
-    left: int
+    prefill: float  # the largest difference after chunks of embeddings
+    decode: float  # the largest of the steps after them
+    control: float  # the largest difference that a wrong row of a picture makes
+    left: int  # how many operators no backend runs
 
 
 def compare(
     model: PreTrainedModel, source: PreTrainedModel | Path, folder: Path, recipe: str
 ) -> Parity:
-    """Compile a model, or its folder, run it and its control, and compare."""
     path, cache = folder / "model.kvc", CacheConfig(CAPACITY)
     made = export_hf(source, recipe=recipe, cache=cache, prefill_chunk=max(CHUNKS))
     made.save(path)
@@ -231,7 +198,6 @@ def compare(
 
 
 def measure(model: PreTrainedModel, path: Path) -> Parity:
-    """Run a model's bundle and its control, and compare."""
     with BundleFile.open(path) as file:
         left = sum(sum(each.left.values()) for each in describe_methods(file.program))
     given = pixels(len(BEGINS))
@@ -250,10 +216,7 @@ def measure(model: PreTrainedModel, path: Path) -> Parity:
 
 
 def pieces(session: Session, places: int) -> list[tuple[str, int, int]]:
-    """Return the calls for chunks of the text: their method, begin and end.
-
-    A picture whose places see each other is a call of its own.
-    """
+    """Return calls for chunks: method, begin, end; a joined picture has its own."""
     ends, joined = np.cumsum(CHUNKS).tolist(), dict[int, int]()
     if "prefill_picture" in session.methods:
         joined = {begin: begin + places for begin in BEGINS}
@@ -273,36 +236,41 @@ def _fed(session: Session, tokens: Tokens, pictures: Sequence[Floats]) -> Floats
     held = whole.shape[1]
     whole[0, tokens[0, :held] == TOKEN] = np.concatenate(pictures)
     made = [session.call(name, whole[:, b:e])[0].copy() for name, b, e in parts]
-    steps = range(held, held + STEPS)
-    made += [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
-    return np.stack(made)
+    return np.stack([*made, *decoded(session, tokens, held, held + STEPS)])
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer of words that are numbers, with a token for a picture."""
-    vocabulary = {str(number): number for number in range(WORDS)}
-    special = {"<pad>": 0, "</s>": 2, "<image>": TOKEN}
-    for name, number in special.items():
-        del vocabulary[str(number)]
-        vocabulary[name] = number
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+SPECIAL = {"<pad>": 0, "</s>": 2, "<image>": TOKEN}
+
+
+def tokenizer(special=SPECIAL, added=("<image>",), **named) -> PreTrainedTokenizerFast:
+    words = {str(n): n for n in range(WORDS) if n not in special.values()}
+    made = Tokenizer(models.WordLevel({**words, **special}, unk_token="<pad>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.add_special_tokens([AddedToken("<image>", normalized=False)])
+    made.add_special_tokens([AddedToken(one, normalized=False) for one in added])
+    more = {"extra_special_tokens": named} if named else {}
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="</s>"
+        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", **more
     )
+
+
+def compile_folder(
+    folder: Path, path: Path, capacity: int, chunk: int, rows: int
+) -> Path:
+    settings = {"max-length": capacity, "prefill-chunk": chunk, "max-batch": rows}
+    given = [text for name, n in settings.items() for text in (f"--{name}", str(n))]
+    given += ["--recipe", "cpu_fp32", "--output", str(path)]
+    done = CliRunner().invoke(main, ["compile", str(folder), *given])
+    assert done.exit_code == 0, done.output
+    return path
 
 
 def processor() -> LlavaProcessor:
     """Return what prepares texts and pictures for `llava`."""
     sides = {"height": SIDE, "width": SIDE}
-    return LlavaProcessor(
-        CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=sides),
-        tokenizer(),
-        patch_size=PATCH,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-    )
+    pictures = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=sides)
+    told = {"patch_size": PATCH, "num_additional_image_tokens": 1}
+    told["vision_feature_select_strategy"] = "default"
+    return LlavaProcessor(pictures, tokenizer(), **told)
 
 
 def squaring_processor() -> DeepseekVLProcessor:
@@ -311,12 +279,11 @@ def squaring_processor() -> DeepseekVLProcessor:
     made = tokenizer().backend_tokenizer
     words = PreTrainedTokenizerFast(tokenizer_object=made, extra_special_tokens=named)
     sides = {"height": SIDE, "width": SIDE}
-    pictures = DeepseekVLImageProcessorPil(size=sides, min_size=4)
+    pictures = squares.DeepseekVLImageProcessorPil(size=sides, min_size=4)
     return DeepseekVLProcessor(pictures, words, num_image_tokens=POSITIONS)
 
 
 def save_folder(path: Path, model: PreTrainedModel) -> Path:
-    """Save a model with its processor; return the folder."""
     model.save_pretrained(path)
     processor().save_pretrained(path)
     return path

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from encoder_models import SIDE, VISION
 from hf_models import VOCAB, rescale
-from hf_parity import zero_row
+from hf_parity import add_rows, decoded, fed, zero_row
 from transformers import (
     AutoConfig,
     AutoModelForImageTextToText,
@@ -27,7 +28,6 @@ from kvc.runtime import Session, load
 
 STEPS = 40
 FRAMES = 6  # positions of an encoder of sounds
-SIDE = 32  # of a picture
 # T5 does not scale its scores, so that sums in another order show more.
 TOLERANCE = 3e-4
 NOTICED = 10  # times as large as all differences is a control
@@ -48,10 +48,7 @@ _BART: dict[str, object] = {
     "forced_eos_token_id": 2,
 }  # fmt: skip
 
-_VIT: dict[str, object] = {
-    "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "image_size": SIDE, "patch_size": 8,
-}  # fmt: skip
+_VIT = VISION | {"hidden_size": 48}
 _TROCR: dict[str, object] = {
     "model_type": "trocr", "vocab_size": VOCAB, "d_model": 64, "decoder_layers": 2,
     "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "max_position_embeddings": 64,
@@ -65,12 +62,8 @@ _BERT: dict[str, object] = {
 
 
 def _pair(encoder: str, decoder: Mapping[str, object]) -> dict[str, object]:
-    """Return settings of a decoder of what an encoder of pictures makes."""
-    beside = {
-        "is_decoder": True,
-        "add_cross_attention": True,
-        "is_encoder_decoder": False,
-    }
+    beside = {"is_decoder": True, "add_cross_attention": True}
+    beside |= {"is_encoder_decoder": False}
     return {
         "encoder": _VIT | {"model_type": encoder},
         "decoder": {**decoder, **beside},
@@ -97,16 +90,14 @@ SEQ2SEQ: Mapping[str, tuple[str, Mapping[str, object]]] = {
 }  # fmt: skip
 
 
+_MAKERS = AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForImageTextToText
+
+
 def build(name: str, **changes: object) -> PreTrainedModel:
     """Return a model with weights that matter, in its eager attention."""
     kind, settings = SEQ2SEQ[name]
     config = AutoConfig.for_model(kind, **settings | changes)
-    makers = (
-        AutoModelForSeq2SeqLM,
-        AutoModelForSpeechSeq2Seq,
-        AutoModelForImageTextToText,
-    )
-    maker = next(one for one in makers if type(config) in one._model_mapping)
+    maker = next(one for one in _MAKERS if type(config) in one._model_mapping)
     model = maker.from_config(config, attn_implementation="eager")
     computed = [p for p in model.parameters() if not p.requires_grad]  # of positions
     before = [parameter.clone() for parameter in computed]
@@ -128,30 +119,22 @@ def eager_logits(
     model: PreTrainedModel, heard: np.ndarray, tokens: np.ndarray
 ) -> np.ndarray:
     """Return float32 [seq, vocab] of the decoder's tokens, of a run without a cache."""
-    name = model.main_input_name
-    given = {
-        name: torch.from_numpy(heard),
-        "decoder_input_ids": torch.from_numpy(tokens),
-    }
+    given = {model.main_input_name: torch.from_numpy(heard)}
+    given["decoder_input_ids"] = torch.from_numpy(tokens)
     with torch.no_grad():
         return model(**given, use_cache=False).logits[0].numpy()
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model, in standard deviations of logits.
+    """How far a bundle is from its model, in standard deviations of logits."""
 
-    Attributes:
-        prefill: the largest difference of a prefill, after encodings of each length.
-        decode: that of 40 steps after prefills in chunks.
-        agreement: share of steps with the same best token.
-        own, cross: the least difference that a wrong row of one layer's cache makes, of
-            the decoder's own caches and of the cross caches.
-    """
-
+    # the largest difference of a prefill, after encodings of each length
     prefill: float
-    decode: float
-    agreement: float
+    decode: float  # that of 40 steps after prefills in chunks
+    agreement: float  # share of steps with the same best token
+    # own, cross: the least difference that a wrong row of one layer's cache makes, of
+    # the decoder's own caches and of the cross caches
     own: float
     cross: float
 
@@ -169,7 +152,6 @@ class Parity:
 def compare(
     name: str, folder: Path, recipe: str | Recipe = "fp32", heard: Sequence[int] = HEARD
 ) -> Parity:
-    """Export a model, run it and its control, and compare."""
     model, path = build(name), folder / "model.kvc"
     longest = max(heard) if model.main_input_name == "input_ids" else None
     inputs = inputs_of(model, heard)
@@ -192,7 +174,6 @@ def inputs_of(model: PreTrainedModel, heard: Sequence[int] = HEARD) -> list[np.n
 def measure(
     model: PreTrainedModel, session: Session, inputs: Sequence[np.ndarray]
 ) -> Parity:
-    """Compare a session with its model, given each of some inputs of the encoder."""
     held = sum(CHUNKS)
     tokens = text(held + STEPS)
     prefills, steps, best = [], [], []
@@ -215,31 +196,21 @@ def measure(
     )
 
 
-def _run(
-    session: Session, given: np.ndarray, tokens: np.ndarray, chunks: Sequence[int]
-) -> list[np.ndarray]:
-    """Return the logits after each chunk, and after each token that follows."""
+def _run(session, given, tokens, chunks) -> list[np.ndarray]:
     session.encode(given)
-    ends = np.cumsum(chunks)
-    pieces = [tokens[:, e - n : e] for e, n in zip(ends, chunks, strict=True)]
-    found = [session.prefill(piece)[0].copy() for piece in pieces]
-    rest = range(ends[-1], ends[-1] + STEPS)
-    return found + [session.decode(tokens[:, i : i + 1])[0].copy() for i in rest]
+    found, end = fed(session, tokens, chunks), sum(chunks)
+    return [*found, *decoded(session, tokens, end, end + STEPS)]
 
 
-def _controls(
-    session: Session, given: np.ndarray, tokens: np.ndarray, wanted: np.ndarray
-) -> Iterator[tuple[str, float]]:
-    """Yield the difference that a zeroed row of each cache makes three steps later."""
+def _controls(session, given, tokens, wanted) -> Iterator[tuple[str, float]]:
     held = sum(CHUNKS)
     caches = [name for name in session.state if name.endswith(("keys", "values"))]
     for name in caches:
         session.encode(given)
         session.prefill(tokens[:, :held])
         zero_row(session.state[name], 0 if "cross" in name else held - 2)
-        steps = range(held, held + 3)
-        found = [session.decode(tokens[:, i : i + 1])[0].copy() for i in steps]
-        wrong = np.abs(np.stack(found) - wanted[held : held + 3]).max()
+        found = decoded(session, tokens, held, held + 3)
+        wrong = np.abs(found - wanted[held : held + 3]).max()
         yield name, float(wrong) / float(wanted.std())
 
 
@@ -277,45 +248,17 @@ def compare_rows(
     encode_rows(session, rows)
     count = len(rows)
     tokens = [text(sum(added[row] for added in RAGGED), 40 + row) for row in range(3)]
-    wanted = [
-        [eager_logits(model, given, tokens[row]) for given in rows]
-        for row in range(count)
-    ]
-    found: list[list[np.ndarray]] = [[] for _ in rows]
-    places: list[list[int]] = [[] for _ in rows]
-    held = np.zeros(count, np.int64)
+    wanted = [[eager_logits(model, given, own) for given in rows] for own in tokens]
+    far, held = np.zeros((count, count)), np.zeros(count, np.int64)
     for added in np.array(RAGGED):
-        logits = _add(session, tokens, held, added)
+        logits = add_rows(session, [own[0] for own in tokens], held, added)
         held += added
         for row in np.flatnonzero(added):
-            found[row].append(logits[row].copy())
-            places[row].append(held[row] - 1)
-    far = np.array(
-        [
-            [
-                np.abs(np.stack(found[row]) - of[places[row]]).max() / of.std()
-                for of in wanted[row]
-            ]
-            for row in range(count)
-        ]
-    )
+            for other, of in enumerate(wanted[row]):
+                wrong = np.abs(logits[row] - of[held[row] - 1]).max() / of.std()
+                far[row, other] = max(far[row, other], wrong)
     own = np.eye(count, dtype=bool)
     return float(far[own].max()), float(far[~own].min())
-
-
-def _add(
-    session: Session,
-    tokens: Sequence[np.ndarray],
-    held: np.ndarray,
-    added: np.ndarray,
-) -> np.ndarray:
-    """Return logits [rows, vocab] after so many more tokens of each row."""
-    given = np.full((len(tokens), added.max()), 1 << 20)
-    for row, (begin, count) in enumerate(zip(held, added, strict=True)):
-        given[row, :count] = tokens[row][0, begin : begin + count]
-    if added.max() == 1:
-        return session.decode(given, added.astype(bool))
-    return session.prefill(given, added)
 
 
 def compare_at_end(
@@ -330,7 +273,8 @@ def compare_at_end(
     for begin in range(0, held, chunk):
         pair = [one[:, begin : begin + chunk] for one in tokens]
         session.prefill(np.concatenate(pair), np.array([chunk, 0]))
-    found = _add(session, tokens, np.array([held, 0]), np.array([1, chunk]))
+    own = [one[0] for one in tokens]
+    found = add_rows(session, own, np.array([held, 0]), np.array([1, chunk]))
     far = []
     for row, place in enumerate((held, chunk - 1)):
         wanted = eager_logits(model, rows[row], tokens[row])

@@ -15,6 +15,5 @@ def random_rows(count: int, width: int = 4, batch: int = 1) -> np.ndarray:
 
 
 def contents(session: Session) -> Contents:
-    """Return the bytes of every state, the position and the capacity."""
     held = {name: look.tobytes() for name, look in session.state.items()}
     return held, session.position.tolist(), session.capacity

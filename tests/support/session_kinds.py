@@ -6,6 +6,7 @@ reference: logits [1, seq, vocab] of one forward over all tokens.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -36,6 +37,8 @@ from int8_models import (
 from kvc.compiler import Dim, Method
 from kvc.compiler.request.spec import StateSpec
 from kvc.recipes import Recipe, load_recipe
+from kvc.runtime import Program, Session
+from kvc.schema.errors import NoPosition, NotRewindable
 
 INT8 = load_recipe("fp32", cache="int8")
 FLOAT16 = load_recipe("fp32", cache="float16")
@@ -43,45 +46,23 @@ SIZED = (StateSpec("[kv]", axis=2, capacity=Dim("capacity", 2, SLOTS)),)
 Arguments = Callable[[np.ndarray, int, bool], tuple[object, ...]]
 
 
-def _tokens_alone(tokens: np.ndarray, held: int, kept: bool) -> tuple[object, ...]:
-    return (tokens,)
-
-
-def _whether_kept(tokens: np.ndarray, held: int, kept: bool) -> tuple[object, ...]:
-    return tokens, np.array(kept)
-
-
-def _whether_begun(tokens: np.ndarray, held: int, kept: bool) -> tuple[object, ...]:
-    return tokens, np.array(held > 0)
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A model, and what its sessions can do.
+    """A model, and what its sessions can do."""
 
-    Attributes:
-        model: makes it.
-        methods: to compile: one that takes many tokens, and one for the last.
-        states: what is said of its states.
-        recipe: to compile with.
-        counts: whether it has a position, and a capacity can be chosen.
-        goes_back: whether tokens can be forgotten, and failed calls put back.
-        arguments: of a call: its tokens, how many there are before, whether they are
-            kept.
-        loses: whether tokens may be lost; the reference takes such a one as ~token.
-    """
-
-    model: Callable[[], OneLayer]
+    model: Callable[[], OneLayer]  # makes it
+    # to compile: one that takes many tokens, and one for the last
     methods: Sequence[Method]
-    states: Sequence[StateSpec] = ()
-    recipe: str | Recipe = "fp32"
-    counts: bool = True
-    goes_back: bool = True
-    arguments: Arguments = _tokens_alone
+    states: Sequence[StateSpec] = ()  # what is said of its states
+    recipe: str | Recipe = "fp32"  # to compile with
+    counts: bool = True  # whether it has a position, and a capacity can be chosen
+    goes_back: bool = True  # whether tokens can be forgotten, and failed calls put back
+    # of a call: its tokens, how many there are before, whether they are kept
+    arguments: Arguments = lambda tokens, held, kept: (tokens,)
+    # whether tokens may be lost; the reference takes such a one as ~token
     loses: bool = False
 
     def forward(self, tokens: Sequence[int]) -> np.ndarray:
-        """Return the logits of one forward over all tokens."""
         with torch.no_grad():
             found: np.ndarray = self.model().reference(torch.tensor([tokens])).numpy()
         return found
@@ -101,9 +82,17 @@ KINDS: dict[str, Kind] = {
     "shifting": replace(_PLAIN, model=Shifting),
     "told": Kind(RecurrentWhereTold, told_methods(), goes_back=False),
     "branch": Kind(
-        InBranch, [branch_method()], SIZED, arguments=_whether_kept, loses=True
+        InBranch,
+        [branch_method()],
+        SIZED,
+        arguments=lambda tokens, held, kept: (tokens, np.array(kept)),
+        loses=True,
     ),
-    "append in a branch": Kind(Merged, [merged_method()], arguments=_whether_begun),
+    "append in a branch": Kind(
+        Merged,
+        [merged_method()],
+        arguments=lambda tokens, held, kept: (tokens, np.array(held > 0)),
+    ),
 }
 
 
@@ -119,3 +108,37 @@ RINGS: dict[str, Kind] = {
     "int8 ring that keeps": Kind(ShortRing, _ring_methods(), recipe=INT8),
     "float16 ring that keeps": Kind(HalfShortRing, _ring_methods(), recipe=FLOAT16),
 }
+
+
+TOKENS = np.arange(7)[None]
+
+
+def behaviour(program: Program, kind: Kind, folder: Path) -> dict[str, object]:
+    """Return what a session does: results, position, going back, forks, its file."""
+    with program.session() as session:
+        results = _feed(session, kind, 0, 4)
+        with session.fork() as twin:
+            results += _feed(twin, kind, 4, 2)
+        session.save(folder / "saved")
+        found: dict[str, object] = {
+            "capacity": session.capacity,
+            "nbytes": (folder / "saved").stat().st_size,
+        }
+        try:
+            found["position"] = session.position.tolist()
+            found["rewindable"] = session.rewindable.tolist()
+            session.rewind(2)
+        except (NoPosition, NotRewindable) as error:
+            found["refused"] = str(error)
+        results += _feed(session, kind, 4, 1)
+        session.trim()
+        results += [np.array(found) for found in session.state.values()]
+    return {**found, "results": results}
+
+
+def _feed(session: Session, kind: Kind, first: int, count: int) -> list[np.ndarray]:
+    """Run the method that takes many tokens over some of them."""
+    tokens = TOKENS[:, first : first + count]
+    arguments = kind.arguments(tokens, first, True)
+    result = session.call(kind.methods[0].name, *arguments)
+    return list(result.values()) if isinstance(result, dict) else [result]

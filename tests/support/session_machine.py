@@ -55,8 +55,6 @@ def forward(kind: str, tokens: tuple[int, ...]) -> np.ndarray:
 
 @dataclass(slots=True)
 class Talk:
-    """A session, and what it should hold."""
-
     session: Session
     tokens: list[int]
     capacity: int | None
@@ -135,7 +133,6 @@ class Conversations(RuleBasedStateMachine):
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=self.near)
 
     def expected(self, count: int) -> np.ndarray:
-        """Return what the call gives that added the last tokens."""
         return forward(self.name, tuple(self.talk.tokens))[:, -count:]
 
     def _call(self, name: str, tokens: list[int], kept: bool) -> object:

@@ -30,18 +30,10 @@ class Done(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What sessions of a bundle are like.
-
-    Attributes:
-        vocab: tokens are below.
-        longest: the most tokens of one prompt.
-        rows: the most rows of a batch; 0 where calls tell no lengths.
-        capacities: that sessions choose from; none where they cannot.
-    """
-
-    vocab: int
-    longest: int
-    rows: int = 0
+    vocab: int  # tokens are below
+    longest: int  # the most tokens of one prompt
+    rows: int = 0  # the most rows of a batch; 0 where calls tell no lengths
+    # that sessions choose from; none where they cannot
     capacities: tuple[int, ...] = ()
 
 
@@ -62,7 +54,6 @@ class Origin(Closing):
         Play(self, seed, Path()).read(self._session, 20)
 
     def fork(self) -> Session:
-        """Return a session that goes on from the prompt."""
         with self._lock:
             return self._session.fork()
 
@@ -72,11 +63,7 @@ class Origin(Closing):
 
 
 class Play:
-    """Sessions of one thread, and what is done with them.
-
-    Attributes:
-        done: so far.
-    """
+    """Sessions of one thread, and what is `done` with them."""
 
     def __init__(self, origin: Origin, seed: str, folder: Path) -> None:
         """Open nothing yet; files are saved in `folder`."""
@@ -88,10 +75,6 @@ class Play:
         self.done: list[Done] = []
 
     def run(self, count: int) -> None:
-        """Do so many operations, then close all.
-
-        Raises whatever an operation raises that no play may run into.
-        """
         try:
             for _ in range(count):
                 self._do()
@@ -110,23 +93,24 @@ class Play:
         name = self._random.choices([*weights], [*weights.values()])[0]
         do = (ONES | ROWS)[name][1]
         try:
-            gave, steps = do(self)
+            found = do(self)
         except REFUSALS as error:
-            gave, steps = repr(error).encode(), 0
+            found = repr(error).encode()
+        gave, steps = found if isinstance(found, tuple) else (found, 0)
         digest = hashlib.blake2b(gave, digest_size=8).hexdigest()
         self.done.append(Done(name, digest, steps))
 
     def _any(self) -> Session:
         return self._random.choice(self._sessions)
 
-    def _add(self, session: Session) -> tuple[bytes, int]:
+    def _add(self, session: Session) -> bytes:
         """Keep a session, instead of another one where there are many."""
         if len(self._sessions) == MOST_SESSIONS:
             self._sessions.pop(self._random.randrange(MOST_SESSIONS)).close()
         self._sessions.append(session)
-        return _place(session), 0
+        return _place(session)
 
-    def open(self) -> tuple[bytes, int]:
+    def open(self) -> bytes:
         chosen: dict[str, int] = {}
         if self._kind.capacities:
             chosen["capacity"] = self._random.choice(self._kind.capacities)
@@ -135,17 +119,16 @@ class Play:
         transactional = self._random.random() < 0.2
         return self._add(self._program.session(transactional=transactional, **chosen))
 
-    def branch(self) -> tuple[bytes, int]:
+    def branch(self) -> bytes:
         return self._add(self._origin.fork())
 
-    def fork(self) -> tuple[bytes, int]:
+    def fork(self) -> bytes:
         return self._add(self._any().fork())
 
-    def prompt(self) -> tuple[bytes, int]:
-        return self.read(self._any(), self._random.randint(1, self._kind.longest)), 0
+    def prompt(self) -> bytes:
+        return self.read(self._any(), self._random.randint(1, self._kind.longest))
 
     def read(self, session: Session, count: int) -> bytes:
-        """Have a session read a prompt; return what that gave."""
         rows = len(session.position)
         given = [self._tokens(rows, count)]
         if self._kind.rows:
@@ -162,7 +145,7 @@ class Play:
             gave += _bytes(session.call("decode", *given))
         return gave, steps
 
-    def rewind(self) -> tuple[bytes, int]:
+    def rewind(self) -> bytes:
         session = self._any()
         if self._kind.rows:
             most = [min(int(at), 9) for at in session.position]
@@ -170,54 +153,55 @@ class Play:
             session.rewind(np.array(counts, np.int64))
         else:
             session.rewind(self._random.randint(0, int(session.position[0])))
-        return _place(session), 0
+        return _place(session)
 
-    def reset(self) -> tuple[bytes, int]:
+    def reset(self) -> bytes:
+        return self._then(Session.reset)
+
+    def trim(self) -> bytes:
+        return self._then(Session.trim)
+
+    def _then(self, do: Callable[[Session], None]) -> bytes:
         session = self._any()
-        session.reset()
-        return _place(session), 0
+        do(session)
+        return _place(session)
 
-    def trim(self) -> tuple[bytes, int]:
-        session = self._any()
-        session.trim()
-        return _place(session), 0
-
-    def save(self) -> tuple[bytes, int]:
+    def save(self) -> bytes:
         number = self._random.randrange(MOST_FILES)
         path = self._folder / f"{number}.kvcs"
         self._any().save(path)
         if path not in self._files:
             self._files.append(path)
-        return path.read_bytes(), 0
+        return path.read_bytes()
 
-    def restore(self) -> tuple[bytes, int]:
+    def restore(self) -> bytes:
         if not self._files:
-            return b"", 0
+            return b""
         return self._add(self._program.restore(self._random.choice(self._files)))
 
-    def close(self) -> tuple[bytes, int]:
+    def close(self) -> bytes:
         self._pop().close()
-        return b"", 0
+        return b""
 
-    def forget(self) -> tuple[bytes, int]:
+    def forget(self) -> bytes:
         """Let a session be collected without closing it."""
         self._pop()
-        return b"", 0
+        return b""
 
-    def reset_row(self) -> tuple[bytes, int]:
+    def reset_row(self) -> bytes:
         session = self._any()
         session.reset_row(self._row(session))
-        return _place(session), 0
+        return _place(session)
 
-    def copy_row(self) -> tuple[bytes, int]:
+    def copy_row(self) -> bytes:
         session = self._any()
         session.copy_row(self._row(session), self._row(session))
-        return _place(session), 0
+        return _place(session)
 
-    def admit(self) -> tuple[bytes, int]:
+    def admit(self) -> bytes:
         session, other = self._any(), self._any()
         session.admit(self._row(session), other, self._row(other))
-        return _place(session), 0
+        return _place(session)
 
     def _pop(self) -> Session:
         return self._sessions.pop(self._random.randrange(len(self._sessions)))
@@ -243,7 +227,7 @@ def _place(session: Session) -> bytes:
     return session.position.tobytes()
 
 
-Operation = Callable[[Play], tuple[bytes, int]]
+Operation = Callable[[Play], bytes | tuple[bytes, int]]  # with steps
 ONES: Mapping[str, tuple[int, Operation]] = {
     "decode": (40, Play.decode),
     "prompt": (8, Play.prompt),

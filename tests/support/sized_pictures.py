@@ -10,16 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from click.testing import CliRunner
 from hf_parity import zero_row
-from seeing_models import SIZED, TOKEN, WORDS, Parity, build, picture
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    ProcessorMixin,
-    Qwen2_5_VLProcessor,
+from seeing_models import (
+    SIZED,
+    TOKEN,
+    Parity,
+    build,
+    compile_folder,
+    picture,
+    tokenizer,
 )
+from transformers import PreTrainedModel, ProcessorMixin, Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     Qwen2VLImageProcessorPil,
 )
@@ -29,7 +30,6 @@ from kvc.runtime.generation.image_prefill import Picturing
 from kvc.runtime.generation.picture_places import places_of
 from kvc.runtime.generation.preparing import prepared
 from kvc.schema.container import BundleFile
-from kvc.tools.cli import main
 from kvc.tools.reports.methods import describe_methods
 
 CHUNK = 7
@@ -67,36 +67,25 @@ class Processor(Qwen2_5_VLProcessor):
 
     @property
     def model_input_names(self) -> list[str]:
-        """Return what the processor makes."""
         return ["input_ids", "pixel_values", "image_grid_thw", "mm_token_type_ids"]
 
 
 def processor() -> Processor:
-    """Return what prepares texts and pictures."""
-    words = {str(n): n for n in range(WORDS) if n not in SPECIAL.values()}
-    made = Tokenizer(models.WordLevel(words | SPECIAL, unk_token="<pad>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.add_special_tokens([AddedToken(one, normalized=False) for one in SPECIAL])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="</s>",
-        extra_special_tokens={"image_token": "<image>"},
-    )  # fmt: skip
+    words = tokenizer(SPECIAL, list(SPECIAL), image_token="<image>")
     pictures = Qwen2VLImageProcessorPil(
         patch_size=SIDE, merge_size=MERGE, temporal_patch_size=2,
         size={"shortest_edge": LEAST, "longest_edge": MOST},
     )  # fmt: skip
-    return Processor(pictures, tokenizer)
+    return Processor(pictures, words)
 
 
 def model(name: str = "qwen2_5_vl", layers: int = 2) -> PreTrainedModel:
-    """Return the model, with so many layers for the text."""
     kind, settings = SIZED[name]
     text = settings["text_config"] | {"num_hidden_layers": layers}
     return build(kind, settings | {"text_config": text})
 
 
 def write_folder(path: Path, name: str = "qwen2_5_vl", layers: int = 2) -> Path:
-    """Write the folder; return it."""
     model(name, layers).save_pretrained(path)
     whole = processor()
     whole.tokenizer.save_pretrained(path)
@@ -109,13 +98,7 @@ def write_folder(path: Path, name: str = "qwen2_5_vl", layers: int = 2) -> Path:
 
 
 def write_bundle(folder: Path, path: Path, rows: int = ROWS) -> Path:
-    """Compile the folder; return the bundle."""
-    settings = ["--recipe", "cpu_fp32", "--max-length", str(CAPACITY)]
-    settings += ["--prefill-chunk", str(CHUNK), "--max-batch", str(rows)]
-    settings += ["--output", str(path)]
-    done = CliRunner().invoke(main, ["compile", str(folder), *settings])
-    assert done.exit_code == 0, done.output
-    return path
+    return compile_folder(folder, path, CAPACITY, CHUNK, rows)
 
 
 def compare(path: Path, whole: PreTrainedModel) -> Parity:
@@ -152,12 +135,7 @@ def compare(path: Path, whole: PreTrainedModel) -> Parity:
     return Parity(prefill / spread, far / spread, min(controls) / spread, left)
 
 
-def _fed(
-    session: Session,
-    tokens: Sequence[int],
-    images: Sequence[object],
-    wanted: np.ndarray,
-) -> float:
+def _fed(session: Session, tokens: Sequence[int], images, wanted: np.ndarray) -> float:
     """Return the largest difference after chunks of a prompt."""
     places = places_of(session)
     picturing = Picturing(session, places, [prepared(session, places, images)])

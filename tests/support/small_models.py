@@ -3,17 +3,17 @@
 from collections.abc import Callable
 
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 TOUCHED = 0  # a global that methods of other modules change
 
 
-class IndexCopyCache(nn.Module):
+class IndexCopyCache(Buffers, cache=torch.zeros(1, 8, 4)):
     """A cache [1, 8, 4] written by `index_copy_` at given slots, read whole."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("cache", torch.zeros(1, 8, 4))
         self.scale = nn.Parameter(torch.arange(4.0) + 1)
 
     def prefill(self, rows: Tensor, slots: Tensor) -> Tensor:
@@ -25,12 +25,8 @@ class IndexCopyCache(nn.Module):
         return self.cache * 2
 
 
-class Accumulator(nn.Module):
+class Accumulator(Buffers, total=torch.ones(3)):
     """A buffer that starts as ones and adds up what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("total", torch.ones(3))
 
     def add(self, x: Tensor) -> Tensor:
         self.total.add_(x)
@@ -40,12 +36,11 @@ class Accumulator(nn.Module):
         return self.total + 0.0
 
 
-class PartWriter(nn.Module):
+class PartWriter(Buffers, k=torch.arange(12.0).reshape(2, 6) - 4):
     """A state [2, 6], some of it below 0, that a function writes into."""
 
     def __init__(self, write: Callable[[Tensor, Tensor], None]) -> None:
         super().__init__()
-        self.register_buffer("k", torch.arange(12.0).reshape(2, 6) - 4)
         self.write = write
 
     def step(self, x: Tensor) -> Tensor:
@@ -62,12 +57,8 @@ class LastTwoZeroed(nn.Module):
         return copy
 
 
-class OldAndNew(nn.Module):
+class OldAndNew(Buffers, k=torch.zeros(2, 3)):
     """Returns the old state after having written the new one: needs a copy."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(2, 3))
 
     def step(self, x: Tensor) -> tuple[Tensor, Tensor]:
         old = self.k.clone()
@@ -75,31 +66,14 @@ class OldAndNew(nn.Module):
         return old, self.k.clone()
 
 
-class Swap(nn.Module):
+class Swap(Buffers, a=torch.zeros(2), b=torch.ones(2)):
     """Two states that change places in one call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("a", torch.zeros(2))
-        self.register_buffer("b", torch.ones(2))
 
     def swap(self) -> tuple[Tensor, Tensor]:
         a = self.a.clone()
         self.a.copy_(self.b)
         self.b.copy_(a)
         return self.a * 1, self.b * 1
-
-
-class NameClash(nn.Module):
-    """A buffer and an argument of one name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(4))
-
-    def step(self, k: Tensor) -> Tensor:
-        self.k.add_(k)
-        return self.k * 1.0
 
 
 class Nested(nn.Module):
@@ -109,21 +83,11 @@ class Nested(nn.Module):
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
-    def mix(
-        self,
-        pair: tuple[Tensor, Tensor],
-        *,
-        options: dict[str, object],
-        flip: bool = False,
-    ) -> dict[str, object]:
+    def mix(self, pair, *, options, flip=False) -> dict[str, object]:
         a, b = pair
-        rows = options["rows"]
-        mixed = self.linear(a) + b * options["factor"] + rows[0]
-        return {
-            "mixed": -mixed if flip else mixed,
-            "parts": [a + 1, (b, None)],
-            "flip": flip,
-        }
+        mixed = self.linear(a) + b * options["factor"] + options["rows"][0]
+        parts = [a + 1, (b, None)]
+        return {"mixed": -mixed if flip else mixed, "parts": parts, "flip": flip}
 
 
 class MountedTwice(nn.Module):
@@ -141,12 +105,8 @@ class MountedTwice(nn.Module):
         return self.second.add(x)
 
 
-class Reassigns(nn.Module):
+class Reassigns(Buffers, k=torch.zeros(1, 2)):
     """Assigns its buffer anew, which tracing drops."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 2))
 
     def step(self, x: Tensor) -> Tensor:
         self.k = torch.cat([self.k, x], 0)
@@ -176,13 +136,8 @@ class OverlappingBuffers(nn.Module):
         return self.tail.sum()
 
 
-class KvcCache(nn.Module):
+class KvcCache(Buffers, cache=torch.zeros(1, 1, 8, 4), position=ZERO):
     """A cache [1, 1, 8, 4] written by `cache_update` at its own position."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("cache", torch.zeros(1, 1, 8, 4))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def append(self, rows: Tensor) -> Tensor:
         start = self.position.clone()
@@ -191,12 +146,8 @@ class KvcCache(nn.Module):
         return self.cache * 2
 
 
-class SliceCache(nn.Module):
+class SliceCache(Buffers, cache=torch.zeros(1, 8, 4)):
     """A cache [1, 8, 4] written by slice assignment."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("cache", torch.zeros(1, 8, 4))
 
     def replace(self, rows: Tensor) -> Tensor:
         self.cache[:, : rows.shape[1]] = rows
@@ -242,13 +193,12 @@ class ConvNet(nn.Module):
         return self.line(torch.relu(self.plane(x)).mean(2))
 
 
-class Dtypes(nn.Module):
+class Dtypes(Buffers, seen=torch.zeros(4, dtype=torch.int64)):
     """A state of a given float type, and integers to booleans."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.register_buffer("sum", torch.zeros(6, dtype=dtype))
-        self.register_buffer("seen", torch.zeros(4, dtype=torch.int64))
 
     def scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
         self.sum.add_(x * torch.tensor(1.5, dtype=x.dtype))
@@ -283,11 +233,8 @@ class LearnedPositionBlock(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.tokens, self.places = nn.Embedding(8, 8), nn.Embedding(8, 8)
-        self.norm, self.qkv, self.out = (
-            nn.LayerNorm(8),
-            nn.Linear(8, 24),
-            nn.Linear(8, 8),
-        )
+        self.norm = nn.LayerNorm(8)
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
         self.register_buffer("k", torch.zeros(1, 2, 8, 4), persistent=False)
         self.register_buffer("v", torch.zeros(1, 2, 8, 4), persistent=False)
 
@@ -314,14 +261,13 @@ class ConstantOut(nn.Module):
         return self.weight, x, x.t(), x[:, 1:]
 
 
-class ReadsThenWrites(nn.Module):
+class ReadsThenWrites(Buffers, k=torch.ones(1, 8, 4)):
     """Linear layers on the old state, then a write to it, then more linear layers."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.register_buffer("k", torch.ones(1, 8, 4))
 
     def step(self, row: Tensor, slot: Tensor) -> Tensor:
         y = self.first(self.k)
@@ -348,12 +294,11 @@ class Branches(nn.Module):
         return t * 2 if t.shape[1] >= 1 else t
 
 
-class PythonState(nn.Module):
+class PythonState(Buffers, cache=torch.zeros(8)):
     """Keeps state in Python attributes, which tracing would freeze."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("cache", torch.zeros(8))
         self.position = 0
         self.past: list[Tensor] = []
         self.named = {"k": torch.zeros(2)}
@@ -375,3 +320,19 @@ class PythonState(nn.Module):
     def attribute(self, t: Tensor) -> Tensor:
         self.plain = self.plain + t
         return self.plain * 1
+
+
+class Sorting(nn.Module):
+    """Sorts what it projects, or does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(4, 4)
+
+    def ordered(self, x: Tensor) -> Tensor:
+        """Return what no backend computes."""
+        return torch.sort(self.project(x))[0]
+
+    def plain(self, x: Tensor) -> Tensor:
+        """Return what all backends compute."""
+        return self.project(x)

@@ -29,12 +29,10 @@ def byte_level() -> Tokenizer:
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     special = ["<|begin|>", "<|end|>"]
-    made.train_from_iterator(
-        TEXTS,
-        trainers.BpeTrainer(
-            vocab_size=420, initial_alphabet=alphabet, special_tokens=special
-        ),
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, initial_alphabet=alphabet, special_tokens=special
     )
+    made.train_from_iterator(TEXTS, trainer)
     for added in ("<think>", "<思>"):  # the second has letters that stand for no byte
         made.add_tokens([AddedToken(added, special=False, normalized=False)])
     made.post_processor = processors.TemplateProcessing(
@@ -54,17 +52,11 @@ def byte_fallback() -> Tokenizer:
     made = Tokenizer(
         models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
-    made.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    made.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    made.normalizer = normalizers.Sequence(marks)
+    spaces, strip = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
+    joined = [spaces, decoders.ByteFallback(), decoders.Fuse(), strip]
+    made.decoder = decoders.Sequence(joined)
     made.add_special_tokens(["<unk>", "<s>", "</s>"])
     made.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
@@ -76,12 +68,11 @@ def unigram() -> Tokenizer:
     """T5's and SmolLM's elders: Unigram pieces that begin with ▁, and byte tokens."""
     made = Tokenizer(models.Unigram())
     made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.train_from_iterator(
-        TEXTS,
-        trainers.UnigramTrainer(
-            vocab_size=150, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>"
-        ),
+    special = ["<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=150, special_tokens=special, unk_token="<unk>"
     )
+    made.train_from_iterator(TEXTS, trainer)
     # The trainer knows no byte tokens: they are added to what it has made.
     settings = json.loads(made.to_str())
     model = settings["model"]
@@ -97,12 +88,9 @@ def word_piece() -> Tokenizer:
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece(cleanup=True)
-    made.train_from_iterator(
-        TEXTS,
-        trainers.WordPieceTrainer(
-            vocab_size=250, special_tokens=["[UNK]", "[CLS]", "[SEP]"]
-        ),
-    )
+    special = ["[UNK]", "[CLS]", "[SEP]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=250, special_tokens=special)
+    made.train_from_iterator(TEXTS, trainer)
     return made
 
 
@@ -111,12 +99,10 @@ def word_ends() -> Tokenizer:
     made = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.decoder = decoders.BPEDecoder(suffix="</w>")
-    made.train_from_iterator(
-        TEXTS,
-        trainers.BpeTrainer(
-            vocab_size=250, special_tokens=["<unk>"], end_of_word_suffix="</w>"
-        ),
+    trainer = trainers.BpeTrainer(
+        vocab_size=250, special_tokens=["<unk>"], end_of_word_suffix="</w>"
     )
+    made.train_from_iterator(TEXTS, trainer)
     return made
 
 
@@ -131,15 +117,9 @@ def no_decoder() -> Tokenizer:
 def other_decoders() -> Tokenizer:
     """What no language model has: parts after joined text, and one for speech."""
     made = word_piece()
-    made.decoder = decoders.Sequence(
-        [
-            decoders.Strip("e", 1, 0),
-            decoders.WordPiece(cleanup=False),
-            decoders.Fuse(),
-            decoders.Strip("a", 2, 0),
-            decoders.Replace("i", "o"),
-        ]
-    )
+    first = decoders.Strip("e", 1, 0), decoders.WordPiece(cleanup=False)
+    then = decoders.Fuse(), decoders.Strip("a", 2, 0), decoders.Replace("i", "o")
+    made.decoder = decoders.Sequence([*first, *then])
     return made
 
 
@@ -150,16 +130,5 @@ def ctc() -> Tokenizer:
     return made
 
 
-KINDS = {
-    make.__name__: make
-    for make in (
-        byte_level,
-        byte_fallback,
-        unigram,
-        word_piece,
-        word_ends,
-        no_decoder,
-        other_decoders,
-        ctc,
-    )
-}
+_WORDS = (word_piece, word_ends, no_decoder, other_decoders, ctc)
+KINDS = {make.__name__: make for make in (byte_level, byte_fallback, unigram, *_WORDS)}

@@ -53,7 +53,6 @@ def write_sound(path: Path, samples: np.ndarray) -> None:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text, in small letters."""
     return "".join(c for c in text.lower() if c.isalpha() or c == " ").split()
 
 

@@ -1,6 +1,7 @@
 """A decoder of three layers whose caches lie in one buffer, written in several ways."""
 
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method
@@ -9,7 +10,7 @@ LAYERS, HEADS, CAPACITY, DIM, VOCAB = 3, 2, 16, 4, 11
 WIDTH = HEADS * DIM
 
 
-class Stacked(nn.Module):
+class Stacked(Buffers, position=ZERO):
     """Keys and values of all layers in buffers; `how` says how they are kept."""
 
     def __init__(self, how: str, capacity: int = CAPACITY, batch: int = 1) -> None:
@@ -27,7 +28,6 @@ class Stacked(nn.Module):
             for name in ("k", "v"):
                 zeros = torch.zeros(LAYERS, *shape).movedim(0, axis).contiguous()
                 self.register_buffer(name, zeros)
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         """Return the logits of the last of tokens int64 [batch, seq]."""
@@ -58,11 +58,9 @@ class Stacked(nn.Module):
         self.position.zero_()
 
     def peek(self) -> Tensor:
-        """Return all of the keys."""
         return (self.kv[:, 0] if self.how == "one buffer" else self.k) * 1.0
 
     def _written(self, layer: int, name: str, new: Tensor, places: Tensor) -> Tensor:
-        """Write a layer's new keys or values; return all of them."""
         if self.how == "one buffer":
             cache = self.kv[layer, "kv".index(name)]
         elif self.how == "second axis":

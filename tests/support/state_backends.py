@@ -73,17 +73,10 @@ def _wide(partition: Partition) -> Partition:
     values = [*graph.inputs, *(value for value, _ in graph.constants)]
     made = [value for node in graph.nodes for value in node.outputs]
     floats = [v.id for v in (*values, *made) if v.type.dtype is DType.FLOAT32]
-    scores = [
-        value.id
-        for node in graph.nodes
-        for value in node.outputs
-        if "attention" in node.op
-    ]
-    return replace(
-        partition,
-        ranges=dict.fromkeys(floats, found),
-        scores=dict.fromkeys(scores, found),
-    )
+    attending = [node for node in graph.nodes if "attention" in node.op]
+    scores = [value.id for node in attending for value in node.outputs]
+    ranges, scored = (dict.fromkeys(some, found) for some in (floats, scores))
+    return replace(partition, ranges=ranges, scores=scored)
 
 
 _found, _emit = pipeline._backends_of, pipeline.emit_program

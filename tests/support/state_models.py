@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 Write = Callable[[nn.Module, Tensor, Tensor], None]
@@ -17,12 +18,8 @@ class TwoConds(nn.Module):
         return a + b, a * 1.0
 
 
-class SameName(nn.Module):
+class SameName(Buffers, k=torch.zeros(4)):
     """A buffer and an argument of one name; `total` takes an argument of any size."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(4))
 
     def step(self, k: Tensor) -> Tensor:
         self.k.add_(k)
@@ -33,12 +30,8 @@ class SameName(nn.Module):
         return self.k * 1.0
 
 
-class OneHasState(nn.Module):
+class OneHasState(Buffers, cache=torch.zeros(4)):
     """A method with a state, and one with much scratch memory and no state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("cache", torch.zeros(4))
 
     def a(self, x: Tensor) -> Tensor:
         self.cache.add_(x)
@@ -107,15 +100,15 @@ class TwoShapes(nn.Module):
         return x * 3, past * 2
 
 
-class LikeAConstant(nn.Module):
+class LikeAConstant(
+    Buffers, zcache=torch.full((4,), 3.0), zother=torch.full((4,), 5.0)
+):
     """A state that begins with the very bytes of a constant."""
 
     def __init__(self) -> None:
         super().__init__()
         self.w0 = nn.Parameter(torch.full((4,), 9.0))
         self.w = nn.Parameter(torch.full((4,), 3.0))
-        self.register_buffer("zcache", torch.full((4,), 3.0))
-        self.register_buffer("zother", torch.full((4,), 5.0))
 
     def step(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = x * self.w + self.w0
@@ -128,8 +121,6 @@ class LikeAConstant(nn.Module):
 
 
 class CallersCache(nn.Module):
-    """Caches that the caller owns."""
-
     def add(self, x: Tensor, cache: Tensor) -> Tensor:
         cache.add_(x)
         return cache.sum()
@@ -146,7 +137,7 @@ class CallersCache(nn.Module):
         return longer.sum(), longer
 
 
-class FourOwners(nn.Module):
+class FourOwners(Buffers, calls=torch.zeros((), dtype=torch.int64)):
     """One state, mounted twice; ones, not saved with the model; another counts."""
 
     def __init__(self) -> None:
@@ -154,7 +145,6 @@ class FourOwners(nn.Module):
         self.first = Adder(3, cache=1.0)
         self.second = self.first
         self.register_buffer("ones", torch.ones(3), persistent=False)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def left(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.first(x)
@@ -186,13 +176,11 @@ class WrittenParameter(nn.Module):
         return x * self.tied
 
 
-class Written(nn.Module):
+class Written(Buffers, k=torch.arange(12.0).reshape(2, 6) - 4, count=ZERO):
     """States written by a given function: k [2, 6], some of it below 0; count [1]."""
 
     def __init__(self, write: Write) -> None:
         super().__init__()
-        self.register_buffer("k", torch.arange(12.0).reshape(2, 6) - 4)
-        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
         self.write = write
 
     def step(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,14 +188,10 @@ class Written(nn.Module):
         return self.k + 0.0, self.count * 1
 
 
-class PlainAfterLinear(nn.Module):
+class PlainAfterLinear(
+    Buffers, k=torch.zeros(1, 1, 8, 2), sum=torch.zeros(1, 1, 1, 2), position=ZERO
+):
     """A cache written at its position, and a sum that a failure can spoil."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, 8, 2))
-        self.register_buffer("sum", torch.zeros(1, 1, 1, 2))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def step(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         start = self.position.clone()

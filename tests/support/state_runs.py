@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,22 +10,14 @@ import torch.utils._pytree as pytree
 from eager_parity import same
 from torch import Tensor, nn
 
-from kvc.compiler import Method, compile_program
-from kvc.recipes import Wanted
+from kvc.compiler import compile_program
 from kvc.runtime import Program, Session, load
 
 Call = tuple[object, ...]
 
 
 @contextmanager
-def opened(
-    model: nn.Module,
-    methods: Sequence[Method],
-    folder: Path,
-    recipe: Wanted = "fp32",
-    **options: object,
-) -> Iterator[Program]:
-    """Compile a copy of a model, save it and load it."""
+def opened(model, methods, folder, recipe="fp32", **options) -> Iterator[Program]:
     path = folder / "model.kvc"
     compile_program(copy.deepcopy(model).eval(), methods, recipe, **options).save(path)
     with load(path) as program:
@@ -57,17 +48,10 @@ def states_agree(session: Session, model: nn.Module) -> None:
 
 
 def as_tensors(results: object) -> object:
-    """Return results with numpy arrays as tensors."""
     return pytree.tree_map_only(np.ndarray, torch.from_numpy, results)
 
 
-def run(
-    model: nn.Module,
-    methods: Sequence[Method],
-    calls: Sequence[Call],
-    folder: Path,
-    **options: object,
-) -> None:
+def run(model, methods, calls, folder, **options) -> None:
     """Compile a model and assert that a session does in each call as the model does."""
     with (
         opened(model, methods, folder, **options) as program,
@@ -77,5 +61,4 @@ def run(
 
 
 def snapshot(session: Session) -> dict[str, np.ndarray]:
-    """Return copies of all states."""
     return {name: np.array(found) for name, found in session.state.items()}

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from hand_built import F32, I64, PLACES, SEQ, START, Built, adds, method, program
-from sample_programs import GraphBuilder
+from sample_programs import GraphBuilder, state
 
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Alias, Argument, Caller, Instruction, Ref, StateSlot
-from kvc.schema.model import Cursor, CursorKind, Method, ResetRule, State, StateKind
+from kvc.schema.model import Cursor, CursorKind, Method, State, StateKind
 from kvc.schema.types import Dim, Symbol, TensorType, affine
 from kvc.schema.verify.effects import effects
 
@@ -47,14 +47,7 @@ class Builder(GraphBuilder):
         result = self.value(declared, Alias(base))
         return self.step(op, (Ref(base), *others), result)
 
-    def method(
-        self,
-        name: str,
-        inputs: dict[str, int],
-        outputs: Sequence[int],
-        **fields: object,
-    ) -> Method:
-        """Return the method; what it reads and writes is derived."""
+    def method(self, name, inputs, outputs, **fields) -> Method:
         graph = self.graph(inputs.values(), outputs)
         found = effects(graph)
         return method(
@@ -62,22 +55,11 @@ class Builder(GraphBuilder):
         )
 
 
-def state(
-    name: str,
-    kind: TensorType,
-    how: StateKind,
-    axis: int | None = None,
-    cursor: int | None = None,
-    layout: tuple[int, ...] | None = None,
-    initial: int | None = None,
-    reset: ResetRule = ResetRule.INITIAL,
-) -> State:
-    order = layout or tuple(range(len(kind.dims)))
-    return State(name, kind, how, axis, order, initial, reset, cursor)
-
-
 def used_symbols(*names: str) -> tuple[Symbol, ...]:
     return tuple(SYMBOLS[name] for name in names)
+
+
+ONE = TensorType(I64, (1,))
 
 
 def counted(position: TensorType) -> tuple[State, Cursor]:
@@ -95,7 +77,6 @@ def rows_type(
 
 
 def write_method(name: str, seq: Dim, batch: Dim, caches: int, width: int) -> Method:
-    """Write the same rows into all caches at the position; give back the rows."""
     b = Builder()
     x = b.scratch(rows_type(seq, batch, width=width))
     position = b.value(TensorType(I64, (batch,)), StateSlot(0))
@@ -109,7 +90,6 @@ def write_method(name: str, seq: Dim, batch: Dim, caches: int, width: int) -> Me
 
 
 def look_method(batch: Dim, width: int) -> Method:
-    """Give back the first cache."""
     b = Builder()
     cache = b.value(rows_type(CAPACITY, batch, width=width), StateSlot(1))
     return b.method("look", {}, [cache])
@@ -136,11 +116,8 @@ def linear_program(
     states = [
         state(f"cache{i}", whole, linear, 2, 0, layout, initial) for i in range(caches)
     ]
-    names = ("batch", "capacity", "seq") if batch == BATCH else ("capacity", "seq")
-    symbols = [
-        Symbol("capacity", 1, capacity) if name == "capacity" else SYMBOLS[name]
-        for name in names
-    ]
+    known = SYMBOLS | {"capacity": Symbol("capacity", 1, capacity)}
+    symbols = [known[name] for name in ("batch", "capacity", "seq")]
     return program(
         [
             write_method("write", SEQ, batch, caches, width),
@@ -148,7 +125,7 @@ def linear_program(
             look_method(batch, width),
         ],
         {} if start is None else {"start": start},
-        symbols=symbols,
+        symbols=symbols if batch == BATCH else symbols[1:],
         states=[counter, *states],
         cursors=[cursor],
     )
@@ -159,14 +136,14 @@ def copied_program() -> Built:
     b = Builder({**SYMBOLS, "capacity": Symbol("capacity", 1, 64)})
     whole = rows_type(CAPACITY, width=2)
     x = b.scratch(rows_type(SEQ, width=2))
-    position = b.value(TensorType(I64, (1,)), StateSlot(0))
-    start = b.value(TensorType(I64, (1,)), START)
+    position = b.value(ONE, StateSlot(0))
+    start = b.value(ONE, START)
     cache, written = b.value(whole, StateSlot(1)), b.scratch(whole)
     arguments = (Ref(cache), Ref(x), Ref(start), 2, "linear", None, 0)
     b.step("kvc::cache_update", arguments, written)
     b.over("aten::copy", cache, Ref(written))
     b.over("aten::add.Scalar", position, SEQ, 1)
-    counter, cursor = counted(TensorType(I64, (1,)))
+    counter, cursor = counted(ONE)
     linear = state("cache", whole, StateKind.LINEAR, 2, cursor=0)
     return program(
         [b.method("write", {"x": x}, [x], advances=adds(SEQ))],
@@ -276,10 +253,10 @@ def mixed_program(plain: StateKind | None = StateKind.PLAIN) -> Built:
     """
     b = Builder()
     x = b.scratch(rows_type(SEQ, width=4))
-    position = b.value(TensorType(I64, (1,)), StateSlot(0))
-    start = b.value(TensorType(I64, (1,)), START)
+    position = b.value(ONE, StateSlot(0))
+    start = b.value(ONE, START)
     cache = b.value(rows_type(CAPACITY, width=4), StateSlot(1))
-    count = b.value(TensorType(I64, (1,)), StateSlot(2))
+    count = b.value(ONE, StateSlot(2))
     total = b.value(PLAIN, StateSlot(3)) if plain is not None else None
     doubled = b.scratch(rows_type(SEQ, width=4))
     b.step("aten::mul.Scalar", (Ref(x), 2), doubled)
@@ -292,12 +269,12 @@ def mixed_program(plain: StateKind | None = StateKind.PLAIN) -> Built:
     b.over("aten::add.Scalar", position, SEQ, 1)
     out = b.scratch(PLAIN)
     b.step("aten::neg", (Ref(summed),), out)
-    counter, cursor = counted(TensorType(I64, (1,)))
+    counter, cursor = counted(ONE)
     whole = rows_type(CAPACITY, width=4)
     states = [
         counter,
         state("cache", whole, StateKind.LINEAR, 2, cursor=0),
-        state("count", TensorType(I64, (1,)), StateKind.COUNTER, cursor=0),
+        state("count", ONE, StateKind.COUNTER, cursor=0),
     ]
     if plain is not None:
         axis = None if plain is StateKind.PLAIN else 0
@@ -350,7 +327,7 @@ def checked_program() -> Built:
     put = b.method("put", {"index": index, "x": x}, [x])
 
     b = Builder()
-    start, x = b.scratch(TensorType(I64, (1,))), b.scratch(TensorType(F32, (1, 2, 4)))
+    start, x = b.scratch(ONE), b.scratch(TensorType(F32, (1, 2, 4)))
     cache = b.value(TensorType(F32, (1, 8, 4)), StateSlot(1))
     b.check(Ref(start), 0, 2, 8)
     more = b.over("aten::add.Scalar", cache, 1, 1)

@@ -17,23 +17,25 @@ from operator_programs import (
     Tensors,
     bits_equal,
     copies,
+    flat,
     operator,
 )
 from operator_samples import spread_apart
-from other_roundings import close
+from other_roundings import Dispatching, close
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 
-def made_of(program: OperatorProgram, apart: bool = False) -> list[Tensors]:
-    """Return what eager makes in each call, as it is after the call."""
-    held = copies(program.held)
-    with torch.no_grad():
-        return [
-            copies(program.code.made_of(copies(call), held, apart))
-            for call in program.calls
-        ]
+def made_of(
+    program: OperatorProgram, apart: bool = False, ended: bool = False
+) -> list[Tensors]:
+    held, found = copies(program.held), []
+    for call in program.calls:
+        inputs = copies(call)
+        with torch.no_grad():
+            made = program.code.made_of(inputs, held, apart)
+        found.append(copies((*made, *inputs) if ended else made))
+    return found
 
 
 def draws_numbers(program: OperatorProgram) -> bool:
@@ -46,29 +48,18 @@ def draws_numbers(program: OperatorProgram) -> bool:
     return drawing.found
 
 
-class _Drawing(TorchDispatchMode):
+class _Drawing(Dispatching):
     """Notes whether an operator draws random numbers."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = False
+    found = False
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def dispatched(self, func: OpOverload, *args: object, **kwargs: object) -> object:
         self.found |= torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def keeps_shapes(program: OperatorProgram) -> bool:
-    """Tell whether the last step leaves shapes as they are.
-
-    Those of all inputs and buffers, and how many elements there are in what it writes.
-    """
+    """Tell whether the last step leaves shapes, and sizes of what it writes."""
     *before, last = program.code.steps
     if not (last.in_place or last.name.endswith("_")):
         return True
@@ -92,44 +83,23 @@ def keeps_shapes(program: OperatorProgram) -> bool:
 def depends_on_memory(
     program: OperatorProgram, made: Sequence[Tensors], spread: bool
 ) -> bool:
-    """Tell whether a program makes something else where tensors lie elsewhere.
-
-    Args:
-        program: whose last step is new.
-        made: what it makes.
-        spread: whether inputs may lie otherwise in the second call.
-    """
+    """Tell whether the last step makes something else where tensors lie elsewhere."""
     if _overwrites(program):
         apart = made_of(program, apart=True)
-        if not all(map(bits_equal, _flat(made), _flat(apart))):
+        if not all(map(bits_equal, flat(made), flat(apart))):
             return True
     if not spread:
         return False
-    ended, alike = _ended(program), _ended(_laid_out_alike(program))
-    pairs = zip(_flat(ended), _flat(alike), strict=True)
-    return not all(_close(one, other) for one, other in pairs)
-
-
-def _ended(program: OperatorProgram) -> list[Tensors]:
-    """Return what eager makes in each call, and what inputs are after it."""
-    held = copies(program.held)
-    ended = []
-    for call in program.calls:
-        inputs = copies(call)
-        with torch.no_grad():
-            made = program.code.made_of(inputs, held)
-        ended.append(copies((*made, *inputs)))
-    return ended
+    alike = made_of(_laid_out_alike(program), ended=True)
+    return not all(map(_close, flat(made_of(program, ended=True)), flat(alike)))
 
 
 def _overwrites(program: OperatorProgram) -> bool:
-    """Tell whether the last step writes over a tensor and reads others."""
     last = program.code.steps[-1]
     return last.in_place and sum(isinstance(leaf, Ref) for leaf in last.leaves) > 1
 
 
 def _laid_out_alike(program: OperatorProgram) -> OperatorProgram:
-    """Return a program whose second call has inputs as they lie in the first."""
     first, second = program.calls
     return replace(program, calls=(first, tuple(map(_as_lies, second, first))))
 
@@ -146,7 +116,3 @@ def _as_lies(tensor: Tensor, like: Tensor) -> Tensor:
 def _close(one: Tensor, other: Tensor) -> bool:
     same = one.dtype == other.dtype and one.shape == other.shape
     return same and bool(close(one, other).all())
-
-
-def _flat(calls: Sequence[Tensors]) -> list[Tensor]:
-    return [each for call in calls for each in call]

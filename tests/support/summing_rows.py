@@ -7,6 +7,7 @@ make the same tokens in a batch as alone, by chance too.
 """
 
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, StateSpec, compile_program
@@ -15,13 +16,11 @@ VOCAB, SLOTS, CHUNK, ROWS = 32, 24, 8, 4
 BATCH = Dim("batch", 1, ROWS)
 
 
-class SummingRows(nn.Module):
+class SummingRows(Buffers, kept=torch.zeros(1, 1, SLOTS, 1), position=ZERO):
     """`prefill(tokens, lengths)`, `prefill_4(tokens, lengths)`, `decode`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("kept", torch.zeros(1, 1, SLOTS, 1))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
         # The runtime learns from the table which tokens there are.
         numbers = torch.arange(VOCAB * 1.0)[:, None]
         self.numbers = nn.Embedding.from_pretrained(numbers)
@@ -29,8 +28,7 @@ class SummingRows(nn.Module):
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         return self.run(tokens, lengths)
 
-    def prefill_4(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        return self.run(tokens, lengths)
+    prefill_4 = prefill
 
     def decode(self, token: Tensor, active: Tensor) -> Tensor:
         return self.run(token, active.to(torch.int64))
@@ -76,18 +74,8 @@ def summing_rows(path: str) -> None:
     compile_program(SummingRows(), methods, "fp32", states=states).save(path)
 
 
-def _method(
-    name: str,
-    given: str,
-    tokens: Tensor,
-    dims: dict[int, Dim],
-    row_lengths: str,
-    role: str,
-) -> Method:
+def _method(name, given, tokens, dims, row_lengths, role) -> Method:
     counted = torch.ones(2, dtype=torch.int64)
-    return Method(
-        name,
-        args=(tokens, counted > 0 if role == "decode" else counted),
-        dynamic={given: dims, row_lengths: {0: BATCH}},
-        role=role,
-    )
+    args = (tokens, counted > 0 if role == "decode" else counted)
+    sizes = {given: dims, row_lengths: {0: BATCH}}
+    return Method(name, args=args, dynamic=sizes, role=role)

@@ -28,9 +28,8 @@ class Case:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             module, given = self.cls(*self.args, **self.kwargs), self._given()
-            if any(
-                isinstance(p, nn.UninitializedParameter) for p in module.parameters()
-            ):
+            lazy = nn.UninitializedParameter
+            if any(isinstance(p, lazy) for p in module.parameters()):
                 module(*given)
         return module.eval(), given
 
@@ -49,7 +48,6 @@ def of(cls: type[nn.Module], inputs: object, *args: object, **kwargs: object) ->
 
 
 def f(*shape: int) -> Input:
-    """Return what makes random numbers."""
     return lambda: torch.randn(shape)
 
 
@@ -59,7 +57,6 @@ def u(*shape: int) -> Input:
 
 
 def n(below: int, *shape: int) -> Input:
-    """Return what makes whole numbers."""
     return lambda: torch.randint(0, below, shape)
 
 
@@ -69,7 +66,6 @@ def s(*shape: int) -> Input:
 
 
 def t(*values: object) -> Input:
-    """Return what makes a tensor of given values."""
     return lambda: torch.tensor(values)
 
 
@@ -239,15 +235,14 @@ def _recurrent() -> list[Case]:
 def _attention() -> list[Case]:
     small: dict[str, object] = {"dim_feedforward": 8, "batch_first": True}
     x, y = f(2, 5, 4), f(2, 3, 4)
+    added = {"add_bias_kv": True, "add_zero_attn": True}
     encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
     decoder = nn.TransformerDecoderLayer(4, 2, 8, batch_first=True)
     sizes: dict[str, object] = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     return [
         of(nn.MultiheadAttention, (x, x, x), 4, 2, batch_first=True),
         of(nn.MultiheadAttention, (f(3, 4), f(5, 3), f(5, 6)), 4, 2, kdim=3, vdim=6),
-        of(
-            nn.MultiheadAttention, (x, x, x), 4, 1, add_bias_kv=True, add_zero_attn=True
-        ),
+        of(nn.MultiheadAttention, (x, x, x), 4, 1, **added),
         of(nn.TransformerEncoderLayer, x, 4, 2, **small),
         of(nn.TransformerEncoderLayer, x, 4, 2, 8, activation="gelu", norm_first=True),
         of(nn.TransformerEncoder, x, encoder, 2),
@@ -327,10 +322,7 @@ def _losses() -> list[Case]:
         nn.SoftMarginLoss: (f(2, 3), s(2, 3)),
         nn.MarginRankingLoss: (f(3), f(3), s(3)),
         nn.CosineEmbeddingLoss: (f(2, 3), f(2, 3), s(2)),
-        nn.MultiLabelMarginLoss: (
-            f(2, 3),
-            lambda: torch.tensor([[0, 2, -1], [1, -1, 0]]),
-        ),
+        nn.MultiLabelMarginLoss: (f(2, 3), t([0, 2, -1], [1, -1, 0])),
         nn.MultiLabelSoftMarginLoss: (f(2, 3), n(2, 2, 3)),
         nn.MultiMarginLoss: (f(2, 3), n(3, 2)),
         nn.TripletMarginLoss: (f(2, 3), f(2, 3), f(2, 3)),
@@ -353,16 +345,11 @@ def _losses() -> list[Case]:
     ]  # fmt: skip
 
 
-CASES: tuple[Case, ...] = (
-    *_elementwise(),
-    *_padding(),
-    *_pooling(),
-    *_convolutions(),
-    *_norms(),
-    *_recurrent(),
-    *_attention(),
-    *_layers(),
-    *_losses(),
+_MAKERS = _elementwise, _padding, _pooling, _convolutions, _norms
+CASES = tuple(
+    case
+    for make in (*_MAKERS, _recurrent, _attention, _layers, _losses)
+    for case in make()
 )
 # Containers without a forward of their own, and bases of other classes.
 NOT_RUN = frozenset({
@@ -372,8 +359,5 @@ NOT_RUN = frozenset({
 
 
 def module_classes() -> frozenset[type[nn.Module]]:
-    """Return all module classes of torch.nn."""
-    found = (getattr(nn, name) for name in dir(nn))
-    return frozenset(
-        each for each in found if isinstance(each, type) and issubclass(each, nn.Module)
-    )
+    found = [each for each in vars(nn).values() if isinstance(each, type)]
+    return frozenset(each for each in found if issubclass(each, nn.Module))

@@ -20,7 +20,6 @@ needs_tosa = pytest.mark.skipif(
 
 
 def reference(graph: TosaGraph, inputs: Sequence[Array], folder: Path) -> list[Array]:
-    """Return what the reference model computes."""
     (folder / "graph.tosa").write_bytes(tosa_bytes(graph))
     for name, given in zip(graph.inputs, inputs, strict=True):
         element = graph.tensors[name].element

@@ -33,10 +33,8 @@ class Toy(Backend):
         self.ops = OPS
         for option, value in options.items():
             if option != "ops" or not isinstance(value, str):
-                expected, found = "ops = a text of names", repr(value)
-                raise BadOption(
-                    backend="toy", option=option, expected=expected, found=found
-                )
+                told = {"expected": "ops = a text of names", "found": repr(value)}
+                raise BadOption(backend="toy", option=option, **told)
             self.ops = tuple(op for op in OPS if op.split(":")[2][:3] in value.split())
 
     def supports(self, method):
@@ -54,13 +52,12 @@ class Toy(Backend):
         return plain and node.arguments[2:] in ((), (1,), (None,))
 
     def lower(self, partitions, constants, symbols):
-        self.lowered.append(
-            {name: [p.graph for p in some] for name, some in partitions.items()}
-        )
+        graphs = {name: [p.graph for p in some] for name, some in partitions.items()}
+        self.lowered.append(graphs)
         bounds = {symbol.name: symbol for symbol in symbols}
         return {
-            method: [_lower(partition.graph, bounds) for partition in some]
-            for method, some in partitions.items()
+            method: [_lower(graph, bounds) for graph in some]
+            for method, some in graphs.items()
         }
 
 
@@ -101,10 +98,11 @@ class ToyDelegate(Delegate):
         try:
             code = Code(partition.payload, declared, partition.workspace_nbytes)
         except (ValueError, struct.error) as error:
-            where = f"a delegate of method {partition.method}"
-            raise BadProgram(
-                path=self.options.path, where=where, what=f"payload: {error}"
-            ) from error
+            where, what = (
+                f"a delegate of method {partition.method}",
+                f"payload: {error}",
+            )
+            raise BadProgram(path=self.options.path, where=where, what=what) from error
         EVENTS.append("handle made")
         return ToyHandle(code, self.take(code, data))
 

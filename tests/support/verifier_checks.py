@@ -71,12 +71,10 @@ def all_checks() -> set[str]:
 
 
 def named(path: Path, function: str, line: str) -> str:
-    """Return the name of a check."""
     return f"{path.relative_to(ROOT).as_posix()}, {function}: {line}"
 
 
 def refusals(function: ast.FunctionDef) -> Iterator[ast.Call | ast.Raise]:
-    """Yield what refuses in a function."""
     for node in ast.walk(function):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=name)):

@@ -4,7 +4,8 @@ Each method takes p bool, x float32 [2, 1, 4] and at int64 [1].
 """
 
 import torch
-from torch import Tensor, nn
+from held_buffers import Buffers
+from torch import Tensor
 
 
 def dense(x: Tensor) -> Tensor:
@@ -17,33 +18,31 @@ def first_rows(c: Tensor, x: Tensor, at: Tensor) -> Tensor:
     return c.index_copy(0, at, x[0])
 
 
-class Viewing(nn.Module):
+class _Kept(Buffers, c=torch.zeros(2, 8, 4)):
+    def keep(self, c: Tensor) -> Tensor:
+        self.c.copy_(c)
+        return self.c.sum(0)
+
+
+class Viewing(_Kept):
     """The methods of `IN_PLACE` need no copy of anything."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("c", torch.zeros(2, 8, 4))
-
     def passed(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """A view is passed, and written."""
         c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (self.c.view(16, 4),))
-        self.c.copy_(c.view(2, 8, 4))
-        return self.c.sum(0)
+        return self.keep(c.view(2, 8, 4))
 
     def swapped(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         """What is passed has its axes in another order."""
         row = x.transpose(0, 1)
         flipped = self.c.transpose(0, 1)
         c = torch.cond(p, lambda c: c.index_copy(0, at, row), dense, (flipped,))
-        self.c.copy_(c.transpose(0, 1))
-        return self.c.sum(0)
+        return self.keep(c.transpose(0, 1))
 
     def longer(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         """An axis more."""
         c = self.c.unsqueeze(0)
         c = torch.cond(p, lambda c: c.index_copy(2, at, x[None]), dense, (c,))
-        self.c.copy_(c.squeeze(0))
-        return self.c.sum(0)
+        return self.keep(c.squeeze(0))
 
     def inside(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         """The view is taken inside, and what comes back is one."""
@@ -53,8 +52,7 @@ class Viewing(nn.Module):
             lambda c: dense(c.view(16, 4)),
             (self.c,),
         )
-        self.c.copy_(c.view(2, 8, 4))
-        return self.c.sum(0)
+        return self.keep(c.view(2, 8, 4))
 
     def swapped_inside(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         row = x.transpose(0, 1)
@@ -64,8 +62,7 @@ class Viewing(nn.Module):
             lambda c: dense(c.transpose(0, 1)),
             (self.c,),
         )
-        self.c.copy_(c.transpose(0, 1))
-        return self.c.sum(0)
+        return self.keep(c.transpose(0, 1))
 
     def part_inside(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         """A part of a clone is written, and then all of it, in another shape."""
@@ -76,16 +73,14 @@ class Viewing(nn.Module):
             c.view(16, 4).index_copy_(0, at + 1, x[1])
             return c
 
-        self.c.copy_(torch.cond(p, yes, dense, (self.c,)))
-        return self.c.sum(0)
+        return self.keep(torch.cond(p, yes, dense, (self.c,)))
 
     def place_by_place(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         """The branch that writes nothing scales what it is lent."""
         c = torch.cond(
             p, lambda c: first_rows(c, x, at), lambda c: c * 0.5, (self.c.view(16, 4),)
         )
-        self.c.copy_(c.view(2, 8, 4))
-        return self.c.sum(0)
+        return self.keep(c.view(2, 8, 4))
 
     def twice(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         """Two branches one after the other, between which the view stays."""
@@ -105,8 +100,7 @@ class Viewing(nn.Module):
             )
             return inner.view(2, 8, 4)
 
-        self.c.copy_(torch.cond(p, outer, dense, (self.c,)))
-        return self.c.sum(0)
+        return self.keep(torch.cond(p, outer, dense, (self.c,)))
 
     def looped(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         """What a loop carries is a view."""
@@ -118,8 +112,7 @@ class Viewing(nn.Module):
         flipped = self.c.transpose(0, 1).contiguous()
         start = torch.tensor(0)
         _, c = torch.while_loop(lambda i, c: (i < at[0]) & p, body, (start, flipped))
-        self.c.copy_(c.transpose(0, 1))
-        return self.c.sum(0)
+        return self.keep(c.transpose(0, 1))
 
     def read_beside(self, p: Tensor, x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """The branch that writes a view reads the old content under another shape."""
@@ -152,8 +145,7 @@ class Viewing(nn.Module):
         """What is passed is no view: other axes make one."""
         c = self.c.transpose(0, 1).reshape(16, 4)
         c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (c,))
-        self.c.copy_(c.view(8, 2, 4).transpose(0, 1))
-        return self.c.sum(0)
+        return self.keep(c.view(8, 2, 4).transpose(0, 1))
 
 
 COPYING = {

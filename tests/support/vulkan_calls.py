@@ -19,13 +19,7 @@ from kvc.schema.graph import Graph
 from kvc.schema.model import Block
 
 
-def run_on_device(
-    device: Device,
-    graph: Graph,
-    tensors: dict[int, Tensor],
-    expected: Sequence[Tensor],
-) -> list[Tensor]:
-    """Return the results of a graph of one call."""
+def run_on_device(device, graph, tensors, expected) -> list[Tensor]:
     outs = [Guarded(each.shape, each.dtype) for each in expected]
     inputs = [tensor_as_array(tensors[value]) for value in graph.inputs]
     outputs = [tensor_as_array(out.tensor) for out in outs]
@@ -38,7 +32,6 @@ def run_on_device(
 def run(
     device: Device, graph: Graph, inputs: Sequence[Array], outputs: Sequence[Array]
 ) -> None:
-    """Run a block without constants and symbols."""
     shared = not device.separate
     mirrors = Mirrors(device, inputs, outputs)
     scratch = DeviceBuffer(device, graph.scratch_nbytes, "a test", shared=shared)

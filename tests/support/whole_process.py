@@ -1,4 +1,4 @@
-"""The memory of a process that loads a bundle, prefills, and decodes one token."""
+"""The memory of a process that runs a bundle, and what such a process imports."""
 
 import subprocess
 import sys
@@ -34,3 +34,18 @@ def foretold(path: Path, seq: int, threads: int) -> Footprint:
     with BundleFile.open(path) as file:
         sizes = {"tokens": seq + 1, "seq": seq, "capacity": 2048, "threads": threads}
         return describe_footprint(file.program, sizes)
+
+
+def modules_after(path: Path) -> set[str]:
+    """Return what a process has imported that has called both methods of a bundle."""
+    code = (
+        "import sys, warnings; warnings.simplefilter('ignore'); import numpy as np\n"
+        "from kvc.runtime import load\n"
+        "with load(sys.argv[1]) as program, program.session() as session:\n"
+        "    session.prefill(np.ones((1, 4), np.int64))\n"
+        "    session.decode(np.ones((1, 1), np.int64))\n"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())

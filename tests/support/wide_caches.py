@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from held_buffers import ZERO, Buffers
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method
@@ -17,7 +18,6 @@ SLOTS, HEADS, WIDTH, PLACES = 256, 3, 64, 499
 
 
 def rows_of(tokens: Sequence[int]) -> np.ndarray:
-    """Return the rows of tokens."""
     numbers = np.array(tokens, np.float32)[None, None, :, None]
     heads = np.arange(HEADS, dtype=np.float32)[None, :, None, None]
     return np.repeat(numbers * 4 + heads, WIDTH, axis=3) + 1
@@ -27,16 +27,12 @@ def _cache(dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros(1, HEADS, SLOTS, WIDTH, dtype=dtype)
 
 
-class Cached(nn.Module):
-    """Keeps rows as they are, as int8, and as one of two branches writes them."""
+_SCALE = torch.zeros(1, HEADS, SLOTS)
+_INT8 = {"int8": _cache(torch.int8), "scale": _SCALE}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("cache", _cache())
-        self.register_buffer("branch", _cache())
-        self.register_buffer("int8", _cache(torch.int8))
-        self.register_buffer("scale", torch.zeros(1, HEADS, SLOTS))
-        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+
+class Cached(Buffers, cache=_cache(), branch=_cache(), **_INT8, position=ZERO):
+    """Keeps rows as they are, as int8, and as one of two branches writes them."""
 
     def write(self, rows: Tensor, left: Tensor) -> Tensor:
         """Take which of the branches is to write: both write the same."""
@@ -68,13 +64,8 @@ class Cached(nn.Module):
         }
 
 
-class Plain(Cached):
+class Plain(Cached, table=torch.zeros(PLACES, WIDTH), last=torch.zeros(WIDTH)):
     """Also puts rows into a table at places of their own, and keeps the last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("table", torch.zeros(PLACES, WIDTH))
-        self.register_buffer("last", torch.zeros(WIDTH))
 
     def write(self, rows: Tensor, left: Tensor) -> Tensor:
         """Take rows of up to 64 tokens, whose places differ."""
@@ -96,9 +87,7 @@ class Plain(Cached):
 class Grown(nn.Module):
     """Keeps rows in what grows: by a `cat`, and by one in a branch."""
 
-    def write(
-        self, rows: Tensor, past: Tensor, other: Tensor, left: Tensor
-    ) -> dict[str, Tensor]:
+    def write(self, rows, past, other, left) -> dict[str, Tensor]:
         """Take what there is of both, float32 [1, 3, length, 64]."""
 
         def one(other: Tensor, rows: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ without cache and pool; `run_reference` runs it with the kernels of torch.
 """
 
 import ctypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -61,38 +61,29 @@ def with_tail(array: np.ndarray) -> np.ndarray:
 class Native:
     """A partition that XNNPACK runs, by one runtime that is reshaped for each size."""
 
-    def __init__(
-        self, sketch: Sketch, *outputs: Ref, flags: int = RUNTIME_FLAGS, **sizes: int
-    ) -> None:
+    def __init__(self, sketch, *outputs, flags=RUNTIME_FLAGS, **sizes) -> None:
         self.graph = sketch.graph(*outputs)
         self._library = library_or_skip()
         first = sizes or {n: symbol.upper for n, symbol in sketch.symbols.items()}
         statics = PlainStatics(sketch.arrays.values())
-        self.subgraph = build_subgraph(
-            self._library, self.graph, statics, first, "test"
-        )
-        self._kept = statics
-        self._runtime = ctypes.c_void_p()
-        made = self._library.xnn.xnn_create_runtime_v4(
-            *(self.subgraph.pointer, None, None, None, flags),
-            ctypes.byref(self._runtime),
-        )
+        parts = self._library, self.graph, statics, first
+        self.subgraph = build_subgraph(*parts, "test")
+        self._kept, self._runtime = statics, ctypes.c_void_p()
+        given = self.subgraph.pointer, None, None, None, flags
+        runtime = ctypes.byref(self._runtime)
+        made = self._library.xnn.xnn_create_runtime_v4(*given, runtime)
         self._library.check(made, "xnn_create_runtime_v4")
 
     @property
     def functions(self) -> list[str]:
-        """Return the function of each node, in order."""
         return [node.function for node in self.subgraph.translated.nodes]
 
     def __call__(self, *inputs: np.ndarray, **sizes: int) -> list[np.ndarray]:
-        """Return the outputs for inputs under sizes."""
         xnn, check = self._library.xnn, self._library.check
         shapes = self.subgraph.external_shapes(sizes)
         for external in self.subgraph.inputs:
-            shape = shapes[external]
-            status = xnn.xnn_reshape_external_value(
-                self._runtime, external, len(shape), size_array(shape)
-            )
+            shape = len(shapes[external]), size_array(shapes[external])
+            status = xnn.xnn_reshape_external_value(self._runtime, external, *shape)
             check(status, "xnn_reshape_external_value")
         check(xnn.xnn_reshape_runtime(self._runtime), "xnn_reshape_runtime")
         given = [with_tail(x) for x in inputs]
@@ -101,10 +92,8 @@ class Native:
         for external, kind in zip(self.subgraph.outputs, made, strict=True):
             assert self._shape(external) == shapes[external]
             assert np.prod(shapes[external], dtype=int) == kind.size
-        places = [
-            ExternalValue(i, array.ctypes.data)
-            for i, array in enumerate([*given, *made])
-        ]
+        each = enumerate([*given, *made])
+        places = [ExternalValue(i, array.ctypes.data) for i, array in each]
         array = (ExternalValue * len(places))(*places)
         status = xnn.xnn_setup_runtime_v2(self._runtime, len(places), array)
         check(status, "xnn_setup_runtime_v2")
@@ -113,9 +102,8 @@ class Native:
 
     def _shape(self, external: int) -> tuple[int, ...]:
         rank, dims = size_array([0]), size_array([0] * 6)
-        status = self._library.xnn.xnn_get_external_value_shape(
-            self._runtime, external, rank, dims
-        )
+        ask = self._library.xnn.xnn_get_external_value_shape
+        status = ask(self._runtime, external, rank, dims)
         self._library.check(status, "xnn_get_external_value_shape")
         return tuple(dims[: rank[0]])
 
@@ -125,8 +113,6 @@ class Native:
 
 
 class _Buffer:
-    """An array where the reference expects named data."""
-
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
 
@@ -137,13 +123,7 @@ class _Buffer:
         """Nothing is held."""
 
 
-def run_reference(
-    sketch: Sketch,
-    made: Sequence[Ref],
-    inputs: Sequence[np.ndarray],
-    sizes: Mapping[str, int],
-) -> list[np.ndarray]:
-    """Return what the kernels of torch make of a partition."""
+def run_reference(sketch: Sketch, made, inputs, sizes) -> list[np.ndarray]:
     program, arrays = partition_program({"test": (sketch, tuple(made))})
     buffers = {name: _Buffer(array) for name, array in arrays.items()}
     handle = ReferenceHandle(program, program.delegates[0], buffers)
@@ -171,15 +151,7 @@ def compare(
     lengths: Sequence[int] = (1, 5, 64, 2),
     transform: object = None,
 ) -> Native:
-    """Check XNNPACK against the reference at several lengths, with one runtime.
-
-    Args:
-        sketch: what to run.
-        outputs: its results.
-        rtol, atol: as `numpy.allclose` has them.
-        lengths: sizes of all symbols in turn.
-        transform: what is done to each input first.
-    """
+    """Check XNNPACK against the reference at several lengths, with one runtime."""
     native = Native(sketch, *outputs)
     graph = native.graph
     for length in lengths:

@@ -4,15 +4,17 @@
 whose weight, scales and bias the tests choose.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from hand_built import Built, method, program
 from partition_sketch import SEQ, Sketch
+from sample_programs import GraphBuilder
 
-from kvc.schema.graph import Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.graph import Graph, Ref
 from kvc.schema.model import Block, Delegate, MemoryKind
-from kvc.schema.types import Symbol, TensorType
+from kvc.schema.types import Symbol
 
 Drawn = tuple[Sketch, tuple[Ref, ...]]
 
@@ -31,7 +33,7 @@ def partition_program(partitions: Mapping[str, Drawn]) -> Built:
         ids = tuple(range(first, len(arrays)))
         delegates.append(_delegate(inside, index, ids))
         inputs = [f"x{i}" for i in range(len(inside.inputs))]
-        caller = _caller(inside, list(sketch.symbols.values()))
+        caller = _caller(inside, sketch.symbols)
         methods.append(method(name, caller, inputs, blocks=(Block(inside, ()),)))
         symbols.update(sketch.symbols)
     return program(methods, arrays, symbols=list(symbols.values()), delegates=delegates)
@@ -42,25 +44,17 @@ def _delegate(graph: Graph, method_id: int, names: tuple[int, ...]) -> Delegate:
     return Delegate("xnnpack", method_id, 0, b"", names, opaque, nbytes, 16)
 
 
-def _caller(graph: Graph, symbols: Sequence[Symbol]) -> Graph:
-    """Return the code that calls a delegate, and nothing else."""
-    values, offset = [], 0
-    for kind in _types(graph, (*graph.inputs, *graph.outputs)):
-        nbytes = kind.max_nbytes({symbol.name: symbol for symbol in symbols})
-        values.append(Value(kind, Scratch(offset, nbytes)))
-        offset += -(-nbytes // 64) * 64
-    count = len(graph.inputs)
-    results = tuple(range(count, len(values)))
-    operands = tuple(Ref(i) for i in range(count))
-    arguments = (0, operands, (None,) * len(results))
-    call = Instruction("kvc::delegate", arguments, results, "model:1")
-    inputs = tuple(range(count))
-    nbytes = offset + 64  # after the last one, where the library may read
-    return Graph(tuple(values), inputs, results, (call,), nbytes, offset)
-
-
-def _types(graph: Graph, values: tuple[int, ...]) -> list[TensorType]:
-    return [graph.values[value].type for value in values]
+def _caller(graph: Graph, symbols: Mapping[str, Symbol]) -> Graph:
+    b = GraphBuilder(symbols)
+    ends = [graph.values[value].type for value in (*graph.inputs, *graph.outputs)]
+    values, count = list(map(b.scratch, ends)), len(graph.inputs)
+    inputs, results = values[:count], values[count:]
+    operands = tuple(map(Ref, inputs))
+    called = (0, operands, (None,) * len(results))
+    b.step("kvc::delegate", called, *results, source="model:1")
+    made = b.graph(inputs, results)
+    nbytes = b.top + 64  # after the last one, where the library may read
+    return replace(made, scratch_nbytes=nbytes, peak_nbytes=b.top)
 
 
 def linear_sketch(

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import numbers
-from empty_models import empty, saved, values
+from checkpoint_files import empty, numbers, saved, values
 from torch import nn
 from torch.nn import functional
 

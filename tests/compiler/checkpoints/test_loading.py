@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_files import entry, numbers, raw_file
-from empty_models import empty, saved, values
+from checkpoint_files import empty, entry, numbers, raw_file, saved, values
 from torch import nn
 from torch.nn import functional
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import NameClash
+from state_models import SameName
 from torch import nn
 
 from kvc.compiler import Dim, Method
@@ -75,7 +75,7 @@ def states(program):
 
 
 def test_a_buffer_with_the_name_of_an_argument_of_another_shape_is_another_thing():
-    program = imported(NameClash(), "step", x=torch.tensor(2.0))
+    program = imported(SameName(), "step", x=torch.tensor(2.0))
     (step,) = program.methods
     assert states(program) == {"k": ("float32[4]", None)}
     assert str(step.inputs[0].type) == "float32[]"
@@ -84,7 +84,7 @@ def test_a_buffer_with_the_name_of_an_argument_of_another_shape_is_another_thing
 
 def test_a_sized_buffer_with_the_name_of_an_argument_is_another_thing():
     spec = StateSpec("k", 0, Dim("size", 2, 8))
-    program = imported(NameClash(), "step", x=torch.tensor(1.0), states=(spec,))
+    program = imported(SameName(), "step", x=torch.tensor(1.0), states=(spec,))
     (step,) = program.methods
     assert states(program) == {"k": ("float32[size]", None)}
     assert step.input_names == ("k",)

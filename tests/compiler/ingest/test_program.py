@@ -8,10 +8,10 @@ from small_models import (
     Accumulator,
     BatchedTwoDims,
     MountedTwice,
-    NameClash,
     Nested,
     Unsupported,
 )
+from state_models import SameName
 from torch import nn
 
 from kvc.compiler import Dim, Method, compile_program
@@ -135,7 +135,7 @@ def test_equal_literals_of_two_methods_are_one_after_the_passes():
 
 
 def test_a_buffer_and_an_argument_of_one_name_are_two_things():
-    (step,) = imported(NameClash(), Method("step", args=(torch.ones(4),))).methods
+    (step,) = imported(SameName(), Method("step", args=(torch.ones(4),))).methods
     assert step.input_names == ("k",)
     assert step.state_in[0][0] not in step.inputs
 
@@ -150,12 +150,12 @@ def test_a_module_mounted_twice_is_one_state():
 def test_a_state_of_ones_has_an_initial_value_and_one_of_zeros_has_none():
     ones = imported(Accumulator(), Method("add", args=(torch.ones(3),)))
     assert ones.states[0].initial == "total.initial"
-    zeros = imported(NameClash(), Method("step", args=(torch.ones(4),)))
+    zeros = imported(SameName(), Method("step", args=(torch.ones(4),)))
     assert zeros.states[0].initial is None
 
 
 def test_a_state_of_negative_zeros_has_an_initial_value():
-    model = NameClash()
+    model = SameName()
     model.k.copy_(torch.tensor(-0.0))
     program = imported(model, Method("step", args=(torch.ones(4),)))
     assert program.states[0].initial == "k.initial"

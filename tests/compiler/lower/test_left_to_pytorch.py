@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from left_models import Sorting
+from small_models import Sorting
 from torch import nn
 
 from kvc.compiler import Bundle, LeftToPyTorch, Method, compile_program

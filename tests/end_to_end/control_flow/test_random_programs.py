@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from random_control import Meaning, random_control
+from random_control import meaning, random_control
 from random_methods import ROW, SQUARE, STATES
 
 from kvc.compiler.emit.bundle import Bundle
@@ -52,7 +52,7 @@ def check(seed: int, folder: Path) -> None:
                 for shape in (SQUARE, ROW)
             ]
             tensors += [torch.tensor(bool(number & bit)) for bit in (1, 2)]
-            wanted, states = Meaning(program).call(tensors, states)
+            wanted, states = meaning(program, tensors, states)
             found = session.step(*tensors)
             for got, expected in zip(found, wanted, strict=True):
                 torch.testing.assert_close(

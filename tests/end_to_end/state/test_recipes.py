@@ -16,8 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from plain_recipes import PLAIN_RECIPES, runs_here
-from session_behaviour import behaviour
-from session_kinds import KINDS, RINGS
+from session_kinds import KINDS, RINGS, behaviour
 from session_machine import SETTINGS, Conversations
 
 from kvc.compiler import compile_program

@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from daily import every
-from session_behaviour import behaviour
 from session_kinds import KINDS as FORGETTING_NOTHING
-from session_kinds import RINGS
+from session_kinds import RINGS, behaviour
 from state_backends import RECIPES, compiling_with
 from state_runs import opened
 

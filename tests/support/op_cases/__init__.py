@@ -11,14 +11,8 @@ from op_cases import (
 )
 from op_cases.case import Case, kind_of, mapped, type_of
 
-CASES = (
-    *elementwise.CASES,
-    *reducing.CASES,
-    *computing.CASES,
-    *linear_algebra.CASES,
-    *moving.CASES,
-    *indexing.CASES,
-    *spatial.CASES,
-)
+_FIRST = elementwise, reducing, computing, linear_algebra
+_PARTS = *_FIRST, moving, indexing, spatial
+CASES = tuple(case for part in _PARTS for case in part.CASES)
 
 __all__ = ["CASES", "Case", "kind_of", "mapped", "type_of"]

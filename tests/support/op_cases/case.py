@@ -25,7 +25,6 @@ class Case:
     dtype: torch.dtype | None = None
 
     def eager(self) -> tuple[Tensor, ...]:
-        """Return torch's results; a single one as a tuple of one."""
         names = [param.name for param in OPS[self.op].params]
         keywords = dict(zip(names, self.arguments, strict=True))
         if self.op == "aten::convolution":
@@ -45,8 +44,11 @@ class Case:
         return mapped(self.arguments, type_of)
 
     def strided(self) -> "Case":
-        """Return the case with every tensor spread out in memory."""
         return Case(self.op, mapped(self.arguments, spread), self.dtype)
+
+
+def cases(op: str, *arguments: tuple[Argument, ...]) -> tuple[Case, ...]:
+    return tuple(Case(op, each) for each in arguments)
 
 
 def overload(op: str) -> Callable[..., object]:
@@ -113,7 +115,6 @@ def _rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def kind_of(case: Case) -> tuple[object, ...]:
-    """Return the op that a case calls, and the types of the elements of its tensors."""
     dtypes: list[torch.dtype] = []
 
     def seen(argument: Argument) -> Argument:

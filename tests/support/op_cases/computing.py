@@ -77,7 +77,7 @@ CONVOLUTION = (
             ((1, 3, 8, 8), (4, 3, 4, 4), rand(4), (4, 4), (0, 0), (1, 1), 1),
             (
                 (1, 2, 4, 5, 6),
-                (3, 2, 2, 2, 2),
+                (3, *[2] * 4),
                 rand(3),
                 (1, 1, 2),
                 (0, 1, 0),
@@ -89,8 +89,7 @@ CONVOLUTION = (
     Case(
         "aten::convolution",
         (
-            rand(2, 4, 11, dtype=BF16),
-            rand(6, 4, 3, dtype=BF16),
+            *(rand(*s, dtype=BF16) for s in ((2, 4, 11), (6, 4, 3))),
             None,
             (1,),
             (1,),
@@ -150,9 +149,7 @@ ATTENTION = (
         Case(
             "aten::scaled_dot_product_attention",
             (
-                rand(2, 4, 5, 8, dtype=d),
-                rand(2, kv, 7, 8, dtype=d),
-                rand(2, kv, 7, 8, dtype=d),
+                *(rand(2, *s, 8, dtype=d) for s in ((4, 5), (kv, 7), (kv, 7))),
                 mask,
                 causal,
                 scale,
@@ -169,33 +166,17 @@ ATTENTION = (
             (1, None, False, 1.0),
         )
     ),
-    Case(
-        "aten::scaled_dot_product_attention",
-        (
-            rand(2, 4, 5, 8),
-            rand(2, 4, 7, 8),
-            rand(2, 4, 7, 6),
-            rand(5, 7),
-            False,
-            None,
-            False,
-        ),
-    ),
-    Case(
-        "aten::scaled_dot_product_attention",
-        (rand(3, 5, 8), rand(3, 7, 8), rand(3, 7, 8), None, False, None, False),
+    *(
+        Case("aten::scaled_dot_product_attention", (*given, False, None, False))
+        for given in (
+            (rand(2, 4, 5, 8), rand(2, 4, 7, 8), rand(2, 4, 7, 6), rand(5, 7)),
+            (rand(3, 5, 8), rand(3, 7, 8), rand(3, 7, 8), None),
+        )
     ),
 )
 
 
-def _attended(
-    *shape: int,
-    valid: Tensor,
-    causal: bool = True,
-    scale: float | None = None,
-    dtype: torch.dtype = F32,
-    **options: object,
-) -> Case:
+def _attended(*shape, valid, causal=True, scale=None, dtype=F32, **options) -> Case:
     """Return a case of [batch, heads, seq, kv_heads, slots, value_dim]."""
     batch, heads, seq, kv_heads, slots, width = shape
     names = ("window_left", "window_right", "softcap", "mask", "slopes", "sinks")
@@ -320,15 +301,6 @@ FUSED = (
 )  # fmt: skip
 
 CASES = (
-    *FUSED,
-    *EXPERTS,
-    *TRANSPOSED,
-    *CHANNEL_NORMS,
-    *PRODUCTS,
-    *DISTANCES,
-    *CONVOLUTION,
-    *NORMS,
-    *ATTENTION,
-    *CACHED,
-    *CACHED_INT8,
+    *(*FUSED, *EXPERTS, *TRANSPOSED, *CHANNEL_NORMS, *PRODUCTS, *DISTANCES),
+    *(*CONVOLUTION, *NORMS, *ATTENTION, *CACHED, *CACHED_INT8),
 )

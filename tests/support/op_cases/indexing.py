@@ -2,7 +2,7 @@
 
 import torch
 
-from op_cases.case import Case, index, rand
+from op_cases.case import Case, cases, index, rand
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 I8, I32, I64, BOOL = torch.int8, torch.int32, torch.int64, torch.bool
@@ -72,16 +72,13 @@ WRITES = (
         (rand(4, 5, dtype=I32), -2, index([3, 0, 1]), rand(1, 3, dtype=I32)),
     ),
     Case("aten::scatter.src", (rand(), 0, torch.tensor(0), rand())),
-    Case("aten::index_add", (rand(4, 5), -1, index(4, 0, 4), rand(4, 3), 1)),
-    Case(
+    *cases(
         "aten::index_add",
+        (rand(4, 5), -1, index(4, 0, 4), rand(4, 3), 1),
         (rand(4, 5, dtype=I32), 0, index(2), rand(1, 5, dtype=I32), -2),
-    ),
-    Case(
-        "aten::index_add",
         (rand(4, 5, dtype=BF16), 1, index(1, 1), rand(4, 2, dtype=BF16), 0.5),
+        (rand(4, 5), 0, torch.zeros(0, dtype=I64), rand(0, 5), 1),
     ),
-    Case("aten::index_add", (rand(4, 5), 0, torch.zeros(0, dtype=I64), rand(0, 5), 1)),
     Case("aten::scatter_add", (rand(4, 5), 1, index([4, 0, 4], [1, 1, 2]), rand(3, 3))),
     Case(
         "aten::scatter_add",
@@ -102,35 +99,15 @@ WRITES = (
 )
 
 CACHE = (
-    Case(
+    *cases(
         "kvc::cache_update",
         (rand(1, 2, 8, 3), rand(1, 2, 2, 3), index(6), -2, "linear", None, 0),
-    ),
-    Case(
-        "kvc::cache_update",
         (rand(3, 2, 8, 3), rand(3, 2, 2, 3), index(0, 3, 6), 2, "linear", None, 0),
-    ),
-    Case(
-        "kvc::cache_update", (rand(2, 8, 3), rand(2, 8, 3), None, 1, "linear", None, 0)
-    ),
-    Case(
-        "kvc::cache_update",
+        (rand(2, 8, 3), rand(2, 8, 3), None, 1, "linear", None, 0),
         (rand(2, 2, 8), rand(2, 2, 3), index(1, 4), -1, "linear", None, 0),
-    ),
-    Case(
-        "kvc::cache_update",
         (rand(1, 2, 8, 3), rand(1, 2, 3, 3), index(7), -2, "circular", None, 0),
-    ),
-    Case(
-        "kvc::cache_update",
         (rand(2, 2, 8, 3), rand(2, 2, 8, 3), index(-3, 21), -2, "circular", None, 0),
-    ),
-    Case(
-        "kvc::cache_update",
         (rand(2, 8, dtype=I8), rand(2, 0, dtype=I8), index(8, 0), 1, "linear", None, 0),
-    ),
-    Case(
-        "kvc::cache_update",
         (
             rand(1, 2, 8, 3, dtype=BF16),
             rand(1, 2, 1, 3, dtype=BF16),

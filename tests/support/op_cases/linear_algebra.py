@@ -10,7 +10,6 @@ F32, F64 = torch.float32, torch.float64
 
 
 def _positive(*shape: int, dtype: torch.dtype = F32) -> Tensor:
-    """Return matrices that are symmetric and positive."""
     x = rand(*shape, dtype=dtype)
     return x @ x.mT + 0.5 * torch.eye(shape[-1], dtype=dtype)
 

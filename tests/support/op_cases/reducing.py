@@ -7,13 +7,7 @@ import torch
 from op_cases.case import Case, rand
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
-I8, I32, I64, U8, BOOL = (
-    torch.int8,
-    torch.int32,
-    torch.int64,
-    torch.uint8,
-    torch.bool,
-)
+I8, I32, I64, U8, BOOL = (torch.int8, torch.int32, torch.int64, torch.uint8, torch.bool)
 
 _DIMS = ((-1,), (0,), (0, -1), (1, 2), (), None)
 _TIES = rand(4, 9, dtype=I32)

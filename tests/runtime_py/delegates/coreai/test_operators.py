@@ -4,15 +4,14 @@ By numpy, and by Core AI where it is here.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import library_here
 import numpy as np
 import pytest
 import torch
 from coreai_device import use_numpy_core_ai
-from native_calls import native_graph
 from op_cases import CASES, Case
+from qnn_operators import graph_of
 
 from kvc.runtime.delegates.coreai.calls import convert_into
 from kvc.runtime.delegates.coreai.context import Context
@@ -23,31 +22,9 @@ from kvc.runtime.delegates.coreai.translation import Names, translate
 from kvc.runtime.memory.arrays import tensor_as_array
 from kvc.schema.backends.coreai import ATTENTION, RULES, why_not
 from kvc.schema.backends.operands import arguments_of
-from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
 PRODUCT = "aten::scaled_dot_product_attention"
-# Operands that are weights of the model.
-WEIGHTS = {"aten::linear": (1, 2), "aten::rms_norm": (2,), "aten::layer_norm": (2, 3)}
-
-
-def graph_of(
-    case: Case, first: int = 0
-) -> tuple[Graph, dict[int, torch.Tensor]] | None:
-    """Return the block of one call, its weights as constants."""
-    built = native_graph(case, case.eager())
-    if built is None:
-        return None
-    graph, tensors = built
-    (step,) = graph.instructions
-    weights = [step.arguments[i] for i in WEIGHTS.get(case.op, ())]
-    constant = {ref.value for ref in weights if isinstance(ref, Ref)}
-    values = [
-        replace(value, storage=Constant(first + i)) if i in constant else value
-        for i, value in enumerate(graph.values)
-    ]
-    inputs = tuple(i for i in graph.inputs if i not in constant)
-    return replace(graph, values=tuple(values), inputs=inputs), tensors
 
 
 def is_taken(case: Case) -> bool:

@@ -6,7 +6,7 @@ coremltools knows of its operators, where it is installed.
 
 from pathlib import Path
 
-import coremltools_values
+import coreml_programs
 import library_here
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_coremltools_computes_what_eager_does(tmp_path: Path) -> None:
         inputs = {var.name: var.dtype for var in function.inputs}
         own = {n: a.astype(DTYPES[inputs[n]]) for n, a in given(case).items()}
         calls.append((function.name, own))
-    found, _ = coremltools_values.computed(tmp_path / "m.mlpackage", calls, tmp_path)
+    found, _ = coreml_programs.computed(tmp_path / "m.mlpackage", calls, tmp_path)
     for made, case in zip(found, cases.values(), strict=True):
         check(list(made.values()), case)
 
