@@ -18,9 +18,9 @@ ARGS = (torch.ones(1, 1, 4), torch.tensor([0]))
 DECODE, PREFILL = Method("decode", args=ARGS), Method("prefill", args=ARGS)
 SCRIPT = """
 import torch
-from kvc.compiler import compile_program
-from kvc.compiler.models.decoder import Decoder, DecoderConfig
-from kvc.compiler.models.demo import decoder_methods
+from kvc.compiler import (compile_program)
+from kvc.compiler.models.decoder import (Decoder, DecoderConfig)
+from kvc.compiler.models.demo import (decoder_methods)
 
 config = DecoderConfig(
     vocab=8, dim=8, layers=1, heads=2, kv_heads=1, ffn=8, capacity=8

@@ -24,12 +24,7 @@ from kvc.runtime import Program, generate, load
 from kvc.runtime.delegates.coreml import backend, package
 from kvc.runtime.delegates.coreml.mil import Data
 from kvc.schema.container import BundleFile
-from kvc.schema.errors import (
-    BadSetting,
-    CacheOverflow,
-    ExportFailed,
-    MissingLibrary,
-)
+from kvc.schema.errors import BadSetting, CacheOverflow, ExportFailed, MissingLibrary
 from kvc.tools.cli import main
 
 TOKENS = np.arange(3, 27)[None]

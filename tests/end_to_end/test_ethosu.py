@@ -30,11 +30,7 @@ from kvc.runtime.delegates.ethosu.evaluate import evaluate
 from kvc.runtime.delegates.ethosu.lowering import results_of, written_inputs
 from kvc.schema.backends.grids import Stored, read_grids, write_grids
 from kvc.schema.container import BundleFile
-from kvc.schema.errors import (
-    BadBuckets,
-    BadProgram,
-    RangeUnbounded,
-)
+from kvc.schema.errors import BadBuckets, BadProgram, RangeUnbounded
 from kvc.schema.ops import OPS, Aliasing
 from kvc.tools.cli import main
 

@@ -14,12 +14,7 @@ from torch import nn
 
 from kvc.compiler import CacheConfig, Dim, Method, compile_program, export_hf
 from kvc.runtime import generate, load
-from kvc.schema.errors import (
-    BadBuckets,
-    BadSetting,
-    BadSnapshot,
-    InputMismatch,
-)
+from kvc.schema.errors import BadBuckets, BadSetting, BadSnapshot, InputMismatch
 
 PROMPT = np.arange(3, 40)[None]  # 37 tokens
 WANTED = {"seq": (1, 16, 64), "capacity": (64, 128)}

@@ -24,12 +24,7 @@ from kvc.runtime import Program, load
 from kvc.runtime.delegates.mlx import backend as mlx_backend
 from kvc.runtime.execution import delegate as interface
 from kvc.schema.container import BundleFile
-from kvc.schema.errors import (
-    BadProgram,
-    KvcError,
-    MissingLibrary,
-    TargetMissing,
-)
+from kvc.schema.errors import BadProgram, KvcError, MissingLibrary, TargetMissing
 
 NEAR = 1e-5  # of the largest number
 

@@ -84,7 +84,7 @@ def test_the_number_of_threads_changes_no_bit(path: Path):
     code = textwrap.dedent("""
         import sys
         import numpy as np
-        from kvc.runtime import load
+        from kvc.runtime import (load)
         with load(sys.argv[1], threads=int(sys.argv[2])) as program:
             session = program.session()
             print(session.prefill(np.arange(16)[None]).tobytes().hex())
@@ -107,8 +107,8 @@ def test_the_portable_kernels_give_the_same(path: Path):
     code = textwrap.dedent("""
         import sys
         import numpy as np
-        from kvc.runtime import load
-        from kvc.runtime.native import find_library
+        from kvc.runtime import (load)
+        from kvc.runtime.native import (find_library)
         assert find_library().processor == "portable"
         with load(sys.argv[1], reference=False) as program:
             session = program.session()
@@ -128,7 +128,7 @@ def test_a_fork_of_the_process_computes_too(path: Path):
     code = textwrap.dedent("""
         import os, sys
         import numpy as np
-        from kvc.runtime import load
+        from kvc.runtime import (load)
         with load(sys.argv[1]) as program, program.session() as session:
             first = session.prefill(np.arange(16)[None])
             child = os.fork()
@@ -193,7 +193,7 @@ def test_what_is_moved_into_a_state_needs_no_torch(tmp_path: Path):
         import sys
         sys.modules["torch"] = None
         import numpy as np
-        from kvc.runtime import load
+        from kvc.runtime import (load)
         x = np.arange(8, dtype=np.float32).reshape(1, 2, 4)
         with load(sys.argv[1]) as program, program.session() as session:
             for scale in (1, 2, 3):

@@ -102,8 +102,8 @@ def test_nothing_of_its_package_is_imported(path):
 FIRST_CALL = """
 import sys
 import numpy as np
-from kvc.runtime import load
-from kvc.runtime.delegates.xnnpack.handles import XnnpackHandle
+from kvc.runtime import (load)
+from kvc.runtime.delegates.xnnpack.handles import (XnnpackHandle)
 
 done = []
 

@@ -304,7 +304,7 @@ def test_nothing_of_vulkan_is_loaded_unless_a_bundle_needs_it(tmp_path: Path) ->
     code = textwrap.dedent("""
         import sys
         import numpy as np
-        from kvc.runtime import load
+        from kvc.runtime import (load)
         with load(sys.argv[1]) as program, program.session() as session:
             session.prefill(np.arange(5)[None])
         maps = open("/proc/self/maps").read()
@@ -320,7 +320,7 @@ def test_the_validation_layer_is_silent(path: Path) -> None:
     code = textwrap.dedent("""
         import sys
         import numpy as np
-        from kvc.runtime import load
+        from kvc.runtime import (load)
         with load(sys.argv[1], reference=False, device="vulkan:0") as program:
             with program.session() as session:
                 session.prefill(np.arange(5)[None])
@@ -349,7 +349,7 @@ def test_a_bundle_runs_without_torch(path: Path) -> None:
         import sys
         sys.modules["torch"] = None
         import numpy as np
-        from kvc.runtime import load
+        from kvc.runtime import (load)
         with load(sys.argv[1], reference=False) as program:
             with program.session() as session:
                 session.prefill(np.arange(5)[None])

@@ -28,8 +28,8 @@ import sys
 for name in ("torch", "transformers", "safetensors", "executorch", "ml_dtypes", "rich"):
     sys.modules[name] = None
 import numpy as np
-from kvc.runtime import KvcError, MissingPackage, generate, load
-from kvc.tools.cli import main
+from kvc.runtime import (KvcError, MissingPackage, generate, load)
+from kvc.tools.cli import (main)
 
 
 def kvc(*arguments):
@@ -198,7 +198,7 @@ def test_compiling_does_too(tmp_path: Path):
     code = """
     import sys
     sys.modules["torch"] = None
-    from kvc.tools.cli import main
+    from kvc.tools.cli import (main)
     main(["compile", "demo", "-o", sys.argv[1]])
     """
     target = tmp_path / "demo.kvc"

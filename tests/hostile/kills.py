@@ -39,7 +39,7 @@ from kvc.schema.container import split_bundle
 KVC = (sys.executable, "-m", "kvc.tools")
 SAVE = """
 import sys
-from kvc.runtime import load
+from kvc.runtime import (load)
 
 with load(sys.argv[1]) as program, program.restore(sys.argv[2]) as session:
     session.save(sys.argv[3])

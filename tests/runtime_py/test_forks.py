@@ -10,7 +10,7 @@ from hand_built import cache_program, write_bundle
 SCRIPT = """
 import os, sys, traceback
 import numpy as np
-from kvc.runtime import Forked, load
+from kvc.runtime import (Forked, load)
 
 path, snapshot = sys.argv[1:]
 program = load(path)

@@ -123,7 +123,7 @@ def test_a_child_of_the_process_chooses_anew(monkeypatch):
 
 FORKED = """
 import os, signal, threading
-from kvc.runtime import threads
+from kvc.runtime import (threads)
 
 def slow():
     looking.set()

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvc.schema.trees import (
-    Scalar,
-    bind_call,
-    describe_call,
-    flatten,
-    match,
-    unflatten,
-)
+from kvc.schema.trees import Scalar, bind_call, describe_call, flatten, match, unflatten
 from kvc.schema.verify.trees import check_call_tree, check_tree
 
 

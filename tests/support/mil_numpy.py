@@ -10,14 +10,7 @@ from math import prod
 import numpy as np
 from numpy_operators import ONE, TWO, gelu, softmax
 
-from kvc.runtime.delegates.coreml.mil import (
-    DTYPES,
-    Call,
-    Data,
-    Number,
-    Numbers,
-    Var,
-)
+from kvc.runtime.delegates.coreml.mil import DTYPES, Call, Data, Number, Numbers, Var
 from kvc.runtime.delegates.coreml.package import stored
 
 

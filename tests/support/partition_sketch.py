@@ -9,15 +9,7 @@ from sample_programs import GraphBuilder
 from kvc.schema.backends.operands import Operand
 from kvc.schema.backends.xnnpack import why_not
 from kvc.schema.dtypes import DType
-from kvc.schema.graph import (
-    Alias,
-    Caller,
-    Constant,
-    Graph,
-    Instruction,
-    Ref,
-    Value,
-)
+from kvc.schema.graph import Alias, Caller, Constant, Graph, Instruction, Ref, Value
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine, Symbol, TensorType, affine, evaluate
 

@@ -10,7 +10,7 @@ from kvc.tools.reports.footprint import Footprint, describe_footprint
 _RUN = """
 import sys
 import numpy as np
-from kvc.runtime import load
+from kvc.runtime import (load)
 path = sys.argv[1]
 seq, threads, vocab = map(int, sys.argv[2:])
 tokens = np.random.default_rng(0).integers(0, vocab, (1, seq))

@@ -98,7 +98,7 @@ def test_a_closed_pipe_is_quiet(sample):
 # Says when it is traced, and goes on until it is interrupted.
 ENDLESS = """
 import os, time, torch
-from kvc.compiler import Method, ModelSpec
+from kvc.compiler import (Method, ModelSpec)
 
 class Endless(torch.nn.Module):
     def forward(self, x):
@@ -131,7 +131,7 @@ def test_an_interrupted_compilation_leaves_no_file(tmp_path):
 
 WAITING = """
 import sys, tempfile, time
-from kvc.tools import __main__, cli
+from kvc.tools import (__main__, cli)
 
 def main():
     with tempfile.TemporaryDirectory(dir=sys.argv[1]):

@@ -10,12 +10,7 @@ from hf_folders import eager, random_tokens, tiny_llama
 from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face.replacing import using_kvc
 from kvc.runtime import load
-from kvc.schema.errors import (
-    BadModelSetting,
-    CompileError,
-    RecipeError,
-    UnknownRecipe,
-)
+from kvc.schema.errors import BadModelSetting, CompileError, RecipeError, UnknownRecipe
 
 # float32 sums in another order; logits are up to 10.
 ATOL = 2e-5

@@ -11,11 +11,7 @@ from torch.nn import functional
 from kvc.compiler import Method
 from kvc.compiler.ingest import import_program
 from kvc.compiler.ir.text import program_text
-from kvc.compiler.passes.fusions import (
-    FuseGlus,
-    FuseRmsNorms,
-    FuseRotaryEmbeddings,
-)
+from kvc.compiler.passes.fusions import FuseGlus, FuseRmsNorms, FuseRotaryEmbeddings
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.matrix_products import DivideMatrices, LinearProducts
 from kvc.compiler.passes.quantize_weights import QuantizeWeights

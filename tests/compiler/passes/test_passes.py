@@ -9,11 +9,7 @@ from kvc.compiler.ir import State
 from kvc.compiler.ir.reading import read_program
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.ir.verify import verify
-from kvc.compiler.passes.fusions import (
-    FuseGlus,
-    FuseRmsNorms,
-    FuseRotaryEmbeddings,
-)
+from kvc.compiler.passes.fusions import FuseGlus, FuseRmsNorms, FuseRotaryEmbeddings
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.matrix_products import (
     DivideMatrices,

@@ -171,7 +171,7 @@ def test_the_oldest_trace_is_forgotten(
 
 FILE = """
 import torch
-from kvc.compiler import Method, compile_program
+from kvc.compiler import (Method, compile_program)
 class Model(torch.nn.Module):
     def forward(self, x):
         return x.relu()

@@ -8,10 +8,7 @@ from torch import Tensor
 from kvc.compiler.weights import constants
 from kvc.compiler.weights.constants import WeightReader, bytes_of, is_zero, read
 from kvc.compiler.weights.int4 import quantize_int4
-from kvc.compiler.weights.int8 import (
-    quantize_channels,
-    quantize_int8_blocks,
-)
+from kvc.compiler.weights.int8 import quantize_channels, quantize_int8_blocks
 from kvc.compiler.weights.sources import (
     Derived,
     Divided,

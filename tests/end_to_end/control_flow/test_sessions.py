@@ -21,13 +21,7 @@ from state_runs import opened
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
-from kvc.runtime import (
-    BranchMismatch,
-    CacheOverflow,
-    NotRewindable,
-    Program,
-    Session,
-)
+from kvc.runtime import BranchMismatch, CacheOverflow, NotRewindable, Program, Session
 from kvc.schema.errors import CaptureError, CompileError, UnsupportedOps
 from kvc.schema.model import CursorKind, StateKind
 from kvc.tools.reports.memory import describe_copies

@@ -58,7 +58,7 @@ WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
 sys.modules["transformers"] = None
-from kvc.tools.cli import main
+from kvc.tools.cli import (main)
 main(sys.argv[1:])
 """
 

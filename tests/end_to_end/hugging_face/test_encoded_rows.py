@@ -23,11 +23,7 @@ from transformers import PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import Program, Session, generate, load
-from kvc.schema.errors import (
-    BadSetting,
-    InputMismatch,
-    NotEncoded,
-)
+from kvc.schema.errors import BadSetting, InputMismatch, NotEncoded
 from kvc.schema.model import AccessMode
 
 ROWS = 3

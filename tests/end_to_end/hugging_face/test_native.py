@@ -24,7 +24,7 @@ ANSWERS = """
     import sys
     sys.modules["torch"] = None
     import numpy as np
-    from kvc.runtime import load
+    from kvc.runtime import (load)
     path, tokens, answers = sys.argv[1:]
     tokens = np.load(tokens)
     with load(path, reference=False) as program, program.session() as session:

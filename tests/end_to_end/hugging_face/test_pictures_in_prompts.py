@@ -50,7 +50,7 @@ WITHOUT_TORCH = f"""
 import sys
 for name in ("torch", "transformers", "safetensors"):
     sys.modules[name] = None
-from kvc.tools.cli import main
+from kvc.tools.cli import (main)
 bundle, prompt, image = sys.argv[1:]
 given = ["generate", bundle, prompt, "--image", image, "--max-tokens", "{STEPS}"]
 main(given, standalone_mode=False)

@@ -102,7 +102,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import torch
 from state_models import Apart
-from kvc.compiler import Method, compile_program
+from kvc.compiler import (Method, compile_program)
 one = torch.ones(1)
 methods = [Method("prefill", args=(one,)), Method("decode", args=(one,))]
 compile_program(Apart(64, 4), methods).save(sys.argv[2])

@@ -15,7 +15,7 @@ import json, os, sys
 from pathlib import Path
 import numpy as np
 from data_programs import table_program, write_data_bundle
-from kvc.runtime import KvcError, load
+from kvc.runtime import (KvcError, load)
 
 INDEX = np.array([90])
 OTHER = np.full(9000, 7, np.float32)

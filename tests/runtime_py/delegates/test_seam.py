@@ -9,9 +9,9 @@ from hand_built import write_bundle
 SCRIPT = """
 import sys
 import numpy as np
-from kvc.runtime import load
-from kvc.runtime.execution.delegate import Delegate, Handle
-from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime import (load)
+from kvc.runtime.execution.delegate import (Delegate, Handle)
+from kvc.runtime.delegates.table import (DELEGATES)
 
 class Doubling(Delegate):
     def __init__(self, options):

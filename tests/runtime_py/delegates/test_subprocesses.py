@@ -156,7 +156,7 @@ def test_a_fork_that_ends_in_order_leaves_its_parents_folder(script: Path):
 KILLED = """
 import os, sys, threading, time
 from pathlib import Path
-from kvc.runtime.delegates.subprocesses import Process
+from kvc.runtime.delegates.subprocesses import (Process)
 made = Process(Path(sys.argv[1]), "a library", "kvc-test-")
 print(made.folder, made.ask("run", 20, number=0), flush=True)
 """

@@ -7,9 +7,9 @@ from kvc.runtime.execution.code import import_beside_packing
 
 ALONE = """
 import sys, threading
-from kvc.runtime.execution.delegate import Handle
-from kvc.runtime.execution.code import import_beside_packing
-from kvc.schema.errors import Closed
+from kvc.runtime.execution.delegate import (Handle)
+from kvc.runtime.execution.code import (import_beside_packing)
+from kvc.schema.errors import (Closed)
 
 packed = []
 

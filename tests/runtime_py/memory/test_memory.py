@@ -150,7 +150,7 @@ def test_pages_that_were_only_read_are_nobodys(opened):
 SCRIPT = """
 import mmap, sys
 import numpy as np
-from kvc.runtime import OutOfMemory, load
+from kvc.runtime import (OutOfMemory, load)
 
 path, most = sys.argv[1], int(open("/proc/sys/vm/max_map_count").read())
 rows = np.arange(3 * 64 * 64, dtype=np.float32).reshape(1, 3, 64, 64) + 1
@@ -166,7 +166,7 @@ def count():
 
 # Single pages with none between them, so that no two become one map.
 spare = mmap.mmap(-1, 2 * most * mmap.PAGESIZE, flags=0x4022)
-from kvc.runtime.memory import mapping
+from kvc.runtime.memory import (mapping)
 address = np.frombuffer(spare, np.uint8).ctypes.data
 import ctypes
 protect = ctypes.CDLL(None).mprotect

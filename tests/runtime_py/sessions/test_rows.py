@@ -15,13 +15,7 @@ from stateful_programs import (
     session_program,
 )
 
-from kvc.runtime import (
-    BadSetting,
-    Busy,
-    CacheOverflow,
-    Poisoned,
-    StateMismatch,
-)
+from kvc.runtime import BadSetting, Busy, CacheOverflow, Poisoned, StateMismatch
 from kvc.runtime.sessions.usage import Use
 from kvc.schema.model import ResetRule, StateKind
 

@@ -141,7 +141,7 @@ def test_a_small_buffer_makes_the_same_file(
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from kvc.runtime import load
+from kvc.runtime import (load)
 
 def allow(nbytes):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -307,7 +307,7 @@ for i in range(40):
     save_data({str(path)!r}, SMALL | {{"v": bytes([i % 2])}}, external=True)
 """
     collector = f"""
-from kvc.schema.container import collect_garbage
+from kvc.schema.container import (collect_garbage)
 for i in range(150):
     collect_garbage({str(tmp_path)!r})
 """

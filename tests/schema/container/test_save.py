@@ -23,10 +23,7 @@ from kvc.schema.container import (
     verify_bundle,
     verify_data_file,
 )
-from kvc.schema.errors import (
-    CannotWrite,
-    NoSpace,
-)
+from kvc.schema.errors import CannotWrite, NoSpace
 
 NEW = SMALL | {"new": b"new bytes"}
 

@@ -27,12 +27,7 @@ from kvc.schema.container import (
     verify_bundle,
     verify_data_file,
 )
-from kvc.schema.errors import (
-    BadProgram,
-    CannotWrite,
-    FileProblem,
-    Unsynced,
-)
+from kvc.schema.errors import BadProgram, CannotWrite, FileProblem, Unsynced
 
 NEW = SMALL | {"new": b"new bytes"}
 CALLS = ("open", "write", "fsync", "link", "rename", "lseek", "ftruncate")

@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 from named_bytes import save_data
 
-from kvc.schema.container import (
-    OpenFile,
-    sealed,
-    verify_bundle,
-    verify_data_file,
-)
+from kvc.schema.container import OpenFile, sealed, verify_bundle, verify_data_file
 from kvc.schema.errors import FormatError
 
 X, Y = b"x" * 5000, b"y" * 5000

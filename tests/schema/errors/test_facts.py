@@ -17,7 +17,7 @@ FAMILIES = {"KvcError", "FormatError", "LoadError", "ExecutionError", "RecipeErr
 VALUES = {str: "text", int: 7, float: 0.5, object: 1.5, tuple[str, ...]: ("a", "b")}
 NOT_INHERITED = {"CompileError": {"message": "m"}, "CheckpointError": {"reason": "r"}}
 RAISES = """\
-from kvc.schema.errors import CompileError, LoadError, PlanFailed, Truncated
+from kvc.schema.errors import (CompileError, LoadError, PlanFailed, Truncated)
 
 def right() -> None: raise Truncated(path="p", found=1, what="w", expected=2)
 def wrong() -> None: raise Truncated(path="p", found=1, what="w", expected=2, seen=3)

@@ -14,13 +14,7 @@ from int8_ways import take_way
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kvc.schema.torch_ops import (
-    attend_into,
-    attention,
-    int8_rows,
-    quantize_cache,
-    rows,
-)
+from kvc.schema.torch_ops import attend_into, attention, int8_rows, quantize_cache, rows
 
 EXACT = torch.float64
 

@@ -47,7 +47,7 @@ def test_so_is_one_of_the_greatest_sums(inner: int) -> None:
 
 SATURATING = """
 import torch
-from kvc.schema.torch_ops import multiply_int8
+from kvc.schema.torch_ops import (multiply_int8)
 x = torch.full((9, 64), 127, dtype=torch.int8)
 assert (multiply_int8(x, x.t()) == 64 * 127 * 127).all()
 """

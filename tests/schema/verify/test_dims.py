@@ -22,12 +22,7 @@ from kvc.schema.types import (
 )
 from kvc.schema.verify import verify_program
 from kvc.schema.verify.limits import MAX_SYMBOLS_TOGETHER
-from kvc.schema.verify.signatures import (
-    Misfit,
-    check_at,
-    divided,
-    sized_together,
-)
+from kvc.schema.verify.signatures import Misfit, check_at, divided, sized_together
 
 A, B = affine(0, {"a": 1}), affine(0, {"b": 1})
 BOTH = affine(0, {}, {("a", "b"): 1})

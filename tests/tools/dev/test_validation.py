@@ -13,8 +13,8 @@ LAYERS = [
     for folder in ("/usr/share", "/etc", "/usr/local/share")
 ]
 WRONG = """
-from kvc.runtime.delegates.vulkan import structs
-from kvc.schema.errors import KvcError
+from kvc.runtime.delegates.vulkan import (structs)
+from kvc.schema.errors import (KvcError)
 import vulkan_here
 
 def test_wrong():

@@ -21,12 +21,7 @@ from kvc.runtime.delegates.qnn.model_file import Model, Value
 from kvc.runtime.delegates.qnn.plan import Plan
 from kvc.runtime.delegates.subprocess_calls import WEIGHTS
 from kvc.runtime.execution.delegate import Options
-from kvc.schema.errors import (
-    BadProgram,
-    KernelFailed,
-    NativeCallFailed,
-    WorkerLost,
-)
+from kvc.schema.errors import BadProgram, KernelFailed, NativeCallFailed, WorkerLost
 from kvc.schema.graph import Graph, Ref
 from kvc.schema.model import Program
 from kvc.tools.packing import pack_bundle

@@ -224,10 +224,10 @@ def test_a_process_may_end_while_a_thread_computes(device: Device) -> None:
     code = """
         import threading
         import numpy as np
-        from kvc.runtime.delegates.vulkan.binding import Bound, Places
-        from kvc.runtime.delegates.vulkan.device import open_device
-        from kvc.runtime.delegates.vulkan.mirrors import Mirrors
-        from kvc.runtime.delegates.vulkan.steps import Steps
+        from kvc.runtime.delegates.vulkan.binding import (Bound, Places)
+        from kvc.runtime.delegates.vulkan.device import (open_device)
+        from kvc.runtime.delegates.vulkan.mirrors import (Mirrors)
+        from kvc.runtime.delegates.vulkan.steps import (Steps)
 
         device, x = open_device(), np.ones(1 << 15, np.float32)
         mirrors = Mirrors(device, [x], [x])

@@ -44,7 +44,7 @@ def test_what_the_function_raises_is_raised_here():
 
 INTERRUPTED = """
 import faulthandler, random, signal, time
-from kvc.runtime.delegates.xnnpack.apart import call_apart
+from kvc.runtime.delegates.xnnpack.apart import (call_apart)
 
 class Interrupt(Exception):
     pass

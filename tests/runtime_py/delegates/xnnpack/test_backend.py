@@ -112,8 +112,8 @@ def test_a_process_without_the_wheel_still_runs(path):
     code = """
 import sys, warnings
 import numpy as np
-from kvc.runtime import MissingLibrary, load
-from kvc.runtime.delegates.xnnpack import library
+from kvc.runtime import (MissingLibrary, load)
+from kvc.runtime.delegates.xnnpack import (library)
 library.PACKAGE = "hidden"
 try:
     load(sys.argv[1], reference=False)

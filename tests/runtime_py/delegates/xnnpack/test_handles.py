@@ -140,7 +140,7 @@ def test_without_torch_kvcs_own_kernels_compute_it(tmp_path):
         import json, sys
         sys.modules["torch"] = None
         import numpy as np
-        from kvc.runtime import load
+        from kvc.runtime import (load)
         with load(sys.argv[1], reference=False) as program:
             for name, calls in json.loads(sys.argv[2]).items():
                 for shapes in calls:

@@ -25,7 +25,7 @@ def test_the_library_is_loaded_once(library):
 def test_first_calls_at_once_get_the_same_library(library):
     code = """
 import threading
-from kvc.runtime.delegates.xnnpack import library as module
+from kvc.runtime.delegates.xnnpack import (library as module)
 
 class Slow(module.Library):
     def __init__(self, folder):
@@ -51,7 +51,7 @@ assert len(found) == 4 and len(set(map(id, found))) == 1, found
 def test_a_child_forked_while_the_library_is_loaded_can_load_it(library):
     code = """
 import os, threading
-from kvc.runtime.delegates.xnnpack import library as module
+from kvc.runtime.delegates.xnnpack import (library as module)
 
 class Slow(module.Library):
     def __init__(self, folder):
@@ -88,7 +88,7 @@ def test_it_says_what_it_knows_of_the_processor(library):
 def test_neither_torch_nor_the_wheels_package_is_imported(library):
     code = """
 import sys
-from kvc.runtime.delegates.xnnpack.library import find_library
+from kvc.runtime.delegates.xnnpack.library import (find_library)
 find_library()
 assert not {"torch", "executorch"} & set(sys.modules)
 """
@@ -99,7 +99,7 @@ def test_symbols_stay_its_own(library):
     """What is loaded later must not bind to them."""
     code = """
 import ctypes
-from kvc.runtime.delegates.xnnpack.library import find_library
+from kvc.runtime.delegates.xnnpack.library import (find_library)
 find_library()
 assert not hasattr(ctypes.CDLL(None), "pthreadpool_create")
 assert not hasattr(ctypes.CDLL(None), "xnn_initialize")

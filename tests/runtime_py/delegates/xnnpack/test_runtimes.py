@@ -18,10 +18,7 @@ from xnnpack_graphs import library_or_skip
 from xnnpack_programs import float_sketch, linear_sketch, numbers, partition_program
 
 from kvc.runtime import load
-from kvc.runtime.delegates.xnnpack.externals import (
-    is_readable_behind,
-    place_externals,
-)
+from kvc.runtime.delegates.xnnpack.externals import is_readable_behind, place_externals
 from kvc.runtime.delegates.xnnpack.subgraph import Subgraph
 from kvc.runtime.execution.delegate import Workspace
 from kvc.runtime.memory.arenas import Arena
@@ -450,7 +447,7 @@ def test_threads_compute_what_one_does(opened):
 FORKED = """
 import os, sys
 import numpy as np
-from kvc.runtime import Forked, load
+from kvc.runtime import (Forked, load)
 
 program = load(sys.argv[1], reference=False, threads=2)
 x = np.ones((40, 16), np.float32)
