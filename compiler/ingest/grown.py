@@ -1,6 +1,6 @@
 """Make states of carried arguments: their types, and the axis they grow along.
 
-In: for each carried path how every method takes it and what it becomes. Out: one state
+In: for each carried path, its type in every method, before and after. Out: one state
 each. Methods that carry one path must agree on everything except the current length.
 """
 
@@ -14,12 +14,12 @@ from kvc.schema.types import Dim, Symbol, TensorType, only_symbol
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How one method uses a carried path.
+    """The types of a carried path in one method.
 
     Attributes:
         method: its name.
-        old: the type it takes, None where it takes none.
-        new: the type of the result that the state becomes.
+        old: the type of the argument; None if the method has no such argument.
+        new: the type of the result that becomes the state.
     """
 
     method: str
@@ -30,10 +30,10 @@ class Use:
 def carried_state(
     name: str, uses: Sequence[Use], symbols: Mapping[str, Symbol]
 ) -> State:
-    """Return the state that a carried path is.
+    """Return the state of a carried path.
 
     Args:
-        name: of the state.
+        name: the name of the state.
         uses: of every method that carries it; at least one takes it.
         symbols: the program's symbols by name.
 
@@ -83,7 +83,7 @@ def _axis(name: str, uses: Sequence[Use], first: Use) -> int | None:
 
 
 def _greatest(name: str, use: Use, axis: int, symbols: Mapping[str, Symbol]) -> int:
-    """Return the greatest length of a state that grows, as one method declares it.
+    """Return the greatest length of a growing state, as one method declares it.
 
     Raises:
         StateConflict: its length is fixed.
@@ -109,7 +109,7 @@ def _greatest(name: str, use: Use, axis: int, symbols: Mapping[str, Symbol]) -> 
 def _check_use(
     name: str, use: Use, first: Use, axis: int | None, symbols: Mapping[str, Symbol]
 ) -> None:
-    """Check that a method agrees with the first one, but for the current length."""
+    """Check that a method's types equal the first method's, except in length."""
     assert first.old is not None
     for kind in (use.old, use.new):
         if kind is None:

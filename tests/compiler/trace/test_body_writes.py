@@ -99,7 +99,7 @@ def test_a_body_that_writes_outside_is_refused(name: str) -> None:
         compile_program(Writing(), [Method(name, args=(P, X))])
     error = caught.value
     buffer = BUFFERS[name]
-    changed = f"buffer {buffer};" if buffer else "something that is made outside of it"
+    changed = f"buffer {buffer};" if buffer else "a tensor that is made outside of it"
     assert changed in error.facts["reason"]
     assert "self.cache.copy_(new)" in error.facts["reason"]
     assert error.facts["place"].endswith(f"test_body_writes:{marked_line(name)}")
