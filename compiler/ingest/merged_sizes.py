@@ -111,9 +111,10 @@ def _check_may_lack(lacking: sympy.Expr, sizes: SizeReader) -> None:
     """
     if sizes.bounds(lacking)[0]:
         raise sizes.refused(
-            "one branch of torch.cond leaves out rows that the other appends, and these "
-            f"are never empty ({sizes.dim_of(lacking)}), so no call could take it: append "
-            "in both branches, or give this size a Dim from 0 on"
+            "one branch of torch.cond leaves out rows that the other appends; these "
+            f"are never empty ({sizes.dim_of(lacking)}), so no call could take the "
+            "shorter branch: append in both branches, or give this size a Dim from 0 "
+            "on"
         )
 
 

@@ -1,4 +1,4 @@
-"""Turn RMS norms that are written as several ops into `aten::rms_norm`.
+"""Fuse RMS norms that are written as several operators into `aten::rms_norm`.
 
 `x * rsqrt(mean(x^2, -1) + eps)`, with or without a constant weight of the last axis
 before or after it, is how models of transformers write the norm: six nodes, each over a
@@ -16,18 +16,18 @@ from kvc.schema.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class FuseRmsNorms:
-    """Replace the last product of a norm; what leads to it is dead then."""
+    """Replace the last product of a norm; the nodes before it become dead."""
 
     name: ClassVar[str] = "fuse-rms-norms"
 
     def run(self, program: Program) -> Program:
-        """Return the program with its norms in one node each."""
+        """Return the program with one node for each norm."""
         return each_method(program, _fuse)
 
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """What is normalised, without a weight."""
+    """A norm without weight: its input and eps."""
 
     x: Value
     eps: float
@@ -57,7 +57,7 @@ def _fused(node: Node, norm: _Norm, weight: Value | None) -> Node:
 
 
 def _norm(node: Node, makers: Mapping[int, Node]) -> _Norm | None:
-    """Return what a product normalises, None where it is another product."""
+    """Return the norm that a product computes, None for another product."""
     for x, factor in factors(node):
         dims = x.type.dims
         plain = x.type.dtype is DType.FLOAT32 and dims and isinstance(dims[-1], int)
@@ -73,7 +73,7 @@ def _weighted(
     constants: set[int],
     reads: Mapping[int, int],
 ) -> tuple[_Norm, Value] | None:
-    """Return norm and weight of a product, None where it is another product."""
+    """Return the norm and weight of a product, None for another product."""
     for weight, normed in factors(node):
         norm = norms.get(normed.id)
         if norm is None or weight.id not in constants or reads[normed.id] > 1:
@@ -87,7 +87,7 @@ def _weighted(
 
 
 def _eps(x: Value, root: Node | None, makers: Mapping[int, Node]) -> float | None:
-    """Return eps where a node makes `rsqrt(mean(x^2, -1) + eps)`."""
+    """Return eps if a node computes `rsqrt(mean(x^2, -1) + eps)`."""
     if root is None or not _is_root(root):
         return None
     total = makers.get(root.inputs[0].id)
@@ -118,12 +118,12 @@ def _is_square(node: Node, x: Value) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FuseGlus:
-    """Replace the product; the activation is dead then."""
+    """Replace the product of a gated unit; the activation becomes dead."""
 
     name: ClassVar[str] = "fuse-glus"
 
     def run(self, program: Program) -> Program:
-        """Return the program with its gated units in one node each."""
+        """Return the program with one node for each gated unit."""
         return each_method(program, _fuse_glu)
 
 
@@ -157,7 +157,7 @@ def _activation(node: Node) -> str:
     return ""
 
 
-# Turn rotary position embeddings that are written as many ops into one node.
+# Fuse rotary position embeddings that are written as many operators.
 
 
 _Makers = Mapping[int, Node]
@@ -166,12 +166,12 @@ _Turn = tuple[Value, Value, Value]  # x, cos, sin
 
 @dataclass(frozen=True, slots=True)
 class FuseRotaryEmbeddings:
-    """Replace the last node of an embedding; what leads to it is dead then."""
+    """Replace the last node of an embedding; the nodes before it become dead."""
 
     name: ClassVar[str] = "fuse-rotary-embeddings"
 
     def run(self, program: Program) -> Program:
-        """Return the program with its rotary embeddings in one node each."""
+        """Return the program with one node for each rotary embedding."""
         return each_method(program, _fuse_rotary)
 
 
@@ -196,10 +196,10 @@ def _fused_rotary(node: Node, makers: _Makers) -> Node:
 
 
 def _of_a_whole(node: Node, makers: _Makers) -> Iterator[_Turn]:
-    """Yield what `x * cos + cat(-second, first) * sin` turns, and by what."""
+    """Yield the operands of a rotation `x * cos + cat(-second, first) * sin`."""
     for straight, across in _terms(node, makers):
         for turned, sin in factors(across):
-            joined = _joined(turned, makers)
+            joined = _concatenated(turned, makers)
             minus = makers.get(joined[0].id) if joined else None
             if minus is None or minus.op != "aten::neg":
                 continue
@@ -210,8 +210,11 @@ def _of_a_whole(node: Node, makers: _Makers) -> Iterator[_Turn]:
 
 
 def _of_halves(node: Node, makers: _Makers) -> Iterator[_Turn]:
-    """Yield what `cat(first cos - second sin, second cos + first sin)` turns."""
-    joined = _joined(node.outputs[0], makers)
+    """Yield the operands of a rotation of two halves.
+
+    It has the form `cat(first cos - second sin, second cos + first sin)`.
+    """
+    joined = _concatenated(node.outputs[0], makers)
     difference = makers.get(joined[0].id) if joined else None
     total = makers.get(joined[1].id) if joined else None
     if difference is None or total is None or not _is_plain(difference, "sub"):
@@ -233,7 +236,7 @@ def _of_halves(node: Node, makers: _Makers) -> Iterator[_Turn]:
 
 
 def _terms(node: Node, makers: _Makers) -> Iterator[tuple[Node, Node]]:
-    """Yield the nodes that make the terms of a sum both ways round."""
+    """Yield the nodes of the two terms of a sum, in both orders."""
     if _is_plain(node, "add"):
         a, b = (makers.get(v.id) for v in node.inputs)
         if a is not None and b is not None:
@@ -246,8 +249,8 @@ def _is_plain(node: Node, name: str) -> bool:
     return both and node.arguments[2] == 1
 
 
-def _joined(value: Value, makers: _Makers) -> tuple[Value, ...]:
-    """Return the two values that lie side by side along the last axis, or nothing."""
+def _concatenated(value: Value, makers: _Makers) -> tuple[Value, ...]:
+    """Return the two values concatenated along the last axis, or nothing."""
     node = makers.get(value.id)
     if node is None or node.op != "aten::cat" or len(node.inputs) != 2:
         return ()
@@ -255,7 +258,7 @@ def _joined(value: Value, makers: _Makers) -> tuple[Value, ...]:
 
 
 def _of_both_halves(first: Value, second: Value, makers: _Makers) -> Value | None:
-    """Return the value whose halves these are, in this order."""
+    """Return the value whose halves are two values, in this order."""
     (x, *start), (whole, *rest) = _part(first, makers), _part(second, makers)
     if x is None or x != whole:
         return None
@@ -267,7 +270,7 @@ def _of_both_halves(first: Value, second: Value, makers: _Makers) -> Value | Non
 
 
 def _part(value: Value, makers: _Makers) -> tuple[Value | None, int, int]:
-    """Return of what a value is a part along the last axis, from where to where."""
+    """Return the value that a value is a slice of, and its range on the last axis."""
     node, dims = makers.get(value.id), value.type.dims
     if node is None or not dims or not isinstance(dims[-1], int):
         return None, 0, 0
