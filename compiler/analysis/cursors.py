@@ -221,7 +221,7 @@ class _Finder:
             yield self._counting(cursor, steps)
 
     def _is_told(self, view: CursorView, step: CursorAdvance, state: State) -> bool:
-        """Tell whether the number of added tokens, or the end of the loops, is known."""
+        """Tell whether the number of added tokens, or the end of loops, is known."""
         if not step.totals:
             return step.tokens is not None
         (new,) = (value for value, n in view.method.state_out if n == state.name)

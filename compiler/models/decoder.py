@@ -128,7 +128,7 @@ class Block(nn.Module):
         return y
 
     def cached(self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor) -> Tensor:
-        """Apply the layer to x [1, seq, dim], which follows what the cache holds."""
+        """Apply the layer to x [1, seq, dim], which follows the tokens in the cache."""
         x = x + self.attn.cached(self.attn_norm(x), cos, sin, position)
         y: Tensor = x + self.ffn(self.ffn_norm(x))
         return y
