@@ -196,10 +196,12 @@ def _check_places(entries: Mapping[str, TensorEntry], nbytes: int, size: int) ->
     for name, entry in sorted(entries.items(), key=lambda e: (e[1].begin, e[1].end)):
         if entry.begin != reached:
             what = (
-                "overlaps what is before" if entry.begin < reached else "leaves a hole"
+                "overlaps the tensor before"
+                if entry.begin < reached
+                else "leaves a hole before"
             )
             wrong.append(
-                f"tensor {name!r} {what} it: begins at {entry.begin}, not {reached}"
+                f"tensor {name!r} {what} it: it begins at {entry.begin}, not {reached}"
             )
         reached = max(reached, entry.end)
     if reached > nbytes:

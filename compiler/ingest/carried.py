@@ -126,8 +126,8 @@ class _Reader:
         places = [relative(path, key) for path in paths]
         if set(places) != numbers.keys():
             raise self._refused(
-                f"carry makes {root or 'the result'!r} the next {key!r}, but the one "
-                f"holds {_listed(numbers)} and the other {_listed(places)}"
+                f"carry replaces {key!r} by {root or 'the result'!r}, but the result "
+                f"holds {_listed(numbers)} and the argument {_listed(places)}"
             )
         for path, place in zip(paths, places, strict=True):
             yield Pair(path, self._arguments.get(path), numbers[place])
@@ -199,7 +199,7 @@ def _fault(method: IrMethod, state_symbols: Set[str]) -> str:
     if kind.dtype is not DType.INT64 or len(kind.dims) > 1:
         return f"it is {kind}; a position is int64, with no dims, [1], [batch] or [seq]"
     if name in [changed for _, changed in method.input_out]:
-        return "the method writes into it, but the session discards what is written"
+        return "the method writes into it, but the session discards such writes"
     known = {*state_symbols, *symbols_in(types.values())}
     loose = [symbol for symbol in symbols_in([kind]) if symbol not in known]
     if loose:

@@ -191,8 +191,8 @@ def index_put(named: NamedArguments, _: TensorType | None) -> OpCall:
         raise Unsupported("a boolean index beside another")
     if not _fits_trailing(values.type, trailing, len(tensor.type.dims)):
         raise Unsupported(
-            "a boolean index that is given a value for each element it picks; give "
-            "it one value, or write torch.where with values of the full shape"
+            "a write at a boolean index, with a value for each selected element; write "
+            "one value, or use torch.where with values of the full shape"
         )
     condition = _with_trailing_ones(mask, trailing)
     new: Tensor = values

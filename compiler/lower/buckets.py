@@ -69,7 +69,7 @@ def check_fixed(
                 what = (
                     f"the backend {backend} has no tensors without elements, and at "
                     f"{_listed(sizes)} {kind} has the shape {list(shape)}; leave out "
-                    "what is too small"
+                    "such sizes"
                 )
                 raise BadBuckets(recipe=recipe.name, size=", ".join(sizes), what=what)
 

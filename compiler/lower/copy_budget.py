@@ -119,9 +119,10 @@ def _text(places: Mapping[str, str]) -> str:
     which = f"state {first}" + (f" (and {len(others)} more)" if others else "")
     where = f" at {place}" if place else ""
     return (
-        f"{which} is written like a cache{where}, but kvc cannot tell that this is "
-        "where the tokens of the call come: a session has no limit by it and cannot be "
-        "rewound, and a generation that fills it ends in an error. Write it with "
+        f"{which} is written like a cache{where}, but kvc cannot prove that it is "
+        "written at the position of the call's tokens: a session does not know its "
+        "capacity and cannot be rewound, and a generation that fills it ends in an "
+        "error. Write it with "
         "torch.ops.kvc.cache_update(cache, new, position), or with index_copy_ at "
         "position + torch.arange(n), with a position that every method which writes it "
         "advances by its tokens"

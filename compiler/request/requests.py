@@ -18,7 +18,7 @@ from kvc.schema.roles import ROLES, SINGLE_ROLES
 _WITHOUT_SHAPE: Final = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
 _DYNAMIC: Final = 'a mapping such as {"x": {1: Dim("seq", 1, 8)}}'
 _SPEC: Final = (
-    "a ModelSpec; give what it holds: compile_program(spec.model, spec.methods, "
+    "a ModelSpec; pass its fields: compile_program(spec.model, spec.methods, "
     "states=spec.states, metadata=spec.metadata, files=spec.files)"
 )
 _CARRY: Final = 'a mapping such as {"past": "present"}'

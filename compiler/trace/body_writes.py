@@ -141,11 +141,11 @@ def _is_converted(node: fx.Node, given: object) -> bool:
 
 
 _REASON = (
-    "nothing uses what cache_update returns, and it changes none of its arguments; "
+    "the result of cache_update is unused, and it changes none of its arguments; "
     "write it back: cache.copy_(torch.ops.kvc.cache_update(cache, ...))"
 )
 _IN_BODY = (
-    "nothing uses what cache_update returns in the body of a branch or loop, and it "
+    "the result of cache_update is unused in the body of a branch or loop, and it "
     "changes none of its arguments; let the body return it, and write it back outside: "
     "new = torch.cond(pred, lambda c, x: torch.ops.kvc.cache_update(c, x, ...), "
     "lambda c, x: c.clone(), (self.cache, x)); self.cache.copy_(new)"

@@ -62,20 +62,20 @@ logger = logging.getLogger(__name__)
 _ONE_AT_A_TIME = threading.RLock()  # torch is patched while it traces
 _VALUES = (
     "it asks for the value of a tensor while it is traced (`if` on a tensor, "
-    "`int(...)`, a size that depends on values); use torch.where, and for the place of "
-    "a write .item() with a slice of fixed length, or index_copy_ at a tensor"
+    "`int(...)`, a size that depends on values); use torch.where, and for the position "
+    "of a write .item() with a slice of fixed length, or index_copy_ at a tensor"
 )
 _NO_ARRAYS = (
     "it makes a numpy array of a tensor, which has no values while it is traced; use "
     "torch's functions"
 )
 _ALIKE = (
-    "torch.cond wants what both branches give to lie in memory alike; return "
+    "the results of both branches of torch.cond need the same layout in memory; return "
     ".clone(memory_format=torch.contiguous_format) of views"
 )
 _NESTED = (
-    "of a branch within another one or within a loop torch may not know a size (u0); "
-    "write the inner one with torch.where"
+    "torch may not know a size (u0) of a branch within another branch or a loop; write "
+    "the inner branch with torch.where"
 )
 _SIZE = re.compile(r"\bs\d+\b")  # torch's name of a dynamic size
 _NO_GRADIENTS = "it computes gradients, which a bundle does not"
@@ -98,16 +98,16 @@ _ADVICE = {
         "are states or views of them"
     ),
     "might be aliasing": (
-        "torch.cond and loops take and give no tensors that share memory; pass "
-        ".clone() of views, and return .clone() of what is only handed on"
+        "torch.cond and loops take and return no tensors that share memory; pass "
+        ".clone() of views, and return .clone() of unchanged inputs"
     ),
     "sorted order of strides": _ALIKE,
     "KeyError: Max(": f"{_ALIKE}; {_NESTED}",
     "KeyError: Min(": f"{_ALIKE}; {_NESTED}",
     "simple accumulative multiplication": f"{_ALIKE}; {_NESTED}",
     "have same metadata": (
-        "torch.while_loop and scan want what they carry to keep its shape, dtype and "
-        "order in memory; return .clone(memory_format=torch.contiguous_format) of "
+        "the carried tensors of torch.while_loop and scan must keep their shape, dtype "
+        "and order in memory; return .clone(memory_format=torch.contiguous_format) of "
         f"views; {_NESTED}"
     ),
     "data-dependent": _VALUES,
@@ -118,7 +118,7 @@ _ADVICE = {
     ".numpy() is not supported": _NO_ARRAYS,
     "got an unexpected keyword argument 'axis'": _NO_ARRAYS,
     "data is not allocated yet": (
-        "it makes a tensor of the values of others, as torch.tensor([x[0], x[1]]); use "
+        "it makes a tensor from values of others, as torch.tensor([x[0], x[1]]); use "
         "torch.stack or torch.cat"
     ),
     "support for cuda": "bundles run on the CPU; leave .cuda() and device=... out",
@@ -129,7 +129,7 @@ _ADVICE = {
         "it gives an input another shape (t_, unsqueeze_, resize_); return the new "
         "value"
     ),
-    "Can't pickle": "it pickles or saves what is traced; do that outside of the method",
+    "Can't pickle": "it pickles or saves traced tensors; do that outside of the method",
     "maximum recursion depth": "it calls itself without an end",
     "UnsupportedOperatorException": "torch has no rule to trace this operator by",
 }

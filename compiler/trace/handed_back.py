@@ -27,9 +27,9 @@ _TAKEN: Mapping[object, slice] = {
     _ops.scan: slice(1, 4),
 }
 _REASON = (
-    "it writes into what a branch or loop gives or takes, which are one tensor where a "
-    "body gives what dropout gives outside of training; let the body return .clone() "
-    "of that"
+    "it writes into an input or a result of a branch or loop; these are one tensor if "
+    "the body returns the result of a dropout outside of training; let the body return "
+    ".clone() of that result"
 )
 
 

@@ -34,9 +34,9 @@ _BY_LAYOUT = {
 CONVERSIONS = {_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device, _aten.to.other}
 
 _REASON = (
-    "it writes through a view of what {operator} gives, whose order in memory torch's "
-    "trace has wrong; use .clone(memory_format=torch.contiguous_format) of the result "
-    "before it is reshaped and written"
+    "it writes through a view of the result of {operator}, whose order in memory is "
+    "wrong in torch's trace; use .clone(memory_format=torch.contiguous_format) of the "
+    "result before it is reshaped and written"
 )
 
 

@@ -108,7 +108,7 @@ def _why(node: fx.Node) -> str:
     if node.target in _FOURIER:
         return (
             f"it computes a Fourier transform other than of a fixed length of at most "
-            f"{MOST_LENGTH}, and {real}; cut or fill up what it transforms"
+            f"{MOST_LENGTH}, and {real}; cut or pad its input"
         )
     user = next((one for one in node.users if one.op == "call_function"), node)
     blamed = user if node.target is _aten.complex.default else node

@@ -18,7 +18,7 @@ Registered = dict[str, tuple[Tensor | None, object]]
 
 _REMEDY = (
     "write into it instead, with copy_, index_copy_ or torch.ops.kvc.cache_update; "
-    "what grows can be an argument and a result that the session keeps, "
+    "a tensor that grows can be an argument and a result that the session keeps, "
     "Method(carry=...)"
 )
 

@@ -159,7 +159,7 @@ def _without_hooks(model: nn.Module, method: Method) -> Iterator[None]:
     if type(model).__call__ is not nn.Module.__call__:
         reason = (
             f"{type(model).__name__} has a __call__ of its own, which tracing would "
-            "run for every method; move what it does to forward"
+            "run for every method; move its code to forward"
         )
         raise _refused(model, method, reason)
     with _set(vars(model), {name: OrderedDict() for name in _HOOKS}):

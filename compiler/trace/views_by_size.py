@@ -32,9 +32,9 @@ OpArguments = tuple[tuple[object, ...], dict[str, object]]
 _aten = torch.ops.aten
 _ALWAYS_VIEWS = {_aten.view.default, _aten.view_as.default}
 _REASON = (
-    "what {operator} gives is a view for {view} and a copy for {copy}, and what is "
-    "written afterwards is the same for all sizes only in one of both; use "
-    ".clone(memory_format=torch.contiguous_format) of what it takes"
+    "the result of {operator} is a view for {view} and a copy for {copy}, so a later "
+    "write would differ between sizes; use "
+    ".clone(memory_format=torch.contiguous_format) of its operand"
 )
 
 

@@ -30,8 +30,8 @@ _LISTS = {
     _aten.meshgrid.indexing,
 }
 _REASON = (
-    "it writes through what {operator} gives, where elements are there several "
-    "times; write into the tensor itself, before it is expanded"
+    "it writes through the result of {operator}, which repeats elements; write "
+    "into the tensor itself, before it is expanded"
 )
 
 
