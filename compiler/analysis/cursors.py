@@ -73,7 +73,7 @@ def find_countings(
 def find_places(program: Program, methods: Sequence[FlatMethod]) -> frozenset[str]:
     """Return the methods whose position is that of each token, and not of each row.
 
-    Methods that write nothing are decided by methods that write.
+    A method that writes nothing follows the methods that write.
     """
     found: dict[tuple[str, str], bool] = {}
     for method in sorted(methods, key=lambda m: not _writes(m)):

@@ -120,7 +120,7 @@ class Checkpoint(Closing):
         """Check that each tensor is in the file that the index names, and in no other.
 
         Raises:
-            BadCheckpoint: it is not; the error lists all such tensors.
+            BadCheckpoint: a tensor is in another file, or in two; lists all of them.
         """
         wrong = [
             f"{file}: tensor {name!r} is not in it, although the index says so"
@@ -199,7 +199,7 @@ def _read_index(main: Path, path: str) -> dict[str, str]:
     """Return tensor -> file of an index.
 
     Raises:
-        BadCheckpoint: it cannot be read, or names a file that is not beside it.
+        BadCheckpoint: the index cannot be read, or names a file in another folder.
     """
     try:
         return _weight_map(main)

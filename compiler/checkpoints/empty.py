@@ -149,7 +149,7 @@ def _check_kept(name: str, before: Sequence[tuple[Tensor, int]]) -> None:
     """Check that an operator has changed no real tensor, and none that was filled.
 
     Raises:
-        ParametersEmpty: it has; a changed tensor that was filled has lost its values.
+        ParametersEmpty: it has changed one; a filled tensor then loses its values.
     """
     mixed = any(tensor.is_meta for tensor, _ in before)
     for tensor, version in before:

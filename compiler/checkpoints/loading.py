@@ -128,7 +128,7 @@ def _check_rename(rename: object, path: str) -> None:
     """Check that `rename` is None, a function or a mapping.
 
     Raises:
-        CheckpointError: it is not.
+        CheckpointError: `rename` is something else.
     """
     if not (rename is None or callable(rename) or isinstance(rename, Mapping)):
         reason = f"rename is {rename!r}, it can be a function or a mapping"

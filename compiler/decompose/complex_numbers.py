@@ -103,7 +103,7 @@ def _joined(op: torch._ops.OperatorBase) -> Rule:
 
 
 def _written(op: torch._ops.OperatorBase, place: int) -> Rule:
-    """Return the rule of an operator that writes the values of its argument `place`."""
+    """Return the rule of an operator that writes values, its argument `place`."""
 
     def rule(x: Tensor, *args: object, **kwargs: object) -> object:
         values = args[place - 1]

@@ -1,6 +1,6 @@
 """Norms that also return the statistics that they normalise by.
 
-In: the arguments of such an operator while it is traced. Out: its results, computed by
+In: the arguments of a norm while it is traced. Out: its results, computed by
 operators of the table; NotImplemented keeps the call.
 """
 

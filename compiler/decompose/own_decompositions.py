@@ -1,6 +1,6 @@
 """Decompositions of kvc's own, for operators that torch keeps or decomposes wrongly.
 
-In: a call of such an operator while it is traced. Out: its result, computed by
+In: a call of an operator while it is traced. Out: its result, computed by
 operators of the table; NotImplemented, which keeps the call, if that is impossible.
 """
 

@@ -41,7 +41,7 @@ class Unsupported(Exception):
 
     @property
     def reason(self) -> str:
-        """Return the text."""
+        """Return the reason."""
         return str(self)
 
 

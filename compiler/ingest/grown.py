@@ -38,7 +38,8 @@ def carried_state(
         symbols: the program's symbols by name.
 
     Raises:
-        StateConflict: methods disagree, or one of them with itself.
+        StateConflict: methods disagree about the types, or one method's types
+            before and after do.
         CaptureError: the length that grows cannot be 0.
     """
     first = next(use for use in uses if use.old is not None)

@@ -93,7 +93,7 @@ class MethodInterface:
         """Return the value of a placeholder; None if it is never read.
 
         Raises:
-            CaptureError: it is no tensor.
+            CaptureError: the placeholder is no tensor.
         """
         spec = self._specs[node.name]
         if spec.kind is InputKind.USER_INPUT:

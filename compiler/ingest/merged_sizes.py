@@ -107,7 +107,7 @@ def _check_may_lack(lacking: sympy.Expr, sizes: SizeReader) -> None:
     """Check that the rows that the shorter branch lacks may be empty.
 
     Raises:
-        CaptureError: they are never empty.
+        CaptureError: the rows are never empty.
     """
     if sizes.bounds(lacking)[0]:
         raise sizes.refused(

@@ -35,7 +35,7 @@ _IGNORED = {
     "scale_grad_by_freq", "sparse", "sparse_grad", "half_to_float", "stable",
     "cudnn_enable",
 }  # fmt: skip
-# What to write instead of ops that have no kernel.
+# Operator without a kernel -> the code to write instead.
 _INSTEAD = {
     "aten::as_strided": "slices, .view() and .transpose()",
     "aten::as_strided_scatter": "slices, .view() and .transpose()",
@@ -44,7 +44,7 @@ _TRAINING_ONLY = {
     "aten::native_dropout", "aten::bernoulli.p", "aten::rrelu_with_noise_functional",
     "aten::_native_batch_norm_legit_functional",
 }  # fmt: skip
-# They draw random numbers, whatever the mode; `aten::rand` and the like by their names.
+# Operators that draw random numbers in any mode.
 _RANDOM = {
     "aten::rand", "aten::rand_like", "aten::randn", "aten::randn_like", "aten::randint",
     "aten::randint.low", "aten::randint_like", "aten::randint_like.low_dtype",

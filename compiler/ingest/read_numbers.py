@@ -112,7 +112,7 @@ class NumberReader:
         """Return an integer of the trace.
 
         Raises:
-            CaptureError: it is a size that is no affine expression of declared dims.
+            CaptureError: it is a size that is not affine in the declared dims.
         """
         if not self._sizes.knows(size):
             return Number(size.node.expr, self)

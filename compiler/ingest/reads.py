@@ -1,4 +1,4 @@
-"""Rules for indexed reads, and for numbers that stand for whole tensors.
+"""Rules for indexed reads, and for tensors filled with one number.
 
 With numbers known only at run time, a slice or a single index is no longer a view but a
 read at an index tensor; `arange` and `full` compute with the tensor that holds the

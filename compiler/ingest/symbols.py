@@ -91,7 +91,7 @@ class SizeReader:
         """Return a size as a dimension.
 
         Raises:
-            CaptureError: it is computed by more than `+`, `-`, `*`, `//` and `%`.
+            CaptureError: the size is computed by more than `+`, `-`, `*`, `//` and `%`.
         """
         return size if isinstance(size, int) else self.dim_of(size.node.expr)
 
@@ -99,7 +99,7 @@ class SizeReader:
         """Return an expression of torch's symbols as a dimension.
 
         Raises:
-            CaptureError: it is computed by more than `+`, `-`, `*`, `//` and `%`.
+            CaptureError: the size is computed by more than `+`, `-`, `*`, `//` and `%`.
         """
         expression = sympy.expand(expression.subs(self._defined))
         size = self._size(expression)

@@ -67,7 +67,7 @@ class TensorTable:
         """Return the constant of a tensor.
 
         Raises:
-            StateConflict: it shares memory with a state.
+            StateConflict: the tensor shares memory with a state.
         """
         key = Identity.of(tensor)
         if key not in self.constants:

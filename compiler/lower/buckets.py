@@ -22,7 +22,7 @@ def with_buckets(program: Program, recipe: Recipe) -> Program:
     """Restrict the symbols of a program to the sizes that a recipe lists.
 
     Raises:
-        BadBuckets: the program has no such size, or the size has other bounds.
+        BadBuckets: the program lacks the size, or a bucket is outside of its bounds.
     """
     known = {symbol.name: symbol for symbol in program.symbols}
     for name in recipe.buckets:

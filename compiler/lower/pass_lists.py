@@ -134,7 +134,8 @@ def _fuses(backends: Sequence[Backend]) -> bool:
 def _selects_early(backends: Sequence[Backend]) -> bool:
     """Tell whether token positions that nothing reads are left out.
 
-    Not without a backend, where results have the bits of eager: a product of one row is
-    rounded differently. Not for calibration, whose ranges are found over all positions.
+    This is false without a backend, where results equal eager bit by bit (a product of
+    one row rounds differently), and for calibration, which needs the ranges of all
+    positions.
     """
     return bool(backends) and not any(each.calibrated for each in backends)

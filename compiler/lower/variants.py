@@ -64,7 +64,7 @@ def _check_same(first: Program, other: Program, recipes: Sequence[str]) -> None:
     """Check that sessions and callers cannot tell two programs apart.
 
     Raises:
-        RecipesApart: they can.
+        RecipesApart: the programs differ.
     """
     for what in ("states", "cursors"):
         if getattr(first, what) != getattr(other, what):

@@ -199,6 +199,6 @@ def rotary_tables(config: DecoderConfig) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn x [batch, heads, seq, head_dim] by cos, sin [seq, head_dim / 2]."""
+    """Rotate x [batch, heads, seq, head_dim] by cos, sin [seq, head_dim / 2]."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)

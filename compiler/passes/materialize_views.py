@@ -25,7 +25,7 @@ from kvc.schema.types import Affine
 
 @dataclass(frozen=True, slots=True)
 class MaterializeViews:
-    """Copy if a view of the same memory is impossible."""
+    """Replace a view by a copy if it cannot share the memory of its operand."""
 
     name: ClassVar[str] = "materialize-views"
 

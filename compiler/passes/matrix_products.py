@@ -36,7 +36,7 @@ class LinearProducts:
     name: ClassVar[str] = "linear-products"
 
     def run(self, program: Program) -> Program:
-        """Return the program with such products as linear layers."""
+        """Return the program with linear layers for products with constant matrices."""
         book = WeightBook(program.constants, self.name)
         kept = frozenset(name for m in program.methods for name in _read_otherwise(m))
         methods = tuple(_rewrite(method, kept, book) for method in program.methods)
@@ -140,7 +140,7 @@ class GatherProducts:
     name: ClassVar[str] = "gather-products"
 
     def run(self, program: Program) -> Program:
-        """Return the program with such products side by side."""
+        """Return the program with products of the same rows side by side."""
         return each_method(program, _gather)
 
 
@@ -182,7 +182,7 @@ class DivideMatrices:
     name: ClassVar[str] = "divide-matrices"
 
     def run(self, program: Program) -> Program:
-        """Return the program with such matrices as constants."""
+        """Return the program with the matrices of experts as constants."""
         book = WeightBook(program.constants, self.name)
         methods = tuple(_divide(method, book) for method in program.methods)
         return replace(program, constants=book.all_constants(), methods=methods)

@@ -122,7 +122,7 @@ class ForwardCopies:
     name: ClassVar[str] = "forward-copies"
 
     def run(self, program: Program) -> Program:
-        """Return the program without such copies."""
+        """Return the program without copies that change nothing."""
         return each_method(program, lambda method: read_through(method, _copied))
 
 
@@ -195,7 +195,7 @@ class DropIdleWrites:
     name: ClassVar[str] = "drop-idle-writes"
 
     def run(self, program: Program) -> Program:
-        """Return the program without such writes."""
+        """Return the program without writes that change nothing."""
         return each_method(program, _drop)
 
 

@@ -15,7 +15,7 @@ def is_read_at(
 ) -> bool:
     """Tell whether `read` holds the content of `base` at the positions `index`.
 
-    It has the axis, even for one position.
+    `read` has the axis, even for one position.
     """
     node = makers.get(read.id)
     if node is None:

@@ -267,7 +267,7 @@ def _way_of_product(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_attention_product(node: Node, places: _Places) -> _Way | None:
-    """Select queries; causal attention derives their positions from their number."""
+    """Select queries, unless their number gives their positions (causal)."""
     rank = len(node.outputs[0].type.dims)
     _, _, _, mask, causal, *_ = node.arguments
     if places.axis != rank - 2 or causal:

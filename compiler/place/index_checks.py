@@ -25,7 +25,7 @@ _ALONG = (
 )
 _WHOLE = (DType.INT32, DType.INT64, DType.BOOL)  # bool: the mask of rows that take part
 _LONGEST = 64  # nodes that compute an index; longer chains are no index computation
-# What a check reads that decides it, and its arguments.
+# The values that decide a check, its operator and its arguments.
 Check = tuple[tuple[Value, ...], str, tuple[Argument, ...]]
 
 

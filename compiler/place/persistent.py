@@ -98,7 +98,7 @@ class Write:
     """A node that works in persistent memory.
 
     Attributes:
-        key: of the node, in the schedule.
+        key: the key of the node in the schedule.
         old: the value whose bytes it overwrites.
         result: the value in the memory after the write.
         reason: why the write is an additional copy; None for a write of the program.

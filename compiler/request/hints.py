@@ -17,7 +17,7 @@ def check_max_length(max_length: object) -> None:
     """Check `max_length` before anything is traced.
 
     Raises:
-        CompileError: it is no number of positions.
+        CompileError: `max_length` is no number of positions.
     """
     whole = isinstance(max_length, int) and not isinstance(max_length, bool)
     if max_length is None or (whole and 1 <= max_length <= MAX_DIM):  # type: ignore[operator]

@@ -66,7 +66,7 @@ def check_mapping(what: str, given: object) -> None:
     """Check that an argument is a mapping or None.
 
     Raises:
-        CompileError: it is neither.
+        CompileError: the argument is neither.
     """
     if not isinstance(given, Mapping | None):
         raise _unexpected(what, "a mapping", given)

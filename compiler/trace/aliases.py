@@ -134,7 +134,7 @@ class RegisteredMemory:
         return next((other for other in others if other != name), None)
 
     def alias(self, tensor: Tensor) -> RegisteredView | None:
-        """Return the registered tensor around a real tensor, and the views to it."""
+        """Return the registered tensor that contains a real tensor, with views."""
         extent, layout = Extent.of(tensor), StridedLayout.of(tensor)
         for name, own in self._extents.items():
             if own.holds(extent):

@@ -22,7 +22,7 @@ _DROPOUTS = (_aten.dropout.default, _aten.dropout_.default)
 
 
 def hand_on(exported: ExportedProgram) -> None:
-    """Replace such dropouts by their inputs, also in bodies."""
+    """Replace dropouts that drop nothing by their inputs, also in bodies."""
     root = exported.graph_module
     for module in root.modules():
         if isinstance(module, fx.GraphModule) and _hand_on(module.graph):

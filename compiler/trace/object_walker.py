@@ -33,7 +33,7 @@ _TABLES: Final = (
     "_modules",
 )  # registered under their attribute names
 _LARGEST: Final = 1 << 26  # bytes; larger arrays are not read
-# What nn.RNNBase keeps of its parameters, in the form that a library wants.
+# Copies of the parameters that nn.RNNBase keeps for cuDNN.
 _FLAT: Final = ("_flat_weights", "_flat_weight_refs")
 # Objects of these packages are not opened: they are large, shared, or hold nothing that
 # a trace can freeze. Modules of torch.nn and Python's plain containers are opened.

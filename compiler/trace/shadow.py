@@ -168,7 +168,7 @@ def _without_hooks(model: nn.Module, method: Method) -> Iterator[None]:
 
 @contextmanager
 def _forward(model: nn.Module, forward: Callable[..., object] | None) -> Iterator[None]:
-    """Make a function the instance's `forward`; None uncovers that of the class."""
+    """Make a function the instance's `forward`; None restores the class's."""
     own = vars(model)
     before = own.pop("forward", None)
     if forward is not None:

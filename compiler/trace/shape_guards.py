@@ -33,7 +33,7 @@ _ALL = 2048  # ranges of one Dim up to this length are tried in full
 _GENERATED = (
     "<"  # file names of code that torch generates for the bodies of control flow
 )
-# These functions of torch raise an error for some sizes: what they ask counts.
+# Functions of torch that raise an error for some sizes: their conditions count too.
 _RAISING = ("_verify_batch_size", "_verify_spatial_size")
 Asked = Callable[..., object]
 

@@ -128,7 +128,7 @@ def user_place(frame: FrameType | None) -> str:
 
 
 _LONGEST_MESSAGE = 600  # characters of another library's message
-# What went wrong in a body, behind the body's code, which torch prints first.
+# The error in a body; torch prints the body's code before it.
 _GOT = re.compile(r"""\): got (?P<kind>\w+)\((['"]?)(?P<text>.*)\2\)$""", re.MULTILINE)
 
 

@@ -149,7 +149,7 @@ _WINDOW_REASON = (
 
 
 def refuse_written_windows(method: str, exported: ExportedProgram) -> None:
-    """Refuse writes through such windows, in a method or its bodies.
+    """Refuse writes through windows of `unfold` that overlap or leave gaps.
 
     Raises:
         CaptureError: with the line and the remedy.
