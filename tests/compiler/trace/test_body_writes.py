@@ -141,7 +141,7 @@ def test_however_a_body_writes_it_is_refused(write):
         return x * 2
 
     module = Applied(lambda x: torch.cond(P, yes, lambda x: x + 1, (x,)) + x)
-    with pytest.raises(CaptureError, match="changes something that is made outside"):
+    with pytest.raises(CaptureError, match="changes a tensor that is made outside"):
         compile_program(module, [Method("forward", args=(X,))])
 
 
