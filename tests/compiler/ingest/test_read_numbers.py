@@ -219,5 +219,5 @@ def whole_number(k, i):
 
 @pytest.mark.parametrize("function", [branches, whole_number])
 def test_python_that_asks_for_the_number_is_refused_with_advice(function):
-    with pytest.raises(CaptureError, match=r"use torch.where, and for the place"):
+    with pytest.raises(CaptureError, match=r"use torch.where, and for the position"):
         imported(function)
