@@ -96,7 +96,7 @@ def test_what_two_changes_save_together_is_not_promised_for_one():
         assert line.startswith("  ")
         assert "32 bytes" in line
     assert "makes the new one; the method returns the old value" in copy
-    assert "; and return the new value, or only what is computed" in change
+    assert "; and return the new value, or only values computed" in change
 
 
 def test_a_budget_for_no_method_or_below_zero_is_refused():
