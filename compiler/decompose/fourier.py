@@ -19,7 +19,7 @@ from torch.nn import functional
 from kvc.compiler.decompose.fourier_orders import laid_out
 
 MOST_LENGTH: Final = 2048  # its matrices take 17 MB
-# Of sums of squares by which samples are divided; torch refuses less, in these words.
+# The least sum of squares to divide samples by; torch refuses less, with this message.
 _LEAST: Final = 1e-11
 # Smaller entries are rounding errors: the least sine at `MOST_LENGTH` is 1e-5.
 _NO_PART: Final = 1e-12

@@ -107,9 +107,8 @@ def views_of(node: object) -> Iterator[fx.Node]:
     """Yield a node, then the tensor that it is a view of, and so on to the base."""
     while isinstance(node, fx.Node):
         yield node
-        if (
-            node.target is operator.getitem
-        ):  # an item of the list of views that split returns
+        # An item of the list of views that split returns.
+        if node.target is operator.getitem:
             node = node.args[0]
         elif isinstance(node.target, torch._ops.OpOverload):
             node = _seen_through(node, node.target._schema)

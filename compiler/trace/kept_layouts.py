@@ -73,9 +73,8 @@ def _orders(
     seen = {memory_of(node) for node in nodes if is_by_layout(node)} & written
     wrong = wrong_in_trace([made[memory] for memory in _sources(nodes, written)])
     orders: dict[fx.Node, Order] = {}
-    undecided = {
-        *wrong
-    }  # nodes that are a view or a copy depending on the order of these nodes' axes
+    # Nodes that are a view or a copy depending on the order of axes of `wrong`.
+    undecided = {*wrong}
     for node in nodes:
         memory = memory_of(node)
         if memory is None or made[memory] is not node:

@@ -27,11 +27,8 @@ Label = Callable[[object], str]
 Memory: TypeAlias = "bytearray | array.array[Any] | np.ndarray"
 
 _PLAIN: Final = (list, dict, set, deque, bytearray, array.array, np.ndarray)
-_TABLES: Final = (
-    "_parameters",
-    "_buffers",
-    "_modules",
-)  # registered under their attribute names
+# The tables of a module; their items have the paths of attributes.
+_TABLES: Final = ("_parameters", "_buffers", "_modules")
 _LARGEST: Final = 1 << 26  # bytes; larger arrays are not read
 # Copies of the parameters that nn.RNNBase keeps for cuDNN.
 _FLAT: Final = ("_flat_weights", "_flat_weight_refs")

@@ -60,9 +60,8 @@ class PythonState:
         self.tensors: dict[str, Tensor] = {}
         self.arrays: dict[str, np.ndarray] = {}
         self._held: list[tuple[Holder, Contents]] = []
-        self._seen: dict[
-            int, object
-        ] = {}  # keeps all objects alive, so that their ids stay unique
+        # Keeps all objects alive, so that their ids stay unique.
+        self._seen: dict[int, object] = {}
         self._classes: set[type] = set()
         self._waiting: deque[tuple[Path, object]] = deque()
         for i, root in enumerate(roots):

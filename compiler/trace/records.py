@@ -25,11 +25,8 @@ from kvc.schema.trees import member
 
 _NOTHING = object()
 _CONSTANTS = (bool, int, float, str, type(None))
-_NUMBERS = (
-    torch.SymInt,
-    torch.SymFloat,
-    torch.SymBool,
-)  # refused at import into the IR
+# Symbolic numbers, which are refused at the import into the IR.
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _KINDS = "tensors, constants, and tuples, lists, dicts, named tuples and data classes"
 
 

@@ -113,9 +113,8 @@ def _default_dtype_kept(model: nn.Module, method: Method) -> Iterator[None]:
     """Refuse another default dtype, which no trace records."""
 
     def refuse(dtype: object) -> None:
-        if (
-            dtype is not torch.get_default_dtype()
-        ):  # torch itself sets the same dtype again
+        # torch itself sets the same dtype again.
+        if dtype is not torch.get_default_dtype():
             reason = f"it sets torch's default dtype to {dtype}; give dtype= instead"
             raise _refused(model, method, reason)
 

@@ -30,9 +30,8 @@ from kvc.compiler.trace.traced import PARAMETER, Lifted
 from kvc.schema.errors import CapacityFixed, SizesRefused
 
 _ALL = 2048  # ranges of one Dim up to this length are tried in full
-_GENERATED = (
-    "<"  # file names of code that torch generates for the bodies of control flow
-)
+# The start of file names of code that torch generates for bodies of control flow.
+_GENERATED = "<"
 # Functions of torch that raise an error for some sizes: their conditions count too.
 _RAISING = ("_verify_batch_size", "_verify_spatial_size")
 Asked = Callable[..., object]

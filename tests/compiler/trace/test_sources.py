@@ -104,7 +104,10 @@ class Mistakes(nn.Module):
         ("gathers", ["it makes a tensor from values of others", "torch.stack"]),
         ("on_cuda", ["bundles run on the CPU; leave .cuda() and device=... out"]),
         ("gradients", ["it computes gradients, which a bundle does not"]),
-        ("turned", ["keep their shape, dtype and order in memory", "_format) of views"]),
+        (
+            "turned",
+            ["keep their shape, dtype and order in memory", "_format) of views"],
+        ),
         ("endless", ["it calls itself without an end"]),
     ],
 )
