@@ -130,7 +130,7 @@ def _grows_at(
     )
 
 
-# Declare.
+# Declare states and cursors.
 
 
 def declare(program: Program) -> Program:

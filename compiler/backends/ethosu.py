@@ -99,7 +99,7 @@ def _is_view(node: Node) -> bool:
     return OPS[node.op].aliasing is Aliasing.VIEW
 
 
-# The backend.
+# The Ethos-U backend.
 
 
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {  # the default first

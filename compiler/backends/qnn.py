@@ -149,7 +149,7 @@ def _grid(found: Range) -> Grid:
     return grid
 
 
-# The backend.
+# The QNN backend.
 
 
 _ACTIVATIONS: Final = "activations"

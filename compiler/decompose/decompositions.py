@@ -81,9 +81,6 @@ WITHOUT_AXES: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
 }
 
 
-# Linear algebra.
-
-
 # Decompositions of linear algebra into other operators of the table.
 
 
@@ -143,10 +140,7 @@ MATRICES: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
 }
 
 
-# Equally spaced numbers.
-
-
-# Computed as in torch's kernels.
+# Equally spaced numbers, computed as in torch's kernels.
 
 
 _CPU = torch.device("cpu")
@@ -205,7 +199,7 @@ SPACED: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
 }
 
 
-# The table.
+# The table of decompositions.
 
 
 Decomposition = Callable[..., object]

@@ -89,9 +89,6 @@ def _apart(method: str, name: str, path: str) -> CaptureError:
     return CaptureError(method=method, place="", reason=reason)
 
 
-# Import.
-
-
 # Refuse a table whose rows one method shortens and another does not.
 
 
@@ -111,7 +108,7 @@ def check_bounded(captured: Sequence[CapturedMethod]) -> None:
                 raise other_reads(each.method.name)
 
 
-# The program.
+# Import the methods of a model.
 
 
 @dataclass(frozen=True, slots=True)

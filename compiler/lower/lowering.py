@@ -109,10 +109,7 @@ def _bad(backend: Backend, where: str, expected: str, found: str) -> BadBackend:
     return BadBackend(backend=backend.name, where=where, expected=expected, found=found)
 
 
-# Write copies into states as nodes.
-
-
-# A backend can then run these copies.
+# Write copies into states as nodes, which a backend can run.
 
 
 def with_moves(method: Method, grows: Mapping[str, int]) -> Method:

@@ -57,9 +57,6 @@ def _maker(method: Method, makers: dict[int, int], new: Value) -> int | None:
     return None
 
 
-# Keep nodes out of partitions.
-
-
 # Group the nodes that a backend takes into partitions, by depth.
 
 

@@ -43,19 +43,19 @@ def together(emitted: Sequence[Emitted]) -> Emitted:
     for one in emitted:
         for name, source in one.sources.items():
             if sources.setdefault(name, source) != source:
-                raise _apart(recipes, f"the constant {name} is not the same")
+                raise _differ(recipes, f"the constant {name} is not the same")
     ids = {name: number for number, name in enumerate(names)}
     moved = [_moved(one.program, ids, tuple(names.values())) for one in emitted]
     for recipe, other in zip(recipes, moved, strict=True):
         if not other.delegates:
-            raise _apart(
+            raise _differ(
                 recipes, f"the backend of {recipe} takes nothing of this model"
             )
         _check_same(moved[0], other, recipes)
     first_backends = [one.backends[0] for one in moved]
     if len(set(first_backends)) < len(moved):
         what = f"the first backends that run this model are {first_backends}"
-        raise _apart(recipes, what)
+        raise _differ(recipes, what)
     variants = tuple(_variant(one) for one in moved[1:])
     return Emitted(replace(moved[0], variants=variants), sources)
 
@@ -68,12 +68,12 @@ def _check_same(first: Program, other: Program, recipes: Sequence[str]) -> None:
     """
     for what in ("states", "cursors"):
         if getattr(first, what) != getattr(other, what):
-            raise _apart(recipes, f"the {what} of the model differ between them")
+            raise _differ(recipes, f"the {what} of the model differ between them")
     if _bounds(first) != _bounds(other):
-        raise _apart(recipes, "the sizes of the model differ between them")
+        raise _differ(recipes, "the sizes of the model differ between them")
     for one, two in zip(first.methods, other.methods, strict=True):
         if signature_of(one) != signature_of(two):
-            raise _apart(
+            raise _differ(
                 recipes, f"the signatures of method {one.name} differ between them"
             )
 
@@ -82,7 +82,7 @@ def _bounds(program: Program) -> list[tuple[str, int, int]]:
     return [(one.name, one.lower, one.upper) for one in program.symbols]
 
 
-def _apart(recipes: Sequence[str], what: str) -> RecipesApart:
+def _differ(recipes: Sequence[str], what: str) -> RecipesApart:
     return RecipesApart(recipes=listing(recipes), what=what)
 
 

@@ -108,13 +108,13 @@ class LendWholeMemory:
 
     def run(self, program: Program) -> Program:
         """Return the program whose control flow takes whole memory."""
-        lender = _Lender(blocks_by_number(program))
+        hoister = _Hoister(blocks_by_number(program))
         grown = {state.name for state in program.states if state.grows is not None}
         changed = {
-            method.name: lender.lend(method, _homes(method, grown))
+            method.name: hoister.hoist(method, _homes(method, grown))
             for method in entries(program)
         }
-        changed |= {block.name: block for block in lender.blocks.values()}
+        changed |= {block.name: block for block in hoister.blocks.values()}
         methods = tuple(
             method
             if changed[method.name] is method
@@ -148,13 +148,13 @@ class _Mark:
     seen: Views
 
 
-class _Lender:
+class _Hoister:
     """Rewrites methods; `blocks` are the current blocks of the program."""
 
     def __init__(self, blocks: Mapping[int, Method]) -> None:
         self.blocks = dict(blocks)
 
-    def lend(self, method: Method, roots: Iterable[tuple[Value, Value]]) -> Method:
+    def hoist(self, method: Method, roots: Iterable[tuple[Value, Value]]) -> Method:
         """Return a method whose control nodes take whole persistent memory."""
         marks: dict[int, dict[int, _Mark]] = {}  # id of a node -> result -> mark
         for new, old in roots:
@@ -278,7 +278,7 @@ class _Lender:
                 (block.outputs[m.result], block.inputs[_place(m.operand, same)])
                 for m in (() if tests else marks)
             ]
-            self.blocks[number] = self.lend(block, roots)
+            self.blocks[number] = self.hoist(block, roots)
 
 
 _Same = Mapping[int, tuple[int, Views]]  # operand -> the operand that it is a view of

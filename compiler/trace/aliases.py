@@ -249,7 +249,7 @@ class AliasMode(TorchFunctionMode):
         inputs = [_mapped(argument, traced) for argument in args]
         named = {name: _mapped(one, traced) for name, one in (kwargs or {}).items()}
         if isinstance(func, HigherOrderOperator):
-            inputs = _apart(inputs, own)
+            inputs = _without_shared_memory(inputs, own)
         try:
             result = func(*inputs, **named)
         except _OF_TRACING as error:
@@ -287,7 +287,9 @@ class AliasMode(TorchFunctionMode):
         return taken(whole, alias.views)
 
 
-def _apart(inputs: list[object], stand_ins: Collection[int]) -> list[object]:
+def _without_shared_memory(
+    inputs: list[object], stand_ins: Collection[int]
+) -> list[object]:
     """Clone captured tensors of a branch or loop that share memory with each other.
 
     torch takes no operands that share memory; bodies do not write into them.
@@ -295,11 +297,11 @@ def _apart(inputs: list[object], stand_ins: Collection[int]) -> list[object]:
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
     shared = Counter(map(memory_of, tensors))
 
-    def apart(tensor: Tensor) -> Tensor:
+    def unshared(tensor: Tensor) -> Tensor:
         several = shared[memory_of(tensor)] > 1
         return tensor.clone() if several and id(tensor) in stand_ins else tensor
 
-    return [_mapped(argument, apart) for argument in inputs]
+    return [_mapped(argument, unshared) for argument in inputs]
 
 
 def _mapped(thing: object, change: Callable[[Tensor], Tensor]) -> object:

@@ -26,7 +26,7 @@ def hand_on(exported: ExportedProgram) -> None:
     root = exported.graph_module
     for module in root.modules():
         if isinstance(module, fx.GraphModule) and _hand_on(module.graph):
-            _keep_apart(module.graph, is_body=module is not root)
+            _clone_repeats(module.graph, is_body=module is not root)
             module.recompile()
 
 
@@ -94,19 +94,19 @@ def _trace_again(graph: fx.Graph, moved: dict[fx.Node, object]) -> None:
         moved |= dict.fromkeys(node.users)
 
 
-def _keep_apart(graph: fx.Graph, is_body: bool) -> None:
+def _clone_repeats(graph: fx.Graph, is_body: bool) -> None:
     """Clone arguments and results of bodies that share memory with each other."""
     for node in graph.nodes:
         runs_bodies = isinstance(node.target, torch._ops.HigherOrderOperator)
         if runs_bodies or (is_body and node.op == "output"):
-            node.args = fx.node.map_arg(node.args, _apart(node))
+            node.args = fx.node.map_arg(node.args, _cloner_of_repeats(node))
 
 
-def _apart(node: fx.Node) -> Callable[[fx.Node], fx.Node]:
+def _cloner_of_repeats(node: fx.Node) -> Callable[[fx.Node], fx.Node]:
     """Return a function that clones a tensor whose memory was already passed."""
     come = set[object]()
 
-    def apart(given: fx.Node) -> fx.Node:
+    def cloned_if_repeated(given: fx.Node) -> fx.Node:
         memory = memory_of(given)
         if memory is None or memory not in come:
             come.add(memory)
@@ -116,4 +116,4 @@ def _apart(node: fx.Node) -> Callable[[fx.Node], fx.Node]:
         copied.meta |= {**given.meta, "val": given.meta["val"].clone()}
         return copied
 
-    return apart
+    return cloned_if_repeated
