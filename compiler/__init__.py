@@ -51,7 +51,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return what needs transformers, which is imported when it is asked for.
+    """Import names that need transformers on first use.
 
     Raises:
         MissingTransformers: transformers is not installed.

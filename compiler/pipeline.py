@@ -1,4 +1,4 @@
-"""`compile_program`: the whole way from a module to a bundle.
+"""`compile_program`: every stage from a module to a bundle.
 
 nn.Module --capture--> Program --passes--> Program --lower (all methods at once)-->
 Program --plan, emit--> schema.Program --save--> model.kvc
@@ -75,7 +75,7 @@ from kvc.schema.interrupts import keeping_interrupts
 from kvc.schema.provenance import Calibration, Provenance
 from kvc.schema.roles import LOGITS, TOKENS, has_signature
 
-# Check the roles of methods against the traced types.
+# Check that methods have the signatures of their roles.
 
 
 def check_roles(program: Program) -> None:
@@ -106,7 +106,7 @@ def _results(method: IrMethod) -> str:
     return types if method.output_tree == "0" else f"({types}) in a container"
 
 
-# `compile_program`: the whole way from a module to a bundle.
+# Compile a module.
 
 
 @keeping_interrupts
@@ -123,57 +123,59 @@ def compile_program(
     calibrate: Calibrator | None = None,
     fit: int | None = None,
 ) -> Bundle:
-    """Compile methods of a model, which share its weights and its state.
+    """Compile methods of a model that share its weights and its states.
 
     Args:
-        model: the module; its weights are read when the bundle is saved, those of
-            `empty_parameters` from the checkpoint that was loaded into them.
-        methods: what to compile of it; at least one.
-        recipe: a recipe, its name, or the path of a recipe file. Several, in a
-            sequence or with commas between names, make one bundle for several
-            backends, of which `load` picks the first that can run. None takes
-            `cpu_fp32` where that leaves nothing to PyTorch, else `fp32`.
+        model: the module. Its weights are read when the bundle is saved; weights made
+            by `empty_parameters` are read from the checkpoint that was loaded into
+            them.
+        methods: the methods to compile; at least one.
+        recipe: a recipe, its name, or the path of a recipe file. Several recipes, in a
+            sequence or with commas between names, make one bundle for several backends;
+            `load` picks the first backend that can run. None means `cpu_fp32` if that
+            leaves no operator to PyTorch, else `fp32`.
         metadata: settings to keep in the bundle; values that JSON can hold.
-        progress: told of each stage and method; see `kvc.schema.container.Progress`.
+        progress: called for each stage and method; see `kvc.schema.container.Progress`.
         states: buffers whose sizes a session chooses.
-        max_copy_bytes: method -> the most bytes that writing its states may copy in
-            a call, not counting the bytes written.
+        max_copy_bytes: method -> the most bytes that writing its states may copy in a
+            call, not counting the bytes written.
         files: files to store in the bundle, such as a tokenizer, by plain name: the
             bytes, or the path of a file that is read when the bundle is saved.
-        max_length: the most tokens of a session. Rings set no such limit; a cache of
-            a fixed size does, and then the lower of both limits holds.
+        max_length: the most tokens of a session. Ring caches set no such limit; a cache
+            of a fixed size does, and then the lower of both limits holds.
         calibrate: samples, such as `kvc.runtime.calibration.Samples("text.txt")`, for a
             recipe whose backend stores values as integers, or whose weights are int4.
-        fit: the most bytes of the bundle, for a recipe of int4: the weights whose
-            rounding costs most become int8, as many as fit.
+        fit: the most bytes of the bundle, for an int4 recipe: as many weights as fit
+            become int8, those with the largest rounding error first.
 
     Warns:
-        LeftToPyTorch: backends leave operators to PyTorch, which the bundle so needs.
+        LeftToPyTorch: backends leave operators to PyTorch, so the bundle needs PyTorch.
 
     Raises:
-        CompileError: what is asked for is not a module with methods, a method does not
-            have the signature of its role, or `max_length` cannot limit this program.
+        CompileError: the request is not a module with methods, a method does not have
+            the signature of its role, or `max_length` cannot limit this program.
         CaptureError: a method cannot be traced.
-        UnsupportedOps: with every op that has no kernel.
+        UnsupportedOps: some operators have no kernel; the error lists all of them.
         StateConflict: two names share memory that a method writes, or two methods
             disagree about a state.
         CopyBudgetExceeded: writing the states of a method copies more than it may.
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
-        RecipeError: the recipe is unknown or wrong, or its backend is.
+        RecipeError: the recipe or its backend is unknown or wrong.
         RecipesApart: several recipes do not make one program of the model.
         BadBuckets: the recipe's buckets do not fit the sizes of the model.
-        CalibrationNeeded, CalibrationUnused: a backend needs samples and there are
-            none, or the other way round.
+        CalibrationNeeded: a backend needs samples and none are given.
+        CalibrationUnused: samples are given and no backend needs them.
         FitUnused: `fit` is given to a recipe without int4, or to several recipes.
-        FitTooSmall: the bundle takes more than `fit` where all that can be is int4.
-        BadSamples, NotCalibrated, SamplesNotFinite, RangeUnbounded: the samples are
-            not for this model, do not run all of it, or show that it cannot be stored
-            as integers.
+        FitTooSmall: the bundle is larger than `fit` even with every possible weight as
+            int4.
+        BadSamples, NotCalibrated, SamplesNotFinite, RangeUnbounded: the samples are not
+            for this model, do not run all of it, or show that it cannot be stored as
+            integers.
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend returned something wrong.
-        CacheDtypeRefused: the recipe stores caches as int8 or float16, and one cannot
-            be.
+        CacheDtypeRefused: the recipe stores caches as int8 or float16, and one of the
+            caches cannot be stored so.
     """
     wanted = _recipes_of(recipe)
     recipes = (wanted.first,) if isinstance(wanted, DefaultRecipe) else wanted
@@ -189,7 +191,7 @@ def compile_program(
     check_calibration(recipes, backends, calibrate)
     check_fit(recipes, fit)
     report = reporting(progress)
-    # The outer one, so that it is the last that puts things back.
+    # `Unchanged` is the outer context, so that it restores the model last.
     with Unchanged(model, methods), stand_ins(model):
         captured = _capture_all(model, methods, tuple(states), report)
         report("optimise", 0, 1)
@@ -218,7 +220,7 @@ def _recipes_of(
 def _made_by_all(
     recipes: Sequence[Recipe] | DefaultRecipe, make: Callable[[Recipe], Emitted]
 ) -> list[Emitted]:
-    """Return what each recipe makes, and warn of what is left to PyTorch."""
+    """Compile by each recipe, and warn of operators left to PyTorch."""
     if isinstance(recipes, DefaultRecipe):
         return [without_pytorch(recipes, make)]
     made = [make(one) for one in recipes]
@@ -230,14 +232,14 @@ def _made_by_all(
 
 @dataclass(frozen=True)
 class _Making:
-    """What recipes make programs of.
+    """The request that each recipe is applied to.
 
     Attributes:
         imported: the model's methods.
         metadata, max_copy_bytes: as of `compile_program`.
-        samples: to calibrate with.
-        first: of the recipes, which says how the model is run on samples.
-        report: told of each stage.
+        samples: the samples to calibrate with.
+        first: the first recipe; it says how the model is run on samples.
+        report: called for each stage.
     """
 
     imported: Program
@@ -248,9 +250,9 @@ class _Making:
     report: Progress
 
     def by(self, recipe: Recipe, wide: frozenset[str] = frozenset()) -> Emitted:
-        """Return what a recipe makes of the program.
+        """Compile the program by a recipe.
 
-        `wide` are the names of weights that become int8 where others become int4.
+        `wide` holds the names of weights that become int8 where others become int4.
         """
         backends, samples = _backends_of(recipe), self.samples
         narrowing, used = Narrowing(wide), None
@@ -281,7 +283,7 @@ class _Making:
 
     @cached_property
     def moments(self) -> tuple[Mapping[str, Moments], Calibration]:
-        """Return what samples tell of the inputs of weights, and what was used."""
+        """Return the moments of the inputs of weights, and the calibration."""
         assert self.samples is not None
         program, _ = run_passes(observing_passes(self.first), self.imported)
         program = DropDeadCode().run(declare(program))
@@ -302,10 +304,10 @@ class _Making:
 def _made_to_fit(
     making: _Making, fit: int, files: Mapping[str, Content], recipe: Recipe
 ) -> Emitted:
-    """Return what a recipe makes, with as many weights of int8 as fit.
+    """Compile by an int4 recipe, with as many int8 weights as fit.
 
     Raises:
-        FitTooSmall: none do, and int4 alone does not fit either.
+        FitTooSmall: the bundle is too large even if all weights are int4.
     """
     made = making.by(recipe)
     needed = Bundle(made.program, made.sources, files).nbytes
@@ -318,7 +320,7 @@ def _made_to_fit(
         over = Bundle(wider.program, wider.sources, files).nbytes - fit
         if over <= 0:
             return wider
-        room -= over  # blobs lie in another order, with other gaps
+        room -= over  # the order of blobs and the gaps between them change
     return made
 
 
@@ -352,7 +354,7 @@ def _backends_of(recipe: Recipe) -> tuple[Backend, ...]:
 def _by_entry(
     program: Program, verdicts: Mapping[str, tuple[Verdict, ...]]
 ) -> dict[str, tuple[Verdict, ...]]:
-    """Return the verdicts of methods, with those of the blocks that they run."""
+    """Return the verdicts of each method and of the blocks that it runs."""
     blocks = blocks_by_number(program)
     return {
         method.name: tuple(

@@ -1,1 +1,1 @@
-"""Find what counts tokens, what each state is and what an index is, before lowering."""
+"""Find the token cursors, the kinds of states and the ranges of indices."""

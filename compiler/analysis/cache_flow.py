@@ -1,8 +1,8 @@
 """Follow values through a method and the blocks that it runs.
 
-In: a method, the values to begin with, and which nodes lead on. Out: by the name of
-each method or block, the values reached there. An operand of control flow leads to an
-input of its blocks; an output of a block leads to a result of the call.
+In: a method, the initial values, and a predicate for nodes that pass a value on. Out:
+by the name of each method or block, the values found there. An operand of control flow
+leads to an input of its blocks; an output of a block leads to a result of the call.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,12 +17,13 @@ Values = dict[int, Value]  # by id
 
 @dataclass(frozen=True, slots=True)
 class CacheFlow:
-    """How values go on.
+    """The rules by which values are followed.
 
     Attributes:
-        blocks: of the program, by number.
-        leads: whether the results of a node come of its first operand.
-        every: whether a result of control flow must come of them whatever runs.
+        blocks: the blocks of the program, by number.
+        leads: whether a node passes its first operand on to its results.
+        every: whether a result of control flow counts only if all blocks pass the value
+            on; otherwise one is enough.
     """
 
     blocks: Mapping[int, Method]
@@ -30,7 +31,7 @@ class CacheFlow:
     every: bool
 
     def values(self, method: Method, starts: Iterable[Value]) -> dict[str, Values]:
-        """Return what comes of `starts`, by the name of the method or block."""
+        """Return the values that follow from `starts`, by method or block name."""
         known: Values = {value.id: value for value in starts}
         found = {method.name: known}
         for node in method.nodes:
@@ -56,7 +57,7 @@ class CacheFlow:
         known: Values,
         found: Mapping[str, Values],
     ) -> Values:
-        """Return the results of a control node that come of what is known."""
+        """Return the results of a control node that follow from known values."""
         results: Values = {}
         makers = [
             self.blocks[number]
@@ -65,9 +66,9 @@ class CacheFlow:
         ]
         for j, result in enumerate(node.outputs):
             if control.is_loop and j >= control.carried:
-                continue  # what a scan stacks
+                continue  # the stacked results of a scan
             comes = [block.outputs[j].id in found[block.name] for block in makers]
-            if control.is_loop:  # which may have no turn at all
+            if control.is_loop:  # a loop may run no iteration
                 comes.append(control.operands[j].id in known)
             if (all if self.every else any)(comes):
                 results[result.id] = result
@@ -77,7 +78,7 @@ class CacheFlow:
 def passed_inputs(
     control: Control[Value], block: Method, known: Mapping[int, object]
 ) -> list[Value]:
-    """Return the inputs of a block that are known values, not places along them."""
+    """Return the inputs of a block that are known values, but not scanned ones."""
     return [
         block.inputs[i]
         for i, value in enumerate(control.operands)

@@ -1,8 +1,8 @@
-"""Which states of a program are caches, and whether they can be int8 or float16.
+"""Find the caches of a program, and check that they can be int8 or float16.
 
-A cache is a float state that `kvc::cache_update` alone writes, or that
-`kvc::attention` reads. One that anything else reads or writes cannot be stored in
-another dtype; the error names what does, with the user's line.
+A cache is a float state that `kvc::cache_update` alone writes, or that `kvc::attention`
+reads. A cache that any other operator reads or writes cannot be stored in another
+dtype; the error names that operator, with the user's line.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,14 +24,14 @@ Blocks = Mapping[int, Method]
 
 
 def find_caches(program: Program, dtype: DType) -> tuple[str, ...]:
-    """Return the names of the caches of a program, all of which can be of a dtype.
+    """Return the names of the caches of a program; all can be stored in a dtype.
 
     Args:
-        program: whose states they are; those that are of the dtype already stay.
-        dtype: INT8, of rows with scales, or FLOAT16, of what is float32.
+        program: the program; caches that have the dtype already are left out.
+        dtype: INT8, for rows with scales, or FLOAT16, for float32 caches.
 
     Raises:
-        CacheDtypeRefused: one cannot, or a program with states has no cache at all.
+        CacheDtypeRefused: a cache cannot, or a program with states has no cache at all.
     """
     blocks = blocks_by_number(program)
     others = (s for s in program.states if s.type.dtype is not dtype)
@@ -51,7 +51,7 @@ def find_caches(program: Program, dtype: DType) -> tuple[str, ...]:
 
 
 def is_part_of_rows(node: Node) -> bool:
-    """Tell whether a node views a part of each row of what it is given."""
+    """Tell whether a node is a view of a part of each row of its input."""
     if node.op != _SLICE:
         return False
     last = len(node.inputs[0].type.dims) - 1
@@ -63,7 +63,7 @@ def _is_cache(state: State, program: Program) -> bool:
     if not state.type.dtype.is_floating:
         return False
     if any(_is_attended(m, name, _SCALES, blocks) for m in methods):
-        return False  # of a cache that is int8 already
+        return False  # the scale of an int8 cache
     written = [made for m in methods for made in _written(m, name, blocks)]
     if written and all(written):
         return True
@@ -71,7 +71,7 @@ def _is_cache(state: State, program: Program) -> bool:
 
 
 def _written(method: Method, state: str, blocks: Blocks) -> Iterator[bool]:
-    """Yield, if a method writes a state, whether it is by cache updates alone."""
+    """Yield whether a method that writes a state does so by cache updates alone."""
     versions = _versions(method, state, blocks)[method.name]
     for value, name in method.state_out:
         if name == state:
@@ -79,7 +79,7 @@ def _written(method: Method, state: str, blocks: Blocks) -> Iterator[bool]:
 
 
 def _versions(method: Method, state: str, blocks: Blocks) -> dict[str, Values]:
-    """Return a state's old value and what cache updates make of it, everywhere."""
+    """Return a state's old value and the results of its updates, in all blocks."""
     flow = CacheFlow(blocks, lambda node: node.op == CACHE_UPDATE, every=True)
     return flow.values(method, _begin(method, state))
 
@@ -89,7 +89,7 @@ def _begin(method: Method, state: str) -> Iterator[Value]:
 
 
 def _is_attended(method: Method, state: str, places: slice, blocks: Blocks) -> bool:
-    """Tell whether arguments of attention lead to a state, by views, writes, blocks."""
+    """Tell whether attention reads a state, through views, writes and blocks."""
     flow = CacheFlow(blocks, _leads_on, every=False)
     derived = flow.values(method, _begin(method, state))
     return any(
@@ -121,21 +121,21 @@ def _check_state(state: State, dtype: DType) -> None:
 
 
 def _check_pairs(method: Method, read: set[int]) -> None:
-    """Check that attention reads keys and values both from caches, or neither."""
+    """Check that attention reads both keys and values from caches, or neither."""
     for node in method.nodes:
         if node.op == ATTENTION:
             keys, values = (value.id in read for value in node.inputs[1:3])
             if keys != values:
                 one, other = ("keys", "values") if keys else ("values", "keys")
-                reason = f"reads its {one} beside {other} that are no cache's"
+                reason = f"reads its {one} beside {other} that are not in a cache"
                 raise _refusal("a state", reason, method, node)
 
 
 def _uses(state: str, method: Method, blocks: Blocks) -> Iterator[tuple[str, set[int]]]:
-    """Yield what attention may read of a state, by name of method and block.
+    """Yield the values of a state that attention may read, by method or block name.
 
     Raises:
-        CacheDtypeRefused: anything else reads or writes the state.
+        CacheDtypeRefused: another operator reads or writes the state.
     """
     versions = _versions(method, state, blocks)
     use = _UseOfState(state, method, method, versions, {}, blocks)
@@ -143,10 +143,10 @@ def _uses(state: str, method: Method, blocks: Blocks) -> Iterator[tuple[str, set
 
 
 class _UseOfState:
-    """What a method, or a block that it runs, does with one state.
+    """The uses of one state in a method or a block.
 
     `versions` are its contents, by name of method or block; `swapped` are inputs that
-    are such with their axes in another order, or parts of their rows.
+    are views of it: with permuted axes, or parts of rows.
     """
 
     def __init__(
@@ -164,10 +164,10 @@ class _UseOfState:
         self._read: dict[int, Value] = {**self._versions, **swapped}
 
     def check(self) -> Iterator[tuple[str, set[int]]]:
-        """Yield the ids of what attention may read, here and in blocks.
+        """Yield the ids of the values that attention may read, here and in blocks.
 
         Raises:
-            CacheDtypeRefused: anything else reads or writes the state.
+            CacheDtypeRefused: another operator reads or writes the state.
         """
         makers = self._method.makers()
         for value, name in self._method.state_out:
@@ -184,13 +184,13 @@ class _UseOfState:
         outputs = () if self._method is not self._entry else self._method.outputs
         handed = (*outputs, *(v for v, _ in self._method.input_out))
         if any(value.id in self._read for value in handed):
-            raise self._refusal("hands it out", None)
+            raise self._refusal("returns it", None)
         yield self._method.name, set(self._read)
 
     def _check_control(
         self, node: Node, control: Control[Value]
     ) -> Iterator[tuple[str, set[int]]]:
-        """Check what blocks do with it, and that it is what they make of it."""
+        """Check a node's blocks: their uses of the state, and results that hold it."""
         if self._reads(control.pred) or any(
             self._reads(v) for i, v in enumerate(control.operands)
             if control.is_scanned(i)
@@ -211,14 +211,17 @@ class _UseOfState:
     def _check_given(
         self, node: Node, control: Control[Value], result: int, is_cache: bool
     ) -> None:
-        """Check that a block gives it where all do, and where it was carried."""
+        """Check that either all blocks return the state as a result or none does.
+
+        A loop that carries the state must return it in the same place.
+        """
         carried = control.is_loop and result < control.carried
         begins = carried and self._reads(control.operands[result])
         ends = node.outputs[result].id in self._versions
         if begins and not ends:
-            raise self._refusal("overwrites what it carries of it", node)
+            raise self._refusal("carries it, but overwrites it", node)
         if is_cache and not ends:
-            raise self._refusal("gives it, or another value", node)
+            raise self._refusal("returns it in one branch, but not in another", node)
 
     def _check_node(self, node: Node) -> None:
         places = [i for i, v in enumerate(node.arguments) if self._reads(v)]
@@ -247,7 +250,7 @@ class _UseOfState:
 def _refusal(
     what: str, does: str, method: Method | None = None, node: Node | None = None
 ) -> CacheDtypeRefused:
-    """Return the error for a state and what is done with it, by whom."""
+    """Return the error for a state and the operator that prevents its dtype."""
     reader, source = ("", "") if node is None else (node.op, node.source)
     name = "" if method is None else method.name
     place = f" at {source}" if source else ""

@@ -1,10 +1,10 @@
 """Tell whether an integer of a method is the position, its end or the row lengths.
 
 A cursor is a position that a program counts; these are its fields (`CursorField`). In:
-a method with its blocks put in line, what the cursor is as a call begins, and what the
-call adds. Out: a `CursorView`, which says of a value which field it is. This is decided
-only here: cursors, kinds of states, the windows of rings and operands that become
-fields are all found through it, so that these cannot disagree.
+a method with its blocks inlined, the cursor's value at the start of a call, and the
+tokens that the call adds. Out: a `CursorView`, which returns the field that a value
+equals. All other analyses use it: cursors, kinds of states, the windows of rings and
+operands that become fields, so that they cannot disagree.
 """
 
 from collections import Counter
@@ -20,21 +20,21 @@ from kvc.schema.graph import CursorField
 from kvc.schema.model import Cursor, CursorKind
 from kvc.schema.types import Dim, Symbol, TensorType, add_dims, bounds
 
-ONE_FOR_ALL: tuple[tuple[Dim, ...], ...] = ((), (1,))  # dims of a position of all rows
+# Dims of a position that all rows share.
+ONE_FOR_ALL: tuple[tuple[Dim, ...], ...] = ((), (1,))
 _FIRST = TensorType(DType.INT64, (1,))
 
 
 @dataclass(frozen=True, slots=True)
 class CursorAdvance:
-    """What a call adds to a cursor.
+    """The tokens that a call adds to a cursor.
 
     Attributes:
-        least: to each row, beside what turns of loops add; None where nothing says how
-            many.
-        lengths: the input that says how many of them each row adds, int64 or bool
-            [rows]; None where all do.
-        totals: what stands for what loops and branches add, of which nobody knows how
-            much it is until they have run.
+        least: tokens added to each row, without those added in loops; None if unknown.
+        lengths: the input with the number of tokens that each row adds, int64 or bool
+            [rows]; None if all rows add all.
+        totals: values that represent the tokens added by loops and branches, which are
+            known only at run time.
     """
 
     least: Dim | None
@@ -43,18 +43,18 @@ class CursorAdvance:
 
     @property
     def tokens(self) -> Dim | None:
-        """Return how many tokens it adds to each row, None where nothing says so."""
+        """Return the number of tokens added to each row, None if it is unknown."""
         return None if self.totals else self.least
 
 
 @dataclass(frozen=True, slots=True)
 class AfterMark:
-    """A value that is so far after where a turn begins, or a loop or branch has ended.
+    """A value at a known distance after a mark in a loop or branch.
 
     Attributes:
-        one: what the loop carries, or the branches make.
-        mark: the `own` of a loop; or the `end`, where only they decide where that is.
-        offset: how far.
+        one: the carried value of the loop, or the result of the branches.
+        mark: the `own` of a loop; or the `end`, if it is known only at run time.
+        offset: the distance.
     """
 
     one: Open
@@ -64,14 +64,14 @@ class AfterMark:
 
 @dataclass(frozen=True, slots=True)
 class CursorView:
-    """A method as a cursor sees it.
+    """A method and the values of a cursor in it.
 
     Attributes:
         method: the method.
-        start: the position as a call begins, int64 [], [1] or [rows], or that of each
-            token, [tokens]; None where the method is not given it.
-        step: what a call adds.
-        rows: how many rows have positions of their own, None for one of all.
+        start: the position at the start of a call, int64 [], [1] or [rows], or the
+            positions of tokens, [tokens]; None if the method does not take it.
+        step: the tokens that a call adds.
+        rows: the number of rows with positions of their own; None if all share one.
     """
 
     method: FlatMethod
@@ -81,23 +81,23 @@ class CursorView:
 
     @property
     def places(self) -> bool:
-        """Tell whether the method is given the position of each token."""
+        """Tell whether the method takes the position of each token."""
         given = self.start
         return given is not None and self.method.sums.of(given).along is Along.COUNTING
 
     @property
     def apart(self) -> bool:
-        """Tell whether the method is given a position of each row."""
+        """Tell whether the method takes a position for each row."""
         one = self.start is None or self.start.type.dims in ONE_FOR_ALL
         return self.rows is not None and not one
 
     def offset(self, value: Value | None) -> Dim | None:
-        """Return how far after the start of the call a value is, None if it is not."""
+        """Return the distance of a value after the call's start, None if unknown."""
         found = self.further(value)
         return None if found is None or found.addends else found.constant
 
     def further(self, value: Value | None) -> IndexSum | None:
-        """Return what is added to the start for a value, None without a start."""
+        """Return the terms added to the start for a value; None if it has no start."""
         if value is None or self.start is None or not self._fits(value.type):
             return None
         found = self.method.sums.of(value)
@@ -107,7 +107,7 @@ class CursorView:
         return replace(found, addends=found.addends[1:])
 
     def covers(self, write: CacheWrite, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a write is of what the call adds, whatever the sizes."""
+        """Tell whether a write covers tokens that the call adds, for all sizes."""
         if write.index is None or not self.counts_as(write.counted):
             return False
         if self.step.lengths is not None:
@@ -116,7 +116,7 @@ class CursorView:
         return self._adds(write.index, write.count, symbols, write.branches)
 
     def reaches(self, value: Value, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a value is where a call of no row lengths may have come to."""
+        """Tell whether a value is a possible end of a call without row lengths."""
         found = self.further(value)
         if found is None or self.step.least is None:
             return False
@@ -125,11 +125,11 @@ class CursorView:
         return bounds(found.constant, symbols)[0] >= 0
 
     def follows(self, one: Joined, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether branches go over positions that the call adds."""
+        """Tell whether branches advance only over positions that the call adds."""
         return self._adds(one.end, 0, symbols, self.method.within[one.end.id])
 
     def carries(self, one: CarriedSum, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether all turns of a loop go over positions that the call adds."""
+        """Tell whether all iterations of a loop advance only over added positions."""
         alike = (self._same_type(value, one.own) for value in (one.first, one.given))
         if not all(alike) or not self.joins(one.given, symbols):
             return False
@@ -138,7 +138,7 @@ class CursorView:
         return begins and self._adds(one.end, 0, symbols, branches)
 
     def joins(self, value: Value, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a value, and each way to it, is after the start or a mark."""
+        """Tell whether a value, on every path to it, follows the start or a mark."""
         after, found = self.after_mark(value), self.further(value)
         if after is None or found is None:
             return found is not None and not found.addends
@@ -150,7 +150,7 @@ class CursorView:
         )
 
     def _same_type(self, value: Value, other: Value) -> bool:
-        """Tell whether what a value is after, if anything, has the type of another."""
+        """Tell whether a value's mark, if it has one, has the type of another value."""
         after = self.after_mark(value)
         return after is None or after.mark.type == other.type
 
@@ -161,9 +161,9 @@ class CursorView:
         symbols: Mapping[str, Symbol],
         branches: Branches,
     ) -> bool:
-        """Tell whether so many positions after a value are of what is added.
+        """Tell whether `count` positions from a value on are among the added ones.
 
-        `branches`: that this is in.
+        `branches` are the branches that the value is in.
         """
         found, step = self.further(value), self.step
         if found is None or step.least is None or step.lengths is not None:
@@ -172,7 +172,7 @@ class CursorView:
             return False
         rest, offset = Counter(found.addends), found.constant
         room, totals, turn = step.least, step.totals, None
-        for one in self.method.loops:  # by loops within others first
+        for one in self.method.loops:  # inner loops first
             own = self.further(one.own)
             if own is not None and Counter(own.addends) <= rest:
                 rest -= Counter(own.addends)
@@ -190,7 +190,7 @@ class CursorView:
         symbols: Mapping[str, Symbol],
         branches: Branches,
     ) -> bool:
-        """Tell whether a branch that this is in ends after it, where that is added."""
+        """Tell whether an enclosing branch ends after a value, at an added position."""
         found = self.further(value)
         assert found is not None
         for depth in reversed(range(len(branches))):
@@ -205,7 +205,7 @@ class CursorView:
         return False
 
     def after_mark(self, value: Value | None) -> AfterMark | None:
-        """Return after what of a loop or branch a value is, if after the start too."""
+        """Return the mark of a loop or branch that a value follows, if any."""
         found = self.further(value)
         if found is None or not found.addends:
             return None
@@ -219,13 +219,13 @@ class CursorView:
         return None
 
     def ends_at(self, new: Value, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a call whose loops or branches decide it ends at a value."""
+        """Tell whether a value is the end of a call that is known only at run time."""
         after = self.after_mark(new)
         alike = after is not None and after.mark.type == new.type
         return alike and self._adds(new, 0, symbols, ())
 
     def field(self, value: Value | None) -> CursorField | None:
-        """Return which field of the cursor a value is, None for anything else."""
+        """Return the field of the cursor that a value equals, None if there is none."""
         if value is None or not self._fits(value.type):
             return None
         lengths, offset = self.step.lengths, self.offset(value)
@@ -249,28 +249,28 @@ class CursorView:
         return known and kind.dtype is DType.INT64 and len(kind.dims) <= 1
 
     def counts_as(self, lengths: Value | None) -> bool:
-        """Tell whether an operator has the row lengths of the method."""
+        """Tell whether an operator's row lengths are those of the method."""
         if lengths is None or self.step.lengths is None:
             return lengths is self.step.lengths
         return self.field(lengths) is CursorField.LENGTHS
 
     def writes(self) -> Iterator[CacheWrite]:
-        """Yield the cache updates that begin where the call does."""
+        """Yield the cache updates that begin at the start of the call."""
         for write in cache_writes(self.method):
             if self.field(write.index) is CursorField.START:
                 yield write
 
 
 def _fits(offset: Dim, count: Dim, room: Dim, symbols: Mapping[str, Symbol]) -> bool:
-    """Tell whether so many positions from an offset on fit, whatever the sizes."""
+    """Tell whether `count` positions fit from an offset on, for all sizes."""
     left = add_dims(add_dims(room, offset, -1), count, -1)
     return min(bounds(offset, symbols)[0], bounds(left, symbols)[0]) >= 0
 
 
 def row_lengths_of(method: FlatMethod, value: Value | None) -> Value | None:
-    """Return the input of row lengths that a value says the same as, None without one.
+    """Return the input of row lengths that a value equals, None if there is none.
 
-    It is int64 or bool, one number for each row, and the method leaves it as it is.
+    It is int64 or bool, one number for each row, and the method does not change it.
     """
     if value is None:
         return None
@@ -289,7 +289,7 @@ def _are_lengths(value: Value) -> bool:
 
 
 def start_of(method: FlatMethod, cursor: Cursor, program: Program) -> Value | None:
-    """Return the value that is the position when a method starts, None without one."""
+    """Return the value of the cursor at the start of a method, None if it has none."""
     if cursor.kind is CursorKind.SESSION:
         return input_of(method, cursor.name)
     if cursor.state is None:
@@ -299,13 +299,13 @@ def start_of(method: FlatMethod, cursor: Cursor, program: Program) -> Value | No
 
 
 def input_of(method: FlatMethod, name: str) -> Value | None:
-    """Return an input by its name, None where there is none."""
+    """Return an input by its name, None if there is none."""
     named = zip(method.input_names, method.inputs, strict=True)
     return next((value for n, value in named if n == name), None)
 
 
 def with_places(method: FlatMethod) -> FlatMethod:
-    """Return a method that is given the position of each of its tokens."""
+    """Return a method whose position input is known to hold consecutive positions."""
     start = input_of(method, method.position)
     assert start is not None
     return method.counting({start.id: Value(start.id, _FIRST)})

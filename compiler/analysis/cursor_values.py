@@ -1,9 +1,9 @@
 """Replace index arithmetic by the fields of cursors.
 
-In: a program whose cursors have been found, and its methods as each cursor sees them.
+In: a program whose cursors have been found, and a view of its methods for each cursor.
 Out: the same program, in which cache operators take the start, end and row lengths of
-cursors directly. The input that was the position is gone; other readers of it read the
-cursor. Blocks get the fields that they use as operands. All other arithmetic stays.
+cursors directly. The input that held the position is removed; other readers of it read
+the cursor. Blocks get the fields that they use as operands. All other arithmetic stays.
 Each replacement is evaluated before and after (`evaluate.py`).
 """
 
@@ -23,7 +23,8 @@ from kvc.schema.ops import AFTER
 from kvc.schema.types import Dim, TensorType
 
 _Field = tuple[CursorSlot, TensorType]
-_Wanted = _Field | Value  # a value is one of the flat method, where turns begin or end
+# A Value is one of the flat method: a mark of a loop or branch.
+_Wanted = _Field | Value
 # The operands of cache operators that can be fields of a cursor.
 _OPERANDS: Mapping[str, Mapping[str, Field]] = {
     "kvc::cache_update": {"write_indices": Field.START, "row_lengths": Field.LENGTHS},
@@ -35,11 +36,11 @@ def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> 
     """Return the program whose cache operators take fields of cursors.
 
     Args:
-        program: with its cursors.
-        views: method -> how each of the cursors sees it.
+        program: the program with its cursors.
+        views: method -> a view for each of the cursors.
 
     Raises:
-        PassFailed: a replacement does not say the same: a bug.
+        PassFailed: a replacement is not equal to the original: a bug.
     """
     done: dict[str, Method] = {}
     for method in entries(program):
@@ -49,7 +50,7 @@ def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> 
 
 @dataclass(slots=True)
 class _Lent:
-    """What a method or block is given: a value for each field of a cursor and type."""
+    """The values that a method or block gets: one for each cursor field and type."""
 
     method: Method
     count: int
@@ -68,7 +69,7 @@ class _Lent:
 
 
 class _Rewriter:
-    """One entry while its index arithmetic is replaced, with the blocks it runs."""
+    """Replaces the index arithmetic of one entry and the blocks that it runs."""
 
     def __init__(
         self, program: Program, views: Sequence[CursorView], done: dict[str, Method]
@@ -76,7 +77,8 @@ class _Rewriter:
         self._program, self._views, self._done = program, views, done
         self._blocks = blocks_by_number(program)
         self._symbols = {symbol.name: symbol for symbol in program.symbols}
-        # What blocks hand on that is after the start: output -> cursor, flat value.
+        # block -> output -> (cursor, flat value): outputs that follow the cursor's
+        # start
         self._handed: dict[str, dict[int, tuple[int, Value]]] = {}
 
     def run(self, method: Method) -> None:
@@ -91,13 +93,13 @@ class _Rewriter:
         slots = tuple(
             (value, wanted[0])
             for wanted, value in lent.values.items()
-            if not isinstance(wanted, Value)  # an entry makes these itself
+            if not isinstance(wanted, Value)  # an entry computes marks itself
         )
         changed = replace(lent.method, cursor_in=method.cursor_in + slots)
         self._done[method.name] = _without_inputs(changed, given.values())
 
     def _rewrite(self, method: Method, given: dict[_Wanted, Value]) -> _Lent:
-        """Replace operands in a method or block, which is `given` fields already."""
+        """Replace operands in a method or block; it already has the fields `given`."""
         lent, nodes = _Lent(method, method.next_id(), given), list[Node]()
         for node in method.nodes:
             if control_of(node) is not None:
@@ -146,7 +148,7 @@ class _Rewriter:
         value: Value,
         block: int | None,
     ) -> bool:
-        """Tell whether an operand is to be so far after the start, or after a mark."""
+        """Tell whether an operand becomes a position after the start or a mark."""
         if wanted is Field.START:
             return self._covers(view, node, value, block)
         circular = wanted is Field.END and named(node)["layout"] == "circular"
@@ -156,7 +158,7 @@ class _Rewriter:
     def _covers(
         self, view: CursorView, node: Node, index: Value, block: int | None
     ) -> bool:
-        """Tell whether a write is of what a call adds, which is of no lengths."""
+        """Tell whether a write covers tokens that a call without row lengths adds."""
         here = view.method.here(node.outputs[0], block)
         assert here is not None
         made = replace(node, outputs=(here,))
@@ -167,14 +169,14 @@ class _Rewriter:
     def _placed(
         self, number: int, value: Value, method: Method, lent: _Lent, made: list[Node]
     ) -> Value:
-        """Return what is after the start or a mark, as a value is; add what makes it.
+        """Return a position after the start or a mark, equal to a value; add its nodes.
 
         Args:
             number: of the cursor.
-            value: of the flat method; what the call adds is from there on.
-            method: where it is wanted, the entry or a block.
-            lent: what that is given of cursors.
-            made: nodes of it.
+            value: of the flat method; tokens that the call adds follow it.
+            method: the entry or block that needs the position.
+            lent: the cursor values of the method.
+            made: the list to which nodes are added.
         """
         view, symbols = self._views[number], self._program.symbols
         after = view.after_mark(value)
@@ -189,7 +191,7 @@ class _Rewriter:
         return base if offset == 0 else _after(base, offset, made, lent)
 
     def _join(self, node: Node, method: Method) -> None:
-        """Note what the branches of a node hand on, each as far as it goes."""
+        """Record the outputs of a node's branches that follow a cursor."""
         control = control_of(node)
         assert control is not None
         for number, view in enumerate(self._views):
@@ -205,7 +207,7 @@ class _Rewriter:
                         handed[i] = number, way
 
     def _carry(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
-        """Return a loop that carries where its turns write, with what makes that."""
+        """Return the nodes of a loop that carries its write position."""
         control = control_of(node)
         assert control is not None
         operands, made = list(control.operands), list[Node]()
@@ -224,7 +226,7 @@ class _Rewriter:
     def _counted(
         self, pair: tuple[Value, str], method: Method, lent: _Lent, made: list[Node]
     ) -> tuple[Value, str]:
-        """Return a state's new value; of a counter, where loops that decide it end."""
+        """Return a state's new value; for a counter, the end of its loops."""
         new, name = pair
         for number, cursor in enumerate(self._program.cursors):
             if cursor.state is None or not self._views[number].step.totals:
@@ -234,7 +236,7 @@ class _Rewriter:
         return pair
 
     def _given(self, wanted: _Wanted, method: Method, lent: _Lent) -> Value:
-        """Return what a method or block has of a field, or of what loops make."""
+        """Return a method's value of a field or a mark."""
         made = (value for node in method.nodes for value in node.outputs)
         for value in (*method.inputs, *made) if isinstance(wanted, Value) else ():
             if self._views[0].method.here(value, method.block) == wanted:
@@ -242,7 +244,7 @@ class _Rewriter:
         return lent.value(wanted)
 
     def _through(self, node: Node, method: Method, lent: _Lent) -> Node:
-        """Replace operands in the blocks of a node, and pass them what they need."""
+        """Replace operands in the blocks of a node, and pass them the needed fields."""
         control = control_of(node)
         assert control is not None
         blocks = [self._blocks[number] for number in control.blocks]
@@ -262,14 +264,14 @@ class _Rewriter:
 
 
 def _after(start: Value, offset: Dim, nodes: list[Node], lent: _Lent) -> Value:
-    """Add a node that makes what is so far after a start; return its result."""
+    """Add a node that computes the position `offset` after a start; return it."""
     result = lent.fresh(start.type)
     nodes.append(Node(AFTER, (start, offset), (result,)))
     return result
 
 
 def _without_inputs(method: Method, values: Collection[Value]) -> Method:
-    """Return a method that takes some inputs less."""
+    """Return a method without some of its inputs."""
     pairs = zip(method.inputs, method.input_names, strict=True)
     kept = [(v, name) for v, name in pairs if v not in values]
     names = tuple(name for _, name in kept)

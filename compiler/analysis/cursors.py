@@ -1,10 +1,10 @@
-"""Find the cursors: what counts tokens, and by how much each method advances it.
+"""Find the cursors: the values that count tokens, and how methods advance them.
 
 In: a program and its flat methods. Out: a `Counting` for each cursor. A cursor is, in
-this order: an input that methods declare as their position; an integer state that says
-where caches are written or advances by the tokens of a method with a role, if every
-method that writes it advances it by a size, or to the position where a loop that
-carries it ends; the common length of growing states.
+this order: an input that methods declare as their position; an integer state at which
+caches are written, or that advances by the tokens of a method with a role, if every
+method that writes it advances it by a size, or to the end of a loop that carries it;
+the common length of growing states.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,13 +32,14 @@ _INTEGERS = (DType.INT32, DType.INT64)
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """What counts tokens.
+    """A cursor, and how methods advance it.
 
     Attributes:
-        cursor: as the file has it.
-        steps: method -> what a call adds; methods that add nothing are left out.
-        states: names of the states that every method advances as the cursor, or, where
-            it is their common length, of those that grow.
+        cursor: the cursor, as the file stores it.
+        steps: method -> the tokens that a call adds; methods that add none are left
+            out.
+        states: names of the states that every method advances like the cursor; for a
+            common length, the states that grow.
     """
 
     cursor: Cursor
@@ -46,7 +47,7 @@ class Counting:
     states: frozenset[str]
 
     def view(self, method: FlatMethod, program: Program) -> CursorView:
-        """Return a method as the cursor sees it."""
+        """Return the view of a method for the cursor."""
         start = start_of(method, self.cursor, program)
         step = self.steps.get(method.name, CursorAdvance(None))
         return CursorView(method, start, step, self.cursor.rows)
@@ -55,15 +56,16 @@ class Counting:
 def find_countings(
     program: Program, methods: Sequence[FlatMethod]
 ) -> tuple[Counting, ...]:
-    """Return all that counts tokens, first what the methods with a role advance.
+    """Return all cursors, first the one that methods with a role advance.
 
     Args:
-        program: whose methods they are.
-        methods: its entries, `with_places` where they are given such.
+        program: the program of the methods.
+        methods: its entries, after `with_places` for methods that take positions of
+            tokens.
 
     Raises:
-        CompileError: a method does not say what it adds, or prefill and decode add to
-            different cursors.
+        CompileError: the tokens that a method adds are unknown, or prefill and decode
+            add to different cursors.
     """
     return _Finder(program, methods).find()
 
@@ -71,7 +73,7 @@ def find_countings(
 def find_places(program: Program, methods: Sequence[FlatMethod]) -> frozenset[str]:
     """Return the methods whose position is that of each token, and not of each row.
 
-    What a method takes that writes nothing, those say that write.
+    A method that writes nothing follows the methods that write.
     """
     found: dict[tuple[str, str], bool] = {}
     for method in sorted(methods, key=lambda m: not _writes(m)):
@@ -94,7 +96,7 @@ def _writes(method: FlatMethod) -> bool:
 
 
 def _looks_like_places(method: FlatMethod, start: Value, program: Program) -> bool:
-    """Tell whether sizes say that a position is of tokens, not of rows."""
+    """Tell whether sizes show that a position is per token, not per row."""
     if not symbols_of(start.type.dims).isdisjoint(_fixed(program)):
         return False
     others = [value.type.dims for value in method.inputs if value.id != start.id]
@@ -109,7 +111,7 @@ def _fixed(program: Program) -> set[str]:
 
 
 class _Finder:
-    """What is known of a program while its cursors are found."""
+    """Finds the cursors of a program."""
 
     def __init__(self, program: Program, methods: Sequence[FlatMethod]) -> None:
         self._program, self._methods = program, methods
@@ -125,10 +127,10 @@ class _Finder:
         return self._main_first([*found, *self._by_length(found)])
 
     def _main_first(self, found: Sequence[Counting]) -> tuple[Counting, ...]:
-        """Put what most methods with a role advance first.
+        """Put the cursor first that most methods with a role advance.
 
         Raises:
-            CompileError: those that advance anything have none in common.
+            CompileError: the methods that advance cursors have none in common.
         """
         roles = [method.name for method in _generating(self._methods)]
         told = [sum(name in one.steps for name in roles) for one in found]
@@ -164,21 +166,21 @@ class _Finder:
         return self._counting(cursor, steps)
 
     def _views(self, cursor: Cursor) -> Iterator[CursorView]:
-        """Yield the methods that are given a cursor, as it sees them."""
+        """Yield the view of each method that takes a cursor."""
         for method in self._methods:
             start = start_of(method, cursor, self._program)
             if start is not None:
                 yield CursorView(method, start, rows=cursor.rows)
 
     def _step_at(self, view: CursorView, one_each: bool) -> CursorAdvance:
-        """Return what a method adds to the position that a session fills in.
+        """Return the tokens that a method adds to the position of the session.
 
         Args:
-            view: of the method.
-            one_each: whether positions of tokens are given, of one too.
+            view: the view of the method.
+            one_each: whether some methods take a position for each token, even for one.
 
         Raises:
-            CompileError: it does not say what, or not all writes say the same.
+            CompileError: the number is unknown, or the writes disagree.
         """
         assert view.start is not None
         method, dims = view.method, view.start.type.dims
@@ -198,7 +200,7 @@ class _Finder:
         return CursorAdvance(added.pop(), lengths.pop())
 
     def _by_state(self, state: State, number: int) -> Iterator[Counting]:
-        """Count by a state, if that is what it does."""
+        """Yield a cursor for a state that counts tokens."""
         if state.type.dtype is not DType.INT64 or not self._steps[state.name]:
             return
         dims = state.type.dims
@@ -219,14 +221,14 @@ class _Finder:
             yield self._counting(cursor, steps)
 
     def _is_told(self, view: CursorView, step: CursorAdvance, state: State) -> bool:
-        """Tell whether it is known how many tokens are added, or where loops end."""
+        """Tell whether the number of added tokens, or the end of loops, is known."""
         if not step.totals:
             return step.tokens is not None
         (new,) = (value for value, n in view.method.state_out if n == state.name)
         return replace(view, step=step).ends_at(new, self._symbols)
 
     def _with_tokens(self, view: CursorView, step: CursorAdvance) -> CursorAdvance:
-        """Return a step by row lengths with the most that any row gets, if known."""
+        """Return a step with the most tokens that a row gets, if that is known."""
         if step.least is not None:
             return step
         method = view.method
@@ -238,7 +240,7 @@ class _Finder:
         return replace(step, least=sizes.pop() if len(sizes) == 1 else None)
 
     def _steps_of(self, state: State) -> dict[str, CursorAdvance]:
-        """Return what methods add to a state; nothing unless all that write it do."""
+        """Return method -> tokens added to a state; empty if a writer does not add."""
         if state.type.dtype not in _INTEGERS or len(state.type.dims) > 1:
             return {}
         steps: dict[str, CursorAdvance] = {}
@@ -254,7 +256,7 @@ class _Finder:
     def _added(
         self, method: FlatMethod, new: Value, state: State
     ) -> CursorAdvance | None:
-        """Return what a method adds to a state, None when it does anything else."""
+        """Return the tokens that a method adds to a state, None if it does not add."""
         found = method.sums.of(new)
         olds = {value.id for value, name in method.state_in if name == state.name}
         added = [value for value in found.addends if value.id not in olds]
@@ -270,7 +272,7 @@ class _Finder:
         return CursorAdvance(None, lengths) if fits and found.constant == 0 else None
 
     def _by_length(self, known: Sequence[Counting]) -> Iterator[Counting]:
-        """Count by states that grow alike, where nothing else counts what they hold."""
+        """Yield the common lengths of growing states that no other cursor counts."""
         groups: dict[object, list[State]] = {}
         for state in self._program.states:
             if state.grows is not None:
@@ -283,7 +285,7 @@ class _Finder:
                 yield counting
 
     def _common_length(self, growing: Sequence[State]) -> Counting | None:
-        """Count by the states that grow, if methods leave them all of one length."""
+        """Return a cursor for growing states that methods leave of one length."""
         steps: dict[str, CursorAdvance] = {}
         for method in self._methods:
             added = growth(method, growing[0])
@@ -300,7 +302,7 @@ class _Finder:
         return Counting(cursor, steps, names) if steps else None
 
     def _counting(self, cursor: Cursor, steps: Mapping[str, CursorAdvance]) -> Counting:
-        """Return what counts, with its capacity and all states that count alike."""
+        """Return a cursor with its capacity and all states that advance alike."""
         slots = [
             write.slots
             for view in self._views(cursor)
@@ -317,12 +319,12 @@ class _Finder:
 
 
 def _generating(methods: Sequence[FlatMethod]) -> list[FlatMethod]:
-    """Return the methods whose roles say that they append tokens."""
+    """Return the methods whose roles append tokens."""
     return [method for method in methods if method.role not in ("", "encode")]
 
 
 def _extents(view: CursorView) -> set[Dim]:
-    """Return how many slots writes of a state fill from where the call starts on."""
+    """Return how many slots writes of states fill from the call's start on."""
     found: dict[str, dict[Dim, Dim]] = {}
     different: set[Dim] = set()
     for write in cache_writes(view.method):
@@ -344,12 +346,12 @@ def _extents(view: CursorView) -> set[Dim]:
 
 
 def _in_loops(view: CursorView) -> bool:
-    """Tell whether turns of loops write caches after where the call starts."""
+    """Tell whether loops write caches after the call's start."""
     return any(view.after_mark(write.index) for write in cache_writes(view.method))
 
 
 def _token_counts(method: FlatMethod) -> set[Dim]:
-    """Return the lengths of a method's inputs of tokens, int64 [batch, seq]."""
+    """Return the lengths of a method's token inputs, int64 [batch, seq]."""
     named = zip(method.input_names, method.inputs, strict=True)
     given = [v.type for name, v in named if name != method.position]
     tokens = [t for t in given if t.dtype is DType.INT64 and len(t.dims) == 2]
@@ -357,7 +359,7 @@ def _token_counts(method: FlatMethod) -> set[Dim]:
 
 
 def _check_bool(method: FlatMethod, step: CursorAdvance) -> None:
-    """Check that where rows take part or not, they do so with one token.
+    """Check that bool row lengths come with one token.
 
     Raises:
         CompileError: a method counts more than one token by a bool.
@@ -378,8 +380,8 @@ def _uncounted(method: FlatMethod, added: set[Dim]) -> CompileError:
     found = f"{' and '.join(map(str, added))} tokens" if added else "nothing"
     message = (
         f"method {method.name} is given the position as {method.position!r} and writes "
-        "states, but by how much it advances the position cannot be told: what it "
-        f"writes there and its inputs say {found}. Write its caches at the position "
+        "states, but the number of tokens by which it advances is unknown: its cache "
+        f"writes and inputs give {found}. Write its caches at the position "
         "with index_copy_ or torch.ops.kvc.cache_update, take the places of all new "
         "tokens (int64 [seq]), or take tokens, int64 [batch, seq]"
     )

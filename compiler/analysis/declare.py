@@ -1,8 +1,8 @@
-"""Record on the IR what states are and what counts tokens, before any backend.
+"""Record kinds of states and cursors in the IR, before any backend.
 
-In: the program after the passes. Out: the same with the attributes of states and
-methods, and with cursor values in place of equivalent index arithmetic. Nothing after
-this looks at operators to find out what a state is.
+In: the program after the passes. Out: the same program with the attributes of states
+and methods, and with cursor values in place of equivalent index arithmetic. Later
+stages do not look at operators to find the kind of a state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _Written = tuple[FlatMethod, Node]
 def describe_states(
     program: Program, methods: Sequence[FlatMethod], countings: Sequence[Counting]
 ) -> tuple[State, ...]:
-    """Return the states with what they are."""
+    """Return the states with their kinds, cursors and windows."""
     writes: dict[str, list[_Written]] = {state.name: [] for state in program.states}
     for method in methods:
         for name, node in method.writes:
@@ -81,7 +81,7 @@ def _with_kind(
 
 
 def _updates_whole(state: State, node: Node, held: Mapping[int, InState]) -> bool:
-    """Tell whether a node updates a state as a cache, and not a view of it."""
+    """Tell whether a node updates a whole state as a cache, and not a view of it."""
     if node.op != CACHE_UPDATE or node.inputs[0].type != state.type:
         return False
     one = held.get(node.inputs[0].id)
@@ -95,7 +95,7 @@ def _is_at(
     counting: Counting,
     views: Mapping[str, CursorView],
 ) -> bool:
-    """Tell whether all writes of a state are of what their methods add to a cursor."""
+    """Tell whether all writes of a state cover tokens that a cursor counts."""
     if state.kind is StateKind.APPEND:
         return _grows_at(state, program, counting, views)
     symbols = {symbol.name: symbol for symbol in program.symbols}
@@ -113,8 +113,8 @@ def _grows_at(
 ) -> bool:
     """Tell whether a state is as long as the position after each method.
 
-    It is when each method lengthens it by what it adds to the position, or when the
-    position is the common length of all that grows.
+    It is if each method lengthens it by the tokens that it adds to the position, or if
+    the position is the common length of all growing states.
     """
     if not all(keeps_old_rows(view.method, state) for view in views.values()):
         return False
@@ -130,14 +130,14 @@ def _grows_at(
     )
 
 
-# Record on the IR what states are and what counts tokens, before any backend.
+# Declare states and cursors.
 
 
 def declare(program: Program) -> Program:
-    """Return the program with what the analysis finds.
+    """Return the program with the results of the analysis.
 
     Raises:
-        CompileError: what a method does with its position is ambiguous.
+        CompileError: a method's use of its position is ambiguous.
     """
     proofs = prove_all(program)
     methods = tuple(proofs[method.name].method for method in program.methods)

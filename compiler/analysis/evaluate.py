@@ -1,6 +1,6 @@
-"""Compare integers with the cursor fields that are to replace them, by computing both.
+"""Compare integers with the cursor fields that replace them, by computing both.
 
-In: a value of index arithmetic, and the field of the cursor that it is said to be. Out:
+In: a value of index arithmetic, and the field of the cursor that should equal it. Out:
 nothing if both agree at several positions and sizes, with different rows. That needs no
 weights and takes a fraction of a millisecond.
 """
@@ -30,18 +30,18 @@ def check_equal(
     offset: Dim = 0,
     own: Value | None = None,
 ) -> None:
-    """Check that a value is a field of the cursor wherever a call may begin.
+    """Check that a value equals a field of the cursor at any start of a call.
 
     Args:
         value: of the method.
-        field: which it is said to be.
-        view: of the method.
-        symbols: of the program.
-        offset: how much is added to the field.
-        own: a value that a loop carries or ends with, which stands for the start here.
+        field: the expected field.
+        view: the view of the method.
+        symbols: the symbols of the program.
+        offset: a number added to the field.
+        own: the carried value or end of a loop, which takes the place of the start.
 
     Raises:
-        PassFailed: it is not: a bug.
+        PassFailed: the values differ: a bug.
     """
     for sizes in sample_sizes(symbols):
         for position in POSITIONS:
@@ -60,7 +60,7 @@ def check_equal(
 
 
 class _Call:
-    """One call: the sizes, and where each row begins; each stands somewhere else."""
+    """One call: its sizes, and a different start for each row."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class _Call:
         self._makers, self._own = view.method.makers(), own
 
     def compute(self, value: Value) -> Tensor:
-        """Return what arithmetic makes a value; -1 where branches make different."""
+        """Compute a value by its arithmetic; -1 where branches disagree."""
         view = self._view
         ends = {one.end.id: one for one in view.method.loops}
         if value == self._own:
             return self.expected(Field.START, value)
         if value.id in ends:
             one = ends[value.id]
-            assert one.turns is not None, "nobody says what is after it but a mark"
+            assert one.turns is not None, "a loop without a known count is a mark"
             return self.compute(one.first) + one.step * evaluate(one.turns, self._sizes)
         if value == view.start:
             return self.expected(Field.PLACES if view.places else Field.START, value)
@@ -92,13 +92,13 @@ class _Call:
                 made = torch.where(made == other, made, -1)
             return made
         node = self._makers[value.id]
-        if node.op == "aten::copy":  # over a value of any kind
+        if node.op == "aten::copy":  # a copy over a value of any kind
             source = self.compute(node.inputs[1])
             return source.expand(value.type.shape(self._sizes))
         return self._run(node)
 
     def expected(self, field: Field, value: Value) -> Tensor:
-        """Return what a field of the cursor is, of a value's shape."""
+        """Return a field of the cursor in the shape of a value."""
         shape, step = value.type.shape(self._sizes), self._view.step
         count = shape[0] if shape else 1
         rows = torch.arange(count) * self._view.apart
@@ -116,7 +116,7 @@ class _Call:
         return made[field].reshape(shape)
 
     def _run(self, node: Node) -> Tensor:
-        """Return the result of an op that sums are made of."""
+        """Return the result of an operator that sums consist of."""
         name, _, overload = node.op.removeprefix("aten::").partition(".")
         run = getattr(getattr(torch.ops.aten, name), overload or "default")
         given = {

@@ -1,8 +1,8 @@
 """Follow how far a call has written rings, from its start on and without a hole.
 
-In: a method as a cursor sees it, and its rings. Out: for each value in a ring's memory,
-how far the ring is filled. Where a turn begins, and where a loop or branch ends, that
-is up to the position that they pass on, or unknown.
+In: a view of a method for a cursor, and its rings. Out: for each value in a ring's
+memory, the position up to which the ring is filled. At the start of a loop iteration,
+and at the end of a loop or branch, that is the position carried along, or unknown.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,18 +16,20 @@ from kvc.compiler.ir import Node, State, Value
 from kvc.schema.ops import CACHE_UPDATE
 from kvc.schema.types import Dim, Symbol, add_dims
 
-FillPlace = tuple[tuple[int, ...], Dim]  # after the start: what is added to it
+# A position: the ids of the terms added to the start, and a number.
+FillPlace = tuple[tuple[int, ...], Dim]
 START: FillPlace = ((), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A ring as it is at some point of a call.
+    """A ring at some point of a call.
 
     Attributes:
-        held: which it is.
-        ends: where it is filled up to; several where loops carry several such places.
-        count: how many positions the last write was of, None before the first.
+        held: the ring, and its view.
+        ends: the positions up to which it is filled; several if loops carry several
+            equal ones.
+        count: how many positions the last write covered, None before the first.
     """
 
     held: InState
@@ -59,18 +61,18 @@ class Fills:
                 self._known[value.id] = self._made(node, value)
 
     def of(self, value: Value) -> Fill | None:
-        """Return what a ring is at a value, None for all that lies nowhere in one."""
+        """Return the fill of the ring that a value lies in, None if it lies in none."""
         if value.id not in self._known:
             self._known[value.id] = self._started(value)
         return self._known[value.id]
 
     def place(self, value: Value | None) -> FillPlace | None:
-        """Return how far after the start of the call a value is, None if it is not."""
+        """Return the position of a value after the call's start, None if unknown."""
         found = self._view.further(value)
         return None if found is None else _place(found)
 
     def _started(self, value: Value) -> Fill | None:
-        """Return what a ring is as a turn starts, or where a loop asks to go on."""
+        """Return the fill of a ring at the start of an iteration or a loop's test."""
         method = self._view.method
         if value.id in method.asked:
             one = self.of(method.asked[value.id])
@@ -83,7 +85,7 @@ class Fills:
         return Fill(one.held, self._moved(one, turns))
 
     def _made(self, node: Node, value: Value) -> Fill | None:
-        """Return what a ring is at a result of a node."""
+        """Return the fill of a ring at a result of a node."""
         if value.id in self._ends:
             return self._ended(self._ends[value.id])
         if value.id in self._view.method.joins:
@@ -98,7 +100,7 @@ class Fills:
         return Fill(held, frozenset([] if end is None else [end]), write.count)
 
     def _ended(self, passed: Passed) -> Fill | None:
-        """Return what a ring is after all turns of a loop."""
+        """Return the fill of a ring after all iterations of a loop."""
         one, first = self.of(passed.given), self.of(passed.first)
         if first is None:
             return None
@@ -106,7 +108,7 @@ class Fills:
         return Fill(first.held, self._moved(one, pairs) if one else frozenset())
 
     def _joined(self, value: Value) -> Fill | None:
-        """Return what a ring is after branches."""
+        """Return the fill of a ring after branches."""
         joins = self._view.method.joins
         ways = [self.of(way) for way in joins[value.id].ways]
         found = [way for way in ways if way is not None]
@@ -126,7 +128,7 @@ class Fills:
         return Fill(found[0].held, frozenset(ends))
 
     def _carried(self, loop: int) -> Iterator[CarriedSum]:
-        """Yield what a loop carries of the cursor."""
+        """Yield the values of the cursor that a loop carries."""
         own = {one.own.id for one in self._view.method.passed if one.loop == loop}
         for one in self._view.method.loops:
             if one.own.id in own and self._view.carries(one, self._symbols):
@@ -135,13 +137,13 @@ class Fills:
     def _moved(
         self, one: Fill, pairs: Iterable[tuple[Value, Value]]
     ) -> frozenset[FillPlace]:
-        """Return where places are that a ring is filled up to, by what they become."""
+        """Return the new ends of a fill, for (old, new) pairs of positions."""
         ends = (self.place(new) for old, new in pairs if self.place(old) in one.ends)
         return frozenset(end for end in ends if end is not None)
 
 
 def after(place: FillPlace, count: Dim) -> FillPlace:
-    """Return what is so many positions after a place."""
+    """Return the position that is `count` after another one."""
     addends, constant = place
     return addends, add_dims(constant, count)
 

@@ -1,8 +1,9 @@
 """Inline the blocks of a method, for analysis.
 
 In: a proven program. Out: its methods, with blocks inlined just before the node that
-runs them, under ids of their own; inputs of a branch are the operands themselves. What
-a loop carries is a new value in each turn. It cannot be run, since it has all branches.
+runs them, under ids of their own; inputs of a branch are the operands themselves. The
+carried values of a loop are new values in an iteration. A flat method cannot be run,
+since it contains all branches.
 """
 
 from collections import Counter
@@ -28,14 +29,14 @@ class FlatMethod(Method):
 
     Attributes:
         writes: (state, node) for every node that works in a state's memory.
-        joins: id of a result of a cond -> what its branches make for it.
+        joins: id of a result of a cond -> the results of its branches.
         within: id of a value of a branch -> the branches that it is in, the outermost
-            first: (id of the first result of the cond, which).
-        names: number of a block -> what its values are called here.
-        sums: of its integers.
-        loops: what loops carry and add to, in order.
-        passed: all that loops carry.
-        asked: id of a value by which a loop decides to go on -> what that is at first.
+            first: (id of the first result of the cond, index of the branch).
+        names: number of a block -> its value ids -> the values in this method.
+        sums: the sums of its integers.
+        loops: the carried values to which loops add, in order.
+        passed: all carried values of loops.
+        asked: id of a carried value in a loop's test -> its first value.
     """
 
     writes: tuple[tuple[str, Node], ...] = ()
@@ -48,25 +49,25 @@ class FlatMethod(Method):
     asked: Mapping[int, Value] = field(default_factory=dict)
 
     def counting(self, values: Mapping[int, Value]) -> "FlatMethod":
-        """Return the method, of which some values are known to count on."""
+        """Return the method with some values known to hold consecutive integers."""
         sums = IndexSums(self.makers(), self.joins, values, self.loops)
         return replace(self, sums=sums)
 
     def here(self, value: Value, block: int | None) -> Value | None:
-        """Return what a value of the method or of a block is here, if it is."""
+        """Return the flat value of a value of the method or a block, or None."""
         return value if block is None else self.names[block].get(value.id)
 
     def leaves(self, value: Value) -> list[Value]:
-        """Return what a value may be: more than itself where branches make it."""
+        """Return the possible values of a value: one for each branch, if any."""
         one = self.joins.get(value.id)
         return [value] if one is None else [v for w in one.ways for v in self.leaves(w)]
 
     def totals(self) -> set[Value]:
-        """Return what stands for what loops and branches add of which nobody knows."""
+        """Return the values that represent unknown sums of loops and branches."""
         return {one.total for one in self.open()}
 
     def open(self) -> Iterator[Open]:
-        """Yield what loops carry, then what branches make."""
+        """Yield the carried values of loops, then the results of branches."""
         yield from self.loops
         yield from self.joins.values()
 
@@ -79,13 +80,13 @@ def flatten(program: Program) -> tuple[FlatMethod, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A value that a loop passes from turn to turn.
+    """A value that a loop passes from one iteration to the next.
 
     Attributes:
         loop: id of the loop's first result.
-        first, own, end: in the first turn, in any, after the last.
-        given: what a turn hands on.
-        turns: how many there are; None where only the loop decides it.
+        first, own, end: before the first iteration, in any iteration, after the last.
+        given: the value that an iteration returns.
+        turns: the number of iterations; None if it is known only at run time.
     """
 
     loop: int
@@ -97,7 +98,7 @@ class Passed:
 
 
 class _Flattener:
-    """One method while its blocks are put in line."""
+    """Inlines the blocks of one method."""
 
     def __init__(self, method: Method, blocks: Mapping[int, Method]) -> None:
         self._method, self._blocks = method, blocks
@@ -106,7 +107,7 @@ class _Flattener:
         self._writes: list[tuple[str, Node]] = []
         self._joins: dict[int, Joined] = {}
         self._within: dict[int, Branches] = {}
-        self._branches: Branches = ()  # those that are being put in line
+        self._branches: Branches = ()  # the branches that are being inlined
         self._names: dict[int, Names] = {}
         self._passed: list[Passed] = []
         self._asked: dict[int, Value] = {}
@@ -122,10 +123,14 @@ class _Flattener:
         return replace(flat, loops=self._loops(flat)).counting({})
 
     def _loops(self, flat: FlatMethod) -> tuple[CarriedSum, ...]:
-        """Return what loops carry if each turn adds the same to it, or as loops do."""
+        """Return the carried values to which each iteration adds the same amount.
+
+        The amount is a number, plus the sums of inner loops and branches.
+        """
         makers, loops = flat.makers(), list[CarriedSum]()
-        totals: dict[object, Value] = {}  # loop and step -> what stands for it
-        for one in self._passed:  # by loops within others first
+        # Loop and step -> the value that represents their sum.
+        totals: dict[object, Value] = {}
+        for one in self._passed:  # inner loops first
             found = IndexSums(makers, flat.joins, loops=loops).of(one.given)
             step, within = (
                 found.constant,
@@ -147,9 +152,9 @@ class _Flattener:
         """Add the nodes of a method or block.
 
         Args:
-            method: whose nodes.
-            names: what its values are called here, where that is not their own id.
-            states: which of its values are all of a state's memory at its start.
+            method: the method or block.
+            names: ids of its values -> flat values, if they differ.
+            states: ids of its values that are a whole state's memory at its start.
         """
         roots = analyse(method).root
         for node in method.nodes:
@@ -178,7 +183,7 @@ class _Flattener:
         states: Mapping[int, str],
         roots: Mapping[int, int],
     ) -> None:
-        """Add the blocks of a control node, which is `made` here."""
+        """Add the blocks of a control node; `made` is the node in the flat method."""
         given: list[tuple[Value, ...]] = []
         for number in control.blocks:
             block = self._blocks[number]
@@ -217,7 +222,7 @@ class _Flattener:
         names: Names,
         given: Sequence[Value],
     ) -> None:
-        """Note what a loop carries, whose turns hand `given` on."""
+        """Record the carried values of a loop; its iterations return `given`."""
         body, turns = self._blocks[control.blocks[-1]], None
         if control.scanned:
             turns = control.operands[control.carried].type.dims[0]

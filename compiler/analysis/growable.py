@@ -2,8 +2,8 @@
 
 In: a program with its appends made explicit. Out: for each method and block these
 values and their axes. Such memory has gaps between rows, so a view of it may be
-impossible, and a backend must not treat it as contiguous. Results of a branch are
-among them, since they may be left there.
+impossible, and a backend must not treat it as contiguous. Results of branches are among
+them, since they may stay in such memory.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def find_growable(program: Program) -> dict[str, Growable]:
 
 
 class _Finder:
-    """The growable values of one program while they are gathered."""
+    """Collects the growable values of one program."""
 
     def __init__(self, program: Program) -> None:
         self._grows = {s.name: s.grows for s in program.states if s.grows is not None}
@@ -32,7 +32,7 @@ class _Finder:
         self.found: dict[str, Growable] = {}
 
     def walk(self, method: Method, given: Mapping[int, int]) -> dict[int, int]:
-        """Note those of a method whose inputs `given` have some; return them."""
+        """Record and return a method's growable values, with those of its inputs."""
         growable = {method.inputs[i].id: axis for i, axis in given.items()}
         growable.update(
             (v.id, self._grows[n]) for v, n in method.state_in if n in self._grows

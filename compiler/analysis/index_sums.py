@@ -1,9 +1,9 @@
 """Read the arithmetic of indices and positions as sums of values and a number.
 
-`position + arange(n)`, say, is a sum of the position that counts on along its axis. In:
-the nodes of a method. Out: for each integer tensor an `IndexSum`, by a closed set
-of forms: sums with values and numbers, ranges, views, copies and widening casts. A
-tensor of another form is a sum of one term, itself. Nothing here knows of cursors or
+For example, `position + arange(n)` is the position plus consecutive integers along an
+axis. In: the nodes of a method. Out: for each integer tensor an `IndexSum`, by a closed
+set of forms: sums with values and numbers, ranges, views, copies and widening casts. A
+tensor of another form is a sum of one term, itself. This module does not use cursors or
 caches.
 """
 
@@ -26,20 +26,20 @@ _SEEN_THROUGH = ops_that_keep(Keeps.ALL, Keeps.SOME, Keeps.REPEATED)
 class Along(Enum):
     """How the elements of a sum differ from each other."""
 
-    ALIKE = "alike"  # not at all
-    COUNTING = "counting"  # each is one more than the one before it
-    APART = "apart"  # as those of its addends do
+    ALIKE = "alike"  # all are equal
+    COUNTING = "counting"  # each is one more than the one before
+    APART = "apart"  # they differ like those of the addends
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSum:
-    """What an integer tensor is the sum of.
+    """The sum that an integer tensor equals.
 
     Attributes:
-        addends: values, each with one element, or, apart, one for each of the sum's. Of
-            one that is known to count on, the first element is meant.
-        constant: what is added to them.
-        along: how its elements differ.
+        addends: values with one element each, or, for APART, with one for each element
+            of the sum. For a value of consecutive integers, the first element is meant.
+        constant: the number added to them.
+        along: how the elements of the sum differ.
     """
 
     addends: tuple[Value, ...]
@@ -49,18 +49,19 @@ class IndexSum:
 
 @dataclass(frozen=True, slots=True)
 class CarriedSum:
-    """A value that a loop carries, to which each turn adds.
+    """A carried value to which each iteration of a loop adds.
 
     Attributes:
-        first: what it is in the first turn.
-        own: what it is in any turn.
-        given: what a turn hands on.
-        end: what it is after the last one.
-        step: what a turn adds, beside `within`.
-        within: stand for what loops and branches in a turn add.
-        turns: how many there are; None where only the loop decides what all add.
-        added: stands for what earlier turns have added.
-        total: stands for what all turns have, where only the loop decides that.
+        first: the value before the first iteration.
+        own: the value in an iteration.
+        given: the value that an iteration returns.
+        end: the value after the last iteration.
+        step: the number that an iteration adds, beside `within`.
+        within: values that represent the sums of inner loops and branches.
+        turns: the number of iterations; None if the total is known only at run time.
+        added: a value that represents the sum of earlier iterations.
+        total: a value that represents the sum of all iterations, if it is known only at
+            run time.
     """
 
     first: Value
@@ -76,13 +77,14 @@ class CarriedSum:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A value that branches make, each by adding to the same.
+    """A result of branches that all add to the same value.
 
     Attributes:
-        cond: id of the first result of what runs them.
-        end: what it is after them.
-        ways: what each makes.
-        total: stands for what the one that is taken has added, beyond what all add.
+        cond: id of the first result of the node that runs the branches.
+        end: the result.
+        ways: the result of each branch.
+        total: a value that represents the sum of the branch taken, beyond the sum that
+            all branches add.
     """
 
     cond: int
@@ -91,17 +93,18 @@ class Joined:
     total: Value
 
 
-Open = CarriedSum | Joined  # what adds as much as turns or the branch taken say
+Open = CarriedSum | Joined  # a value whose sum is known only at run time
 
 
 class IndexSums:
-    """The sums that the integer tensors of one method are, found when asked for.
+    """The sums of the integer tensors of one method, computed on demand.
 
     Args:
-        makers: value id -> the node that makes it.
-        joins: what branches make, by its id.
-        counting: id of a value that is known to count on -> what stands for its first.
-        loops: what loops carry and add to.
+        makers: value id -> the node that computes it.
+        joins: the results of branches, by id.
+        counting: id of a value of consecutive integers -> a value that represents its
+            first element.
+        loops: the carried values to which loops add.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class IndexSums:
         }
 
     def of(self, value: Value) -> IndexSum:
-        """Return the sum that a value is."""
+        """Return the sum that a value equals."""
         if value.id not in self._known:
             found = self._in_loop(value)
             if found is None and value.type.dtype in _WHOLE:
@@ -132,7 +135,7 @@ class IndexSums:
         return self._known[value.id]
 
     def _in_loop(self, value: Value) -> IndexSum | None:
-        """Return what a loop carries: in a turn, or after the last one."""
+        """Return the sum of a carried value: in an iteration, or after the last one."""
         if value.id in self._carried:
             one = self._carried[value.id]
             first = self.of(one.first)
@@ -165,13 +168,14 @@ class IndexSums:
                 narrow = dtype.itemsize < old.type.dtype.itemsize
                 kept = old.type.dtype in _WHOLE and not narrow
                 return self.of(old) if kept else None
-            case "aten::copy", (_, Value() as source):  # over a value of any kind
+            # A copy over a value of any kind.
+            case "aten::copy", (_, Value() as source):
                 return self._viewed(node, source, value)
         known = node.op in _SEEN_THROUGH and node.outputs == (value,)
         return self._viewed(node, node.inputs[0], value) if known else None
 
     def _joined(self, one: Joined) -> IndexSum | None:
-        """Return what branches make: what all of them do, or that and what one adds."""
+        """Return the sum of a branch result: the common sum, or that plus a total."""
         ways = [self.of(way) for way in one.ways]
         if len(set(ways)) == 1:
             return ways[0]
@@ -193,14 +197,15 @@ class IndexSums:
         along: set[Along] = set(varying.values()) or {Along.ALIKE}
         if any(sides(v.type) != sides(result.type) for v in varying):
             return None
-        if len(varying) == 2 and Along.COUNTING in along:  # steps of two, or unknown
+        # A step of two, or an unknown step.
+        if len(varying) == 2 and Along.COUNTING in along:
             return None
         addends = (*one.addends, *other.addends)
         constant = add_dims(one.constant, other.constant)
         return IndexSum(addends, constant, along.pop())
 
     def _viewed(self, node: Node, old: Value, result: Value) -> IndexSum | None:
-        """Return what elements of a value are, in order, where that can be told."""
+        """Return the sum of a view of a value, None if it is unknown."""
         found = self.of(old)
         if found.along is Along.ALIKE or sides(old.type) == sides(result.type):
             return found
@@ -218,9 +223,9 @@ def sides(kind: TensorType) -> tuple[Dim, ...]:
 
 
 def _first_picked(node: Node, old: TensorType, result: TensorType) -> Dim | None:
-    """Return the index of the first element that is taken, None where none can be told.
+    """Return the index of the first element in a view, None if it is unknown.
 
-    One that is counted from the end must be there, whatever the sizes.
+    An index from the end must exist for all sizes.
     """
     if node.op not in _PICKING:
         return None
@@ -247,7 +252,7 @@ Add = Callable[[str, tuple[Argument, ...], TensorType], Value]
 
 
 def sums_of(method: Method, makers: Mapping[int, Node]) -> IndexSums:
-    """Return the sums of a method, in which a position that is filled in counts on."""
+    """Return the sums of a method whose position input holds consecutive integers."""
     named = zip(method.inputs, method.input_names, strict=True)
     filled = {
         value.id: value
@@ -258,7 +263,7 @@ def sums_of(method: Method, makers: Mapping[int, Node]) -> IndexSums:
 
 
 def index_range(value: Value, sums: IndexSums) -> IndexSum | None:
-    """Return an index as a range, None where it is not known to be one."""
+    """Return an index as a range, None if it is not known to be one."""
     found, wide = sums.of(value), sides(value.type)
     counts = found.along is Along.COUNTING or not wide
     known = value.type.dtype in _INTEGERS and len(wide) <= 1
@@ -266,7 +271,7 @@ def index_range(value: Value, sums: IndexSums) -> IndexSum | None:
 
 
 def start_of_rows(found: IndexSum, batch: Dim, add: Add) -> Value:
-    """Make the start of a range, int64 [batch], with the nodes that it needs."""
+    """Add nodes that compute the start of a range, int64 [batch]; return it."""
     total: Value | None = None
     for addend in found.addends:
         one = _first(addend, add)
@@ -284,7 +289,7 @@ def start_of_rows(found: IndexSum, batch: Dim, add: Add) -> Value:
 
 
 def _first(addend: Value, add: Add) -> Value:
-    """Return the first element of an addend as int64, of as many dims."""
+    """Return the first element of an addend as int64, with as many dims."""
     dims = addend.type.dims
     if any(size != 1 for size in dims):
         kind = TensorType(addend.type.dtype, (1,))

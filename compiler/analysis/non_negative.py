@@ -1,8 +1,9 @@
-"""Which integers of a program are never negative.
+"""Find the integers of a program that are never negative.
 
-In: a program. Out: `NonNegative`, which answers for a value of a method. A state is
-non-negative if it starts as zeros and every method leaves only non-negative values in
-it, provided that all other states are: a state to which only sizes are added qualifies.
+In: a program. Out: `NonNegative`, a predicate on the values of a method. A state is
+non-negative if it starts as zeros and every method stores only non-negative values in
+it, assuming that all other states are non-negative: a state to which only sizes are
+added qualifies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from kvc.schema.ops import Keeps, ops_that_keep
 from kvc.schema.types import Affine, Symbol, bounds
 
 _INTEGERS = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
-# Ops whose result is never negative when all their tensors are.
+# Operators whose result is never negative if their tensors are not.
 _KEEPING = {
     *ops_that_keep(*Keeps), "aten::mul.Tensor", "aten::minimum", "aten::maximum",
     "aten::cat", "aten::stack", "aten::copy", "aten::flip", "aten::amax",
@@ -24,7 +25,7 @@ _WITH_NUMBER = {"aten::add.Tensor", "aten::add.Scalar", "aten::mul.Scalar"}
 
 
 class NonNegative:
-    """Answers whether values are never negative; knows the methods of one program."""
+    """Tells whether values are never negative; knows the methods of one program."""
 
     def __init__(self, program: Program) -> None:
         self._symbols: Mapping[str, Symbol] = {s.name: s for s in program.symbols}

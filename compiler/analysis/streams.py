@@ -1,14 +1,14 @@
 """Find the streams of a program that an orthogonal matrix may rotate.
 
-A stream is what layers add to: values of one width that linear layers and tables make,
-additions join, and norms read for linear layers. If everything that makes them is
-rotated by R, and everything that reads them by its transpose, the program computes the
-same. In: a program. Out: `Streams`, which values and which sides of constants are
-rotated, and which norms' weights the layers after them have to take over.
-
-Each value and each side of a constant starts in a class of its own. An op that commutes
-with R unites the classes of what it reads and makes; any other op forbids them, as do
-inputs, results and states. All methods and blocks are read, since they share constants.
+A stream is the value to which layers add: values of one width that linear layers and
+tables compute, additions combine, and norms read for linear layers. If all producers of
+a stream are rotated by R, and all its readers by the transpose of R, the program
+computes the same. In: a program. Out: `Streams`: the rotated values, the rotated sides
+of constants, and the norms whose weights the layers after them have to absorb. Each
+value and each side of a constant starts in a class of its own. An operator that
+commutes with R unites the classes of its inputs and results; any other operator forbids
+them, as do inputs, results and states. All methods and blocks are read, since they
+share constants.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from kvc.schema.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What a constant reads, its last axis, or makes, the rows of a matrix."""
+    """A side of a constant: "reads" is its last axis, "makes" the rows of a matrix."""
 
     constant: str
     of: Literal["reads", "makes"]
@@ -31,24 +31,24 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The constants that a norm multiplies by, and adds afterwards; None for none."""
+    """The constants by which a norm multiplies, and which it adds; None if absent."""
 
     weight: str | None
     bias: str | None
 
 
-NodePlace = tuple[str, int]  # a value: the name of its method, and its id
+NodePlace = tuple[str, int]  # name of a method, id of a value
 PLAIN: Final = Norm(None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What is rotated.
+    """The values and constants to rotate.
 
     Attributes:
-        values, sides: what is rotated.
-        norms: of values that a norm has made, also seen through views: which.
-        folded: of matrices that read such values only of one norm: which.
+        values, sides: the rotated values, and sides of constants.
+        norms: value -> the norm that computed it, also through views.
+        folded: matrix -> the one norm whose results it reads.
     """
 
     values: frozenset[NodePlace]
@@ -58,7 +58,7 @@ class Streams:
 
 
 def find_streams(program: Program, done: frozenset[str]) -> Streams:
-    """Return the streams of a program; those with constants of `done` are left out."""
+    """Return the streams of a program, except those with constants of `done`."""
     classes = _Classes()
     for method in program.methods:
         _Reading(method, classes).read()
@@ -82,9 +82,9 @@ def find_streams(program: Program, done: frozenset[str]) -> Streams:
 
 
 def _is_long(matrix: Constant) -> bool:
-    """Tell whether a product [width, width] before that by a matrix costs little.
+    """Tell whether a product [width, width] costs little beside that by a matrix.
 
-    So it is of the output layer, where that is the table of the embedding as well.
+    This holds for the output layer, also if it is the table of the embedding.
     """
     rows, width = matrix.type.dims
     return isinstance(rows, int) and isinstance(width, int) and rows >= 8 * width
@@ -104,27 +104,27 @@ class _Classes:
         self.uses: dict[str, set[Norm]] = defaultdict(set)
 
     def root(self, key: Key) -> Key:
-        """Return the one that stands for the class of a key."""
+        """Return the representative of a key's class."""
         while (parent := self._parents.setdefault(key, key)) != key:
             self._parents[key] = self._parents[parent]
             key = parent
         return key
 
     def unite(self, *keys: Key) -> None:
-        """Make one class of those of several keys."""
+        """Unite the classes of several keys."""
         for key in keys[1:]:
             self._parents[self.root(key)] = self.root(keys[0])
 
     def forbid(self, key: Key) -> None:
-        """Leave the class of a key as it is."""
+        """Exclude the class of a key from rotation."""
         self._forbidden.add(key)
 
     def mark(self, key: Key, what: Literal["norm", "sum"]) -> None:
-        """Note that an op reads a key."""
+        """Record that a norm or a sum reads a key."""
         self._seen[what].add(key)
 
     def rotated(self) -> set[Key]:
-        """Return the keys of all classes that may be, have a norm and are added to."""
+        """Return the keys of all allowed classes with a norm and a sum."""
         roots = {self.root(key) for key in self._seen["norm"]}
         roots &= {self.root(key) for key in self._seen["sum"]}
         roots -= {self.root(key) for key in self._forbidden}
@@ -132,7 +132,7 @@ class _Classes:
 
 
 class _Reading:
-    """One method, whose nodes are read in order."""
+    """Reads the nodes of one method, in order."""
 
     def __init__(self, method: Method, classes: _Classes) -> None:
         self._method, self._classes = method, classes
@@ -140,7 +140,7 @@ class _Reading:
         self._makers = method.makers()
 
     def read(self) -> None:
-        """Unite and forbid what the method says."""
+        """Unite and forbid classes by the nodes of the method."""
         method = self._method
         states = (v for v, _ in method.state_in + method.cursor_in)
         for value in (*method.inputs, *method.results, *states):
@@ -152,7 +152,7 @@ class _Reading:
                     self._forbid(value)
 
     def linear(self, node: Node) -> bool:
-        """Read a linear layer, whose two sides are apart."""
+        """Read a linear layer, whose two sides are separate classes."""
         x, weight, bias = node.arguments
         name = self._matrix(weight)
         if name is None or not isinstance(x, Value):
@@ -168,7 +168,7 @@ class _Reading:
         return True
 
     def embedding(self, node: Node) -> bool:
-        """Read a look-up in a table."""
+        """Read a lookup in a table."""
         name = self._matrix(node.arguments[0])
         if name is None:
             return False
@@ -211,7 +211,7 @@ class _Reading:
         return True
 
     def scaled(self, node: Node) -> bool:
-        """Read a product of rows with a number for each, or for all."""
+        """Read a product of rows with a number for each row, or for all."""
         (made,) = node.outputs
         rows = [v for v in node.inputs if _is_row(v) and _width(v) == _width(made)]
         if len(rows) != 1 or self._norm_of(rows[0]) != PLAIN:
@@ -225,7 +225,7 @@ class _Reading:
         return True
 
     def viewed(self, node: Node) -> bool:
-        """Read an op that selects or moves whole rows."""
+        """Read an operator that selects or moves whole rows."""
         x, (made,) = node.arguments[0], node.outputs
         if not isinstance(x, Value) or not _is_row(x) or _width(x) != _width(made):
             return False
@@ -265,7 +265,7 @@ class _Reading:
         )
 
     def _matrix(self, weight: Argument) -> str | None:
-        """Return the name of a constant matrix of sizes that can be rotated."""
+        """Return the name of a constant matrix that can be rotated, else None."""
         if not isinstance(weight, Value) or len(weight.type.dims) != 2:
             return None
         if weight.type.dtype is not DType.FLOAT32:
@@ -279,7 +279,7 @@ class _Reading:
         return self._method.name, value.id
 
     def _key(self, value: Value) -> Key:
-        """Return the key of a value; of a constant, that of its last axis.
+        """Return the key of a value; for a constant, that of its last axis.
 
         No norm's weight can be multiplied into a constant that is read as a value.
         """
@@ -297,7 +297,7 @@ class _Reading:
 
 
 def _is_of_first_axes(indices: Argument, most: int) -> bool:
-    """Tell whether indices are integers of the first axes, of so many at most."""
+    """Tell whether indices are integers for at most `most` leading axes."""
     if not isinstance(indices, tuple) or not 0 < len(indices) <= most:
         return False
     return all(
@@ -317,7 +317,7 @@ def _is_row(value: Value) -> bool:
     return floats and isinstance(width, int) and block_of(width) >= LEAST_BLOCK
 
 
-# Op -> how many of its next arguments name an axis, which must not be the last.
+# Operator -> how many of its next arguments name an axis, which must not be the last.
 _ALONG_AXES: Final = {
     "aten::slice.Tensor": 1,
     "aten::select.int": 1,

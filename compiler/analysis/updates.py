@@ -1,7 +1,7 @@
-"""The cache updates of a flat method, and which of its values are states.
+"""The cache updates of a flat method, and the values that lie in a state.
 
-In: a flat method. Out: what each `kvc::cache_update` of a state says; for each value
-that is all of a state's memory, which state, and where its axes are.
+In: a flat method. Out: the arguments of each `kvc::cache_update` of a state; for each
+value that covers a state's memory, the state and the order of its axes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,12 @@ class CacheWrite:
     Attributes:
         state: its name.
         index: the first slot of each row, None for slot 0.
-        axis: of the slots, counted from 0.
+        axis: the axis of the slots, counted from 0.
         count: how many slots it writes.
-        slots: how many there are.
+        slots: how many slots there are.
         mode: "linear" or "circular".
         counted: how many of `count` each row writes, None for all.
-        branches: that it is in, as `FlatMethod.within` has them.
+        branches: the enclosing branches, as in `FlatMethod.within`.
     """
 
     state: str
@@ -41,11 +41,11 @@ class CacheWrite:
 
 @dataclass(frozen=True, slots=True)
 class InState:
-    """A value that lies where a state does.
+    """A value that lies in a state's memory.
 
     Attributes:
         state: its name.
-        order: which axis of the state each axis is; None where a view has others.
+        order: axis of the value -> axis of the state; None if a view changed the axes.
     """
 
     state: str
@@ -53,7 +53,7 @@ class InState:
 
     @property
     def whole(self) -> bool:
-        """Tell whether it has the axes of the state."""
+        """Tell whether the value has the axes of the state, in order."""
         return self.order is not None and self.order == tuple(range(len(self.order)))
 
 
@@ -65,7 +65,7 @@ def cache_writes(method: FlatMethod) -> Iterator[CacheWrite]:
 
 
 def cache_write(state: str, node: Node, method: FlatMethod) -> CacheWrite:
-    """Return what a cache update of a method says."""
+    """Return the arguments of a cache update of a method."""
     cache, update, index, axis, mode, counted, *_ = node.arguments
     assert isinstance(cache, Value)
     assert isinstance(update, Value)
@@ -80,7 +80,7 @@ def cache_write(state: str, node: Node, method: FlatMethod) -> CacheWrite:
 
 
 def find_held(method: FlatMethod) -> dict[int, InState]:
-    """Return value id -> which state it is, for what views and updates make of one."""
+    """Return value id -> state, for states, their views and their updates."""
     held = {
         value.id: InState(name, tuple(range(len(value.type.dims))))
         for value, name in method.state_in
@@ -97,7 +97,7 @@ def find_held(method: FlatMethod) -> dict[int, InState]:
 
 
 def held_by(node: Node, one: InState | None) -> InState | None:
-    """Return what a node makes of a state that is its first input, None of others."""
+    """Return the state of a node's result, if its first input lies in state `one`."""
     if one is None or node.op == CACHE_UPDATE:
         return one
     if OPS[node.op].aliasing is not Aliasing.VIEW:
@@ -107,11 +107,11 @@ def held_by(node: Node, one: InState | None) -> InState | None:
     return one if node.op == "aten::alias" else replace(one, order=None)
 
 
-# How methods lengthen growing states: by what, and what becomes of the old rows.
+# How methods lengthen growing states: by how much, and whether old rows stay.
 
 
 def growth(method: FlatMethod, state: State) -> Dim | None:
-    """Return by how much a method lengthens a state; None where it begins anew."""
+    """Return by how much a method lengthens a state; None if it starts anew."""
     assert state.grows is not None
     olds = {name: value.type.dims for value, name in method.state_in}
     news = {name: value.type.dims for value, name in method.state_out}
@@ -125,7 +125,7 @@ def growth(method: FlatMethod, state: State) -> Dim | None:
 
 
 def keeps_old_rows(method: FlatMethod, state: State) -> bool:
-    """Tell whether a method leaves the rows of a growing state, or begins it anew."""
+    """Tell whether a method keeps the rows of a growing state, or starts anew."""
     written = {name for _, name in method.state_out}
     if state.name not in written or state.name in _lengthened(method):
         return True
@@ -133,7 +133,7 @@ def keeps_old_rows(method: FlatMethod, state: State) -> bool:
 
 
 def one_length(method: FlatMethod, growing: Sequence[State]) -> bool:
-    """Tell whether a method gives all of several states that grow the same length."""
+    """Tell whether a method gives several growing states one length."""
     axes = {state.name: state.grows for state in growing}
     lengths = {
         value.type.dims[axis]
@@ -144,7 +144,7 @@ def one_length(method: FlatMethod, growing: Sequence[State]) -> bool:
 
 
 def _lengthened(method: FlatMethod) -> set[str]:
-    """Return the states whose new content begins with the old one."""
+    """Return the states whose new content starts with the old one."""
     makers = method.makers()
     return {
         name

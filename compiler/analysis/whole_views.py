@@ -1,7 +1,7 @@
-"""Views of all elements of a value: in another shape, or with axes in another order.
+"""Views of all elements of a value: in another shape, or with permuted axes.
 
-Another view can undo such a view. A reshape keeps the elements in their order, and two
-successive ones are one. So are two successive reorderings of axes.
+Another view can undo such a view. Two successive reshapes are one reshape, and two
+successive permutations are one permutation.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ _PERMUTE, _VIEW = "aten::permute", "aten::view"
 
 @dataclass(frozen=True, slots=True)
 class WholeView:
-    """One view, apart from whose it is.
+    """One view, independent of its base.
 
     Attributes:
         before, after: the types of the value and of the view.
-        order: for each axis of the view the axis that it was, None for a reshape.
+        order: axis of the view -> axis of the value; None for a reshape.
         source: the user's line.
     """
 
@@ -30,18 +30,18 @@ class WholeView:
 
     @property
     def reorders(self) -> bool:
-        """Tell whether this view puts axes in another order."""
+        """Tell whether this view permutes axes."""
         return self.order is not None
 
     @property
     def is_nothing(self) -> bool:
-        """Tell whether the view is the value as it is."""
+        """Tell whether the view changes nothing."""
         in_order = self.order is None or self.order == tuple(range(len(self.order)))
         return in_order and self.before == self.after
 
     @property
     def op(self) -> str:
-        """Return the op that makes the view."""
+        """Return the operator of the view."""
         return _VIEW if self.order is None else _PERMUTE
 
     @property
@@ -50,14 +50,14 @@ class WholeView:
         return (self.after.dims,) if self.order is None else (self.order,)
 
     def undone(self) -> "WholeView":
-        """Return the view that puts everything back."""
+        """Return the inverse view."""
         back = None
         if self.order is not None:
             back = tuple(self.order.index(axis) for axis in range(len(self.order)))
         return WholeView(self.after, self.before, back, self.source)
 
     def then(self, other: "WholeView") -> "WholeView":
-        """Return this view and another of its kind as one."""
+        """Return this view and another one of its kind as one view."""
         order = None
         if self.order is not None and other.order is not None:
             order = tuple(self.order[axis] for axis in other.order)
@@ -65,7 +65,7 @@ class WholeView:
 
 
 def whole_view(node: Node) -> WholeView | None:
-    """Return what a node says that is a view of all elements, None for any other."""
+    """Return a node's view of all elements, None if it is another node."""
     if node.op not in RESHAPING_VIEWS | PERMUTING:
         return None
     order = None if node.op in RESHAPING_VIEWS else axis_order(node)
@@ -73,7 +73,7 @@ def whole_view(node: Node) -> WholeView | None:
 
 
 def axis_order(node: Node) -> tuple[int, ...]:
-    """Return for each axis of a reordering's result the axis that it was."""
+    """Return axis of the result -> axis of the operand, for a permutation."""
     rank = len(node.outputs[0].type.dims)
     if node.op == _PERMUTE:
         order = node.arguments[1]

@@ -1,10 +1,10 @@
-"""Find the windows of rings, which allow a session to rewind them after overwriting.
+"""Find the windows of rings, which allow a session to rewind overwritten rings.
 
-In: methods as a cursor sees them, the states at it. Out: the window of each ring that
-has one. A ring has one if each method that advances the position fills it without a
-hole, only `kvc::attention` reads it, after a write and with the last tokens of that
-write as queries, all these readers have a window, and writes and readers keep the same
-number of first positions. Any other ring works as well, but cannot be rewound.
+In: views of methods for a cursor, and the rings at the cursor. Out: the window of each
+ring that has one. A ring has one if each method that advances the position fills it
+without a hole, only `kvc::attention` reads it, after a write and with the last tokens
+of that write as queries, all these readers have a window, and writes and readers keep
+the same number of first positions. Any other ring works as well, but cannot be rewound.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ from kvc.schema.rings import Window
 from kvc.schema.types import Dim, Symbol, add_dims, bounds
 
 _CACHES = ("k", "v", "k_scale", "v_scale")
-_SLOTS = 2  # the axis of slots in what attention reads
+_SLOTS = 2  # the axis of slots in the caches of attention
 _HANDS_ON = PERMUTING | {"aten::alias"}
 Rings = Mapping[str, State]
 _NOTHING = Window(0)
@@ -31,12 +31,12 @@ _NOTHING = Window(0)
 def find_windows(
     program: Program, views: Iterable[CursorView], rings: Rings
 ) -> dict[str, Window]:
-    """Return ring -> the most that a query may see of it.
+    """Return ring -> the largest window through which a query may read it.
 
     Args:
-        program: whose methods these are.
-        views: of all methods, by the cursor of the rings.
-        rings: those at the cursor, by name.
+        program: the program of the methods.
+        views: views of all methods for the cursor of the rings.
+        rings: the rings at the cursor, by name.
     """
     symbols = {symbol.name: symbol for symbol in program.symbols}
     uses = [_Uses(view, rings, symbols) for view in views if rings]
@@ -58,7 +58,7 @@ def find_windows(
 
 
 class _Uses:
-    """What one method does with rings."""
+    """The uses of rings in one method."""
 
     def __init__(
         self, view: CursorView, rings: Rings, symbols: Mapping[str, Symbol]
@@ -67,7 +67,7 @@ class _Uses:
         self._fills = Fills(view, rings, symbols)
 
     def all(self) -> Iterator[tuple[str, Window | None]]:
-        """Yield a ring and what is seen of it, None for any slots, for each use."""
+        """Yield a ring and its window for each use; None for a use of any slots."""
         method = self._view.method
         written = {name for _, name in method.state_out}
         for name in self._rings.keys() - written:
@@ -99,7 +99,7 @@ class _Uses:
                 yield name
 
     def most(self, ring: str) -> int:
-        """Return the most positions of a write that is not all that a call adds."""
+        """Return the most positions of a write that does not cover the whole call."""
         counts = [
             bounds(write.count, self._symbols)[1]
             for state, node in self._view.method.writes
@@ -109,7 +109,7 @@ class _Uses:
         return max(counts, default=0)
 
     def _end(self) -> FillPlace | None:
-        """Return where the call ends."""
+        """Return the position at the end of the call."""
         view = self._view
         if view.step.tokens is not None:
             return after(START, view.step.tokens)
@@ -118,12 +118,12 @@ class _Uses:
         return self._fills.place(next(left, None))
 
     def _is_all(self, write: CacheWrite) -> bool:
-        """Tell whether a write is of all that the call adds."""
+        """Tell whether a write covers all tokens that the call adds."""
         all_of_it = self._view.offset(write.index), write.count
         return all_of_it == (0, self._view.step.tokens)
 
     def _seen(self, node: Node, value: Value, one: Fill) -> Iterator[Window | None]:
-        """Yield what a node sees of a ring, a write nothing; None for any slots."""
+        """Yield a node's window on a ring: empty for updates, None for any slots."""
         ring, control = self._rings[one.held.state], control_of(node)
         if control is not None:
             fixed = control.operands[control.carried :] if control.is_loop else ()
@@ -143,7 +143,7 @@ class _Uses:
             yield None
 
     def _fills_on(self, node: Node, value: Value, one: Fill, ring: State) -> bool:
-        """Tell whether an update goes on where a ring is filled up to."""
+        """Tell whether an update continues at the end of a ring's fill."""
         write = cache_write(ring.name, node, self._view.method)
         on = self._is_all(write) or self._fills.place(write.index) in one.ends
         first = value == node.inputs[0] and value not in node.inputs[1:]
@@ -165,7 +165,7 @@ class _Uses:
         return ends and fits and arguments["layout"] == "circular"
 
     def _covers(self, one: Fill, queries: Dim) -> bool:
-        """Tell whether a write is never of fewer positions than there are queries."""
+        """Tell whether a write always covers at least as many positions as queries."""
         if one.count is None:
             return False
         return bounds(add_dims(one.count, queries, -1), self._symbols)[0] >= 0

@@ -37,7 +37,7 @@ __all__ = [
 
 
 def register_backend(backend: type[Backend]) -> None:
-    """Make a backend's ahead-of-time half known by its `name`, for recipes to name it.
+    """Register a backend's ahead-of-time half under its `name`, for recipes.
 
     Raises:
         BackendTaken: there is a backend of this name.
@@ -65,13 +65,17 @@ def find_backend(name: str) -> type[Backend]:
                 return BACKENDS.setdefault(name, found)
             reason = f"its entry point {entry.value} is the backend {found.name!r}"
         except Exception as error:
-            # Whatever code of others raises: there is no such backend to use.
+            # Code of other packages may raise anything: the backend is not usable.
             reason = f"its entry point {entry.value} failed: {error!r}"
     raise UnknownBackend(backend=name, reason=reason, known=tuple(BACKENDS))
 
 
 def _check(backend: object) -> str:
-    """Return the name of what is a backend."""
+    """Return the name of a backend class.
+
+    Raises:
+        BadSetting: it is no subclass of `Backend` with a name.
+    """
     known = isinstance(backend, type) and issubclass(backend, Backend)
     name = getattr(backend, "name", None)
     if not known or not isinstance(name, str) or not name:

@@ -1,8 +1,8 @@
-"""The interface of a backend's ahead-of-time half: take nodes, say what they need.
+"""The interface of a backend's ahead-of-time half: take nodes, lower partitions.
 
-A backend sees every partition of every method before it says what the first needs, so
-it can know what is shared. The code of a partition is in the file in any case, as a
-block of its method; weights stay in the blob store under their names.
+A backend gets all partitions of all methods at once, so it can find what they share.
+The code of a partition is in the file in any case, as a block of its method; weights
+stay in the blob store under their names.
 """
 
 from abc import ABC, abstractmethod
@@ -21,18 +21,18 @@ class Backend(ABC):
     """The ahead-of-time half of a backend.
 
     Attributes:
-        name: of the backend, as recipes and bundles have it.
-        in_place: whether its partitions may write what they are lent, states above all,
-            piece by piece and while they read it, and take memory of any strides. What
-            writes a state over an old content that its partition reads is left outside
-            of the partitions of other backends.
+        name: the name of the backend in recipes and bundles.
+        in_place: whether its partitions may write their inputs, states above all, piece
+            by piece and while they read them, and take memory of any strides. For other
+            backends, a node that overwrites the old content of a state that its
+            partition reads is left outside of the partitions.
         fixed_shapes: whether it needs to know all sizes that a partition is called
-            with. Recipes must then give each size of its partitions buckets.
-        fuses: whether it is quicker with operators that stand for several: linear
-            layers of all products, gated units, rotary embeddings; and with products
-            of the same rows one after the other.
-        calibrated: whether it stores values as integers, and needs to know how large
-            they become: whoever compiles must then give samples.
+            with. Recipes must then give buckets for each size of its partitions.
+        fuses: whether it is faster with fused operators: linear layers for all
+            products, gated units, rotary embeddings; and with adjacent products of the
+            same rows.
+        calibrated: whether it stores values as integers, and needs their ranges: the
+            caller must then give samples.
     """
 
     name: ClassVar[str]
@@ -42,10 +42,10 @@ class Backend(ABC):
     calibrated: bool = False
 
     def __init__(self, options: Mapping[str, Option]) -> None:
-        """Take what a recipe says in `[backend.options]`; here, that it says nothing.
+        """Take the options of the recipe; here there must be none.
 
         Raises:
-            RecipeError: an option that this backend does not have, or a wrong value.
+            RecipeError: this backend does not have the option, or the value is wrong.
         """
         for option, found in options.items():
             raise BadOption(
@@ -57,13 +57,13 @@ class Backend(ABC):
 
     @abstractmethod
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the indices of the nodes that it can run."""
+        """Return the indices of the nodes that the backend can run."""
 
     def foreign_views(self, method: Method) -> frozenset[int]:
-        """Return the views that it cannot make: partitions read clones of them.
+        """Return the views that the backend cannot make.
 
-        All others that its partitions read are made once more in these, where they are
-        `in_place`.
+        Partitions read clones of these views. All other views that partitions read are
+        made again inside, if the backend is `in_place`.
         """
         return frozenset()
 
@@ -73,21 +73,21 @@ class Backend(ABC):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return what each partition needs beside its code: here, nothing.
+        """Return the payload and memory needs of each partition; here, none.
 
         Args:
-            partitions: those of all methods, proven, by the name of what calls them: a
-                method, or a block that is a branch or a turn of a loop.
+            partitions: the proven partitions of all methods, by the name of the caller:
+                a method, or a block that is a branch or the body of a loop.
             constants: the program's constants, by name.
             symbols: the program's symbols.
 
         Returns:
-            for each of the names one for each of its partitions, in order.
+            for each name one `Lowered` for each of its partitions, in order.
         """
         return {name: (Lowered(),) * len(some) for name, some in partitions.items()}
 
 
-# Choose nodes by a backend's list of what it supports.
+# Select nodes by a backend's list of supported operators.
 
 
 def able_nodes(method: Method, why_not: WhyNot) -> dict[int, Node]:
@@ -114,18 +114,18 @@ def _operand(argument: Argument, constants: set[int]) -> object:
     return argument
 
 
-# Backends whose code is the block of a partition, which `kvc.runtime` binds.
+# Backends that run the block of a partition, which `kvc.runtime` binds.
 
 
 class BlockBackend(Backend):
-    """Runs all of its nodes from the block."""
+    """A backend that runs all of its nodes from the block."""
 
     in_place = True
 
     @property
     @abstractmethod
     def supported(self) -> WhyNot:
-        """Return the list of what it supports."""
+        """Return the predicate for supported nodes."""
 
     def supports(self, method: Method) -> frozenset[int]:
         """Return the nodes to take."""

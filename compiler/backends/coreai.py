@@ -1,7 +1,7 @@
-"""The backend `coreai`, ahead of time: takes whole methods, their caches included.
+"""The backend `coreai`, ahead of time: takes whole methods, including their caches.
 
-Places and lengths of caches are checked by the host before Core AI runs, so what
-computes them is not taken with what they are of.
+The host checks write positions and lengths of caches before Core AI runs, so the nodes
+that compute these are not taken together with the cache operators.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 from kvc.schema.types import Symbol
 
 _PRECISIONS: Final = ("float32", "float16")
-# Arguments that the host reads before Core AI runs: where a cache is written and how
-# far; the valid length and the row lengths of attention.
+# Arguments that the host reads before Core AI runs: the write position and row lengths
+# of a cache update; the valid length and row lengths of attention.
 _OF_THE_HOST: Final = {CACHE_UPDATE: (2, 5), coreai.ATTENTION: (3, 15)}
 
 
@@ -30,7 +30,7 @@ class CoreAI(BlockBackend):
     fixed_shapes = True
 
     def __init__(self, options: Mapping[str, Option]) -> None:
-        """Take the precision: what float32 is computed in.
+        """Take the option `precision`: the dtype in which float32 is computed.
 
         Raises:
             BadOption: there is no such option, or no such precision.
@@ -48,7 +48,7 @@ class CoreAI(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the list of what it supports."""
+        """Return the predicate for supported nodes."""
         return coreai.why_not
 
     def supports(self, method: Method) -> frozenset[int]:
@@ -60,7 +60,7 @@ class CoreAI(BlockBackend):
         return frozenset(able if has_product else ())
 
     def foreign_views(self, method: Method) -> frozenset[int]:
-        """Return the views of what Core AI has no tensors of."""
+        """Return the views of tensors that Core AI does not support."""
         able = able_nodes(method, self.supported)
         views = (
             i for i, n in enumerate(method.nodes) if OPS[n.op].aliasing is Aliasing.VIEW
@@ -73,13 +73,13 @@ class CoreAI(BlockBackend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return the precision: the code is the partition's block."""
+        """Return the precision as the payload: the code is the partition's block."""
         lowered = Lowered(payload=str(self._precision).encode())
         return {name: (lowered,) * len(some) for name, some in partitions.items()}
 
 
 def _unfit(taken: Mapping[int, Node]) -> frozenset[int]:
-    """Return nodes for which the host has to read what Core AI has yet to make."""
+    """Return the nodes with host-read arguments that Core AI would compute."""
     made: set[int] = set()
     wrong: set[int] = set()
     for index, node in sorted(taken.items()):

@@ -1,4 +1,4 @@
-"""The backend `coreml`, ahead of time: takes what Core ML's language can say."""
+"""The backend `coreml`, ahead of time: takes the operators that Core ML supports."""
 
 from typing import ClassVar
 
@@ -17,11 +17,11 @@ class CoreMl(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the list of what it supports."""
+        """Return the predicate for supported nodes."""
         return coreml.why_not
 
     def foreign_views(self, method: Method) -> frozenset[int]:
-        """Return the views of what Core ML has no tensors of."""
+        """Return the views of tensors that Core ML does not support."""
         able = able_nodes(method, self.supported)
         return frozenset(
             i

@@ -15,5 +15,5 @@ class Cpu(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the list of what it supports."""
+        """Return the predicate for supported nodes."""
         return cpu.why_not

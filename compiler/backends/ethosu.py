@@ -1,8 +1,9 @@
 """The backend of Arm's Ethos-U NPUs, ahead of time.
 
-Takes what `kvc.schema.backends.ethosu` lists, with the states that it writes whole or
-from a position on. Values become int8 or int16: the payload of a partition is their
-grids. `kvc.runtime` makes a TOSA graph of the code, and a command stream of that.
+Takes the operators that `kvc.schema.backends.ethosu` lists, with states that are
+written whole or from a position on. Values become int8 or int16: the payload of a
+partition is their grids (quantization scales and zero points). `kvc.runtime` makes a
+TOSA graph of the code, and a command stream from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,20 +30,21 @@ from kvc.schema.errors import BadOption
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Symbol
 
-# Choose the grids of what an Ethos-U computes.
+# Select the grids (quantization parameters) of values.
 
 
 _NORM, _PRODUCT, _LINEAR = "aten::rms_norm", "aten::mul.Tensor", "aten::linear"
-_FARTHER: Final = 2.0  # than the samples
-_NEVER: Final = 2.0**-20  # the scale of what is 0 in all samples: it coarsens no other
+_FARTHER: Final = 2.0  # a factor on the range of the samples
+# The scale of a value that is 0 in all samples: small, so that it coarsens no other.
+_NEVER: Final = 2.0**-20
 
 
 def payload(partition: Partition, stored: Stored) -> bytes:
     """Return the grids of a partition.
 
     Args:
-        partition: with the ranges of its values.
-        stored: what its values are.
+        partition: a partition with the ranges of its values.
+        stored: the dtype of its values.
 
     Raises:
         RangeUnbounded: a value becomes infinite.
@@ -59,7 +61,7 @@ def payload(partition: Partition, stored: Stored) -> bytes:
 
 
 def _grid(found: Range, fine: bool) -> Grid:
-    """Return a grid; those of int16 have no zero of their own, as TOSA demands."""
+    """Return a grid; int16 grids have zero point 0, as TOSA demands."""
     if found.low == found.high == 0:
         return Grid(Stored.INT16 if fine else Stored.INT8, _NEVER)
     if fine:
@@ -71,8 +73,8 @@ def _grid(found: Range, fine: bool) -> Grid:
 def _fine(graph: Method) -> frozenset[int]:
     """Return the values that are int16 among int8, by id.
 
-    A view is as what it shows, a sum as what reads it. What lies in the memory of an
-    input that is written stays int8, since other partitions may read it.
+    A view is like its base, a sum like its readers. Values in the memory of an input
+    that is written stay int8, since other partitions may read it.
     """
     fine: set[int] = set()
     read = {value.id for node in graph.nodes for value in node.inputs}
@@ -97,7 +99,7 @@ def _is_view(node: Node) -> bool:
     return OPS[node.op].aliasing is Aliasing.VIEW
 
 
-# The backend of Arm's Ethos-U NPUs, ahead of time.
+# The Ethos-U backend.
 
 
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {  # the default first
@@ -119,10 +121,10 @@ class EthosU(Backend):
     calibrated = True
 
     def __init__(self, options: Mapping[str, Option]) -> None:
-        """Take how activations are stored, and which NPUs are to run all of it.
+        """Take the options `activations` and `npu`, the oldest NPU to support.
 
         Raises:
-            BadOption: a value that it does not have, or another option.
+            BadOption: an unknown option or value.
         """
         rest = dict(options)
         chosen = {}
@@ -141,9 +143,9 @@ class EthosU(Backend):
         self._why_not: WhyNot = why_not if chosen["npu"] == "u85" else why_not_u55
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take: of writers, those of whole states or inputs.
+        """Return the nodes to take; writers only of whole states or inputs.
 
-        Not those that angles are made of, which need more than 16 bits.
+        Nodes that compute angles are left out: they need more than 16 bits.
         """
         whole = {value.id for value in (*method.inputs, *method.bound)}
         able = able_nodes(method, self._why_not)
@@ -157,7 +159,7 @@ class EthosU(Backend):
         )
 
     def foreign_views(self, method: Method) -> frozenset[int]:
-        """Return the views that TOSA has no operator for, or not of such values."""
+        """Return the views that TOSA does not support."""
         able = able_nodes(method, self._why_not)
         return frozenset(
             i
@@ -183,9 +185,9 @@ class EthosU(Backend):
 
 
 def _angles(method: Method, able: Mapping[int, Node]) -> set[int]:
-    """Return the nodes that make angles of positions and constants alone."""
+    """Return the nodes that compute angles from positions and constants alone."""
     constants = {value.id for value, _ in method.constants}
-    counts: set[int] = set()  # floats made of integers
+    counts: set[int] = set()  # floats converted from integers
     made: set[int] = set()
     for index, node in enumerate(method.nodes):
         read = {value.id for value in node.inputs} - constants

@@ -1,4 +1,4 @@
-"""The backend `mlx`, ahead of time: takes what MLX computes, states among it."""
+"""The backend `mlx`, ahead of time: takes the operators that MLX supports."""
 
 from typing import ClassVar
 
@@ -16,13 +16,13 @@ class Mlx(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the list of what it supports."""
+        """Return the predicate for supported nodes."""
         return mlx.why_not
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take; of writes, those over all of a state or input.
+        """Return the nodes to take; writers only of whole states or inputs.
 
-        MLX's arrays are values: a part of one is not written in place.
+        MLX's arrays are values: a part of one cannot be written in place.
         """
         whole = {value.id for value in (*method.inputs, *method.bound)}
         return frozenset(

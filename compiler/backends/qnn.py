@@ -1,12 +1,12 @@
-"""The backend `qnn`, ahead of time: chooses what becomes float16, or integers.
+"""The backend `qnn`, ahead of time: computes in float16, or on integers.
 
-Integers are for the option `activations = "uint16"`; samples give their grids.
-
-Products and what follows from them are taken. What no product feeds is left to others:
-positions, angles and tables that numbers of tokens are made of need more than float16
-has. So is a cache that others than attention read, since the device never has its new
-content in one piece; and what reads, where the host has to, what the device has made:
-a cache, a place in it, a mask.
+The option `activations = "uint16"` selects integers; samples give their grids
+(quantization scales and zero points). Matrix products and nodes that depend on them are
+taken. Nodes that depend on no product are left to other backends: positions, angles and
+tables computed from token counts need more than float16. Also left is a cache that
+other operators than attention read, since the device never has its new content in one
+piece; and nodes with an argument that the host reads but the device computes: a cache,
+a position in it, a mask.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,10 +25,11 @@ from kvc.schema.errors import BadOption, RangeUnbounded
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Symbol
 
-# Choose the grids of partitions that the backend `qnn` computes on integers.
+# Select the grids of partitions that are computed on integers.
 
 
-_SAME: Final = ("aten::reshape", "aten::clone")  # what they make has equal numbers
+# Their results have the same numbers as their inputs.
+_SAME: Final = ("aten::reshape", "aten::clone")
 _LEAST_WIDTH: Final = qnn_fixed.LEAST * (Stored.UINT16.most - Stored.UINT16.least)
 Ranges = Mapping[int, Range]
 
@@ -48,8 +49,8 @@ def payloads(
         for place, one in enumerate(some)
     }
     every = [one for some in partitions.values() for one in some]
-    ranges = _joined((one.ranges, keys[id(one)]) for one in every)
-    scores = _joined((one.scores, keys[id(one)]) for one in every)
+    ranges = _merged_ranges((one.ranges, keys[id(one)]) for one in every)
+    scores = _merged_ranges((one.scores, keys[id(one)]) for one in every)
     return {
         name: [_payload(one, keys[id(one)], ranges, scores) for one in some]
         for name, some in partitions.items()
@@ -57,14 +58,15 @@ def payloads(
 
 
 def _keys(graph: Method, place: int, numbers: dict[object, int]) -> dict[int, int]:
-    """Return, for each value, a number that is that of all that are made like it.
+    """Return a key for each value, equal for values that are computed alike.
 
-    Inputs are alike where the first weight that is read is the same.
+    Inputs of partitions are alike if the first weight that the partition reads is the
+    same.
 
     Args:
         graph: a partition.
-        place: which it is of its method; tells those without weights apart.
-        numbers: what has had a number so far; added to.
+        place: its index in its method; distinguishes partitions without weights.
+        numbers: the keys so far, by description; new ones are added.
     """
     keys: dict[int, int] = {}
     names = {value.id: name for value, name in graph.constants}
@@ -92,7 +94,7 @@ def _keys(graph: Method, place: int, numbers: dict[object, int]) -> dict[int, in
 
 
 def _settings(node: Node) -> tuple[object, ...]:
-    """Return the numbers that a node computes with, each with its parameter."""
+    """Return the numbers among a node's arguments, each with its parameter index."""
     return tuple(
         (parameter, each)
         for parameter, each in enumerate(node.arguments)
@@ -100,8 +102,10 @@ def _settings(node: Node) -> tuple[object, ...]:
     )
 
 
-def _joined(some: Iterable[tuple[Ranges, Mapping[int, int]]]) -> dict[int, Range]:
-    """Return the ranges of all values of a key."""
+def _merged_ranges(
+    some: Iterable[tuple[Ranges, Mapping[int, int]]],
+) -> dict[int, Range]:
+    """Merge the ranges of all values with the same key."""
     found: dict[int, Range] = {}
     for ranges, keys in some:
         for value, seen in ranges.items():
@@ -117,7 +121,7 @@ def _payload(
     ranges: Mapping[int, Range],
     scores: Mapping[int, Range],
 ) -> bytes:
-    """Return the grids of a partition."""
+    """Return the payload of a partition: the grids of its values and scores."""
     numbers = value_numbers(partition.graph)
     values = {
         numbers[value]: _grid(found)
@@ -131,10 +135,10 @@ def _payload(
 
 
 def _grid(found: Range) -> Grid:
-    """Return the finest grid that covers a range and that the device can have.
+    """Return the finest grid that covers a range and that the device supports.
 
     Raises:
-        RangeUnbounded: there is none so wide.
+        RangeUnbounded: no grid is wide enough.
     """
     low, high = min(found.low, 0.0), max(found.high, 0.0)
     if high - low < _LEAST_WIDTH:
@@ -145,7 +149,7 @@ def _grid(found: Range) -> Grid:
     return grid
 
 
-# The backend `qnn`, ahead of time: chooses what becomes float16, or integers.
+# The QNN backend.
 
 
 _ACTIVATIONS: Final = "activations"
@@ -157,16 +161,16 @@ _OF_THE_HOST = {qnn.CACHE_UPDATE: (0, 2, 5), qnn.ATTENTION: (3, 9, 10, 15)}
 
 
 class Qnn(BlockBackend):
-    """Takes products, attention and what is computed with their results."""
+    """Takes products, attention and nodes that depend on their results."""
 
     name: ClassVar[str] = "qnn"
     fixed_shapes = True
 
     def __init__(self, options: Mapping[str, Option]) -> None:
-        """Take how activations are stored, "float16" or "uint16".
+        """Take the option `activations`: "float16" or "uint16".
 
         Raises:
-            BadOption: they cannot be, or there is another option.
+            BadOption: another value, or another option.
         """
         rest = dict(options)
         found = rest.pop(_ACTIVATIONS, "float16")
@@ -182,7 +186,7 @@ class Qnn(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the list of what it supports."""
+        """Return the predicate for supported nodes."""
         return qnn_fixed.why_not if self.calibrated else qnn.why_not
 
     def lower(
@@ -191,7 +195,7 @@ class Qnn(BlockBackend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return the grids of each partition, if it computes on any.
+        """Return the grids of each partition, if it computes on integers.
 
         Raises:
             RangeUnbounded: a value becomes infinite, or too large for the device.
@@ -215,7 +219,7 @@ class Qnn(BlockBackend):
 
 
 def _fed(method: Method, able: dict[int, Node]) -> dict[int, Node]:
-    """Return what products feed, and these themselves."""
+    """Return the products, and the nodes that depend on them."""
     fed: set[int] = set()
     taken: dict[int, Node] = {}
     for index, node in sorted(able.items()):
@@ -226,10 +230,12 @@ def _fed(method: Method, able: dict[int, Node]) -> dict[int, Node]:
 
 
 def _unfit(method: Method, taken: dict[int, Node]) -> frozenset[int]:
-    """Return cache writes whose results others read, and attention that is not alike.
+    """Return the nodes to leave out of partitions.
 
-    And what is a view of a cache, or of what is no float; and what has the host read
-    what the device has yet to make.
+    These are cache writes whose results other nodes than attention read, attention
+    whose keys and values are written at different positions, views of a cache or of
+    tensors that are not floats, and nodes with arguments that the host reads but the
+    device computes.
     """
     made_there = {value.id for node in taken.values() for value in node.outputs}
     writers = {n.outputs[0].id: i for i, n in taken.items() if n.op == qnn.CACHE_UPDATE}
@@ -266,7 +272,7 @@ def _values(argument: object) -> tuple[Value, ...]:
 
 
 def _alike(node: Node, taken: dict[int, Node], writers: dict[int, int]) -> bool:
-    """Tell whether keys and values are written at one place, as they are read."""
+    """Tell whether keys and values are written at the same positions, and read so."""
     pair = [
         writers.get(v.id) for n in (_KEYS, _VALUES) for v in _values(node.arguments[n])
     ]
@@ -284,7 +290,7 @@ def _alike(node: Node, taken: dict[int, Node], writers: dict[int, int]) -> bool:
 
 
 def _is_float(node: Node) -> bool:
-    """Tell whether a view is of what the device computes with."""
+    """Tell whether a view is of a tensor that the device supports."""
     if OPS[node.op].aliasing is not Aliasing.VIEW:
         return True
     return not qnn.why_not_float32([value.type for value in node.inputs])

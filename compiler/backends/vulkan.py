@@ -14,5 +14,5 @@ class Vulkan(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the list of what it supports."""
+        """Return the predicate for supported nodes."""
         return vulkan.why_not

@@ -1,9 +1,9 @@
 """The XNNPACK backend, ahead of time.
 
-Takes the nodes of `kvc.schema.backends.xnnpack`, in methods where this is worth a call:
-those that include a matrix product or a convolution. `kvc.runtime` translates a
-partition's block into an XNNPACK subgraph, or runs it with its own kernels, which
-compute with XNNPACK's numerics.
+Takes the nodes that `kvc.schema.backends.xnnpack` lists, in methods that include a
+matrix product or a convolution: other methods are not worth a call. `kvc.runtime`
+translates a partition's block into an XNNPACK subgraph, or runs it with its own
+kernels, which compute with XNNPACK's numerics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,13 +43,13 @@ class Xnnpack(Backend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return what memory the library needs; the code is the partition's block."""
+        """Return the memory needs of the library; the code is the partition's block."""
         made = Lowered(memory=MemoryKind.OPAQUE, tail_nbytes=TAIL_NBYTES)
         return {name: (made,) * len(some) for name, some in partitions.items()}
 
 
 def _without_read_indices(method: Method, able: Mapping[int, Node]) -> dict[int, Node]:
-    """Return what may be taken without pools whose indices somebody reads."""
+    """Return the supported nodes, without pools whose indices are read."""
     read = {v.id for v in method.results}.union(
         *({value.id for value in node.inputs} for node in method.nodes)
     )
@@ -63,14 +63,15 @@ def _without_read_indices(method: Method, able: Mapping[int, Node]) -> dict[int,
 def _with_whole_quantization(
     method: Method, able: Mapping[int, Node]
 ) -> frozenset[int]:
-    """Return what may be taken so that quantized rows never cross a partition's border.
+    """Return the supported nodes such that quantized rows stay within a partition.
 
-    XNNPACK holds them as one value that only its linears can read. So `quantize_rows`
-    is taken if nobody but them reads it, and they are taken with what they read.
+    XNNPACK holds them as one value that only its linear operators can read. So
+    `quantize_rows` is taken only if all its readers are such operators, and these are
+    taken only together with it.
     """
     makers = {v.id: i for i, n in able.items() if n.op == QUANTIZE for v in n.outputs}
     outside = {makers[v.id] for v in method.results if v.id in makers}
-    fed: dict[int, int] = {}  # quantized linear -> what quantizes its rows
+    fed: dict[int, int] = {}  # quantized linear -> the node that quantizes its rows
     for i, node in enumerate(method.nodes):
         read = {makers[value.id] for value in node.inputs if value.id in makers}
         trio = [makers.get(value.id, -1) for value in node.inputs[:3]]

@@ -33,7 +33,7 @@ _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 class Checkpoint(Closing):
     """Weights in .safetensors files, of which only headers have been read.
 
-    Tensors that were taken from it keep its files open.
+    Tensors taken from a checkpoint keep its files open.
 
     Attributes:
         path: as it was given.
@@ -51,9 +51,9 @@ class Checkpoint(Closing):
                 .safetensors file of any name.
 
         Raises:
-            PickleCheckpoint: it is a pickle.
-            BadCheckpoint: with everything that is wrong with its files.
-            CheckpointError: there is none.
+            PickleCheckpoint: the file is a pickle.
+            BadCheckpoint: files are damaged or missing; the error lists all problems.
+            CheckpointError: there is no checkpoint.
         """
         self.path = path_text(path)
         main = _main_file(self.path)
@@ -87,39 +87,40 @@ class Checkpoint(Closing):
         rename: Callable[[str], str] | Mapping[str, str] | None = None,
         strict: bool = True,
     ) -> Loaded:
-        """Give the tensors of a model the values that this checkpoint has for them.
+        """Fill the tensors of a model with the values of this checkpoint.
 
-        Parameters that were made in `empty_parameters` stay empty, and compiling reads
-        them from here; they are read-only from now on. Buffers, and parameters that
-        have memory, are filled at once. Nothing is changed when something does not fit;
-        where a file cannot be read, tensors that were read before are filled.
+        Parameters made in `empty_parameters` stay empty, and compiling reads them from
+        here; they are read-only from now on. Buffers, and parameters with memory, are
+        filled at once. If a tensor does not fit, nothing is changed; if a file cannot
+        be read, the tensors read before stay filled.
 
         Args:
-            model: the module; tensors that it ties stay tied.
-            rename: the model's name for a name in the checkpoint. What a mapping does
-                not have keeps its name.
+            model: the module; tied tensors stay tied.
+            rename: name in the checkpoint -> name in the model. Names that a mapping
+                lacks stay the same.
             strict: refuse tensors that the checkpoint lacks, and those that the model
-                does not have.
+                lacks.
 
         Raises:
-            CheckpointMismatch: with every tensor that is missing, unexpected, of
-                another shape, or of a dtype that does not become the model's; or with
-                names of one tensor of the model that have different values here.
+            CheckpointMismatch: a tensor is missing, unexpected, of another shape, or of
+                a dtype that cannot be converted to the model's; or two names of one
+                tensor of the model have different values here. The error lists all of
+                them.
             CheckpointChanged: a file changed after it was opened, or is closed.
             CheckpointError: `rename` is neither a mapping nor a function.
         """
         return load_model(model, self.path, self.tensors, rename, strict)
 
     def close(self) -> None:
-        """Close the files; a tensor that is read afterwards is an error."""
+        """Close the files; reading a tensor afterwards is an error."""
         for file in self._files.values():
             file.close()
 
     def _check_index(self, index: Mapping[str, str]) -> None:
-        """Check that each tensor is in its file, and in no other one.
+        """Check that each tensor is in the file that the index names, and in no other.
 
         Raises:
-            BadCheckpoint: with each that is not.
+            BadCheckpoint: a tensor is in another file, or in two; lists all of them.
         """
         wrong = [
             f"{file}: tensor {name!r} is not in it, although the index says so"
@@ -140,11 +141,11 @@ class Checkpoint(Closing):
 
 
 def _main_file(path: str) -> Path:
-    """Return the file or the index that a path means.
+    """Return the file or the index for a path.
 
     Raises:
-        PickleCheckpoint: it is a folder that has only pickles.
-        CheckpointError: there is nothing, or too much.
+        PickleCheckpoint: the path is a folder that has only pickles.
+        CheckpointError: there is no file, or more than one.
     """
     folder = Path(path)
     try:
@@ -173,8 +174,8 @@ def _open_files(folder: Path, names: Iterable[str], path: str) -> dict[str, Tens
     """Open the files of a checkpoint.
 
     Raises:
-        PickleCheckpoint: one is a pickle.
-        BadCheckpoint: with each that is missing or damaged.
+        PickleCheckpoint: a file is a pickle.
+        BadCheckpoint: a file is missing or damaged; the error lists all of them.
     """
     opened, wrong, pickles = dict[str, TensorFile](), list[str](), list[str]()
     for name in names:
@@ -198,7 +199,7 @@ def _read_index(main: Path, path: str) -> dict[str, str]:
     """Return tensor -> file of an index.
 
     Raises:
-        BadCheckpoint: it cannot be read, or names what is no file beside it.
+        BadCheckpoint: the index cannot be read, or names a file in another folder.
     """
     try:
         return _weight_map(main)
@@ -212,7 +213,7 @@ def _weight_map(main: Path) -> dict[str, str]:
     """Return tensor -> file of an index.
 
     Raises:
-        Problems: with each entry that is wrong.
+        Problems: an entry is wrong; lists all of them.
     """
     try:
         table = parse_object(main.read_bytes()).get("weight_map")
@@ -231,7 +232,7 @@ def _weight_map(main: Path) -> dict[str, str]:
 
 
 def _is_plain(name: object) -> bool:
-    """Tell whether a name is of a file beside the index, not a path to elsewhere."""
+    """Tell whether a name is that of a file in the same folder."""
     if not isinstance(name, str) or not name.endswith(".safetensors"):
         return False
     return Path(name).name == name and name.isprintable() and "\\" not in name

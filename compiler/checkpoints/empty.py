@@ -1,7 +1,7 @@
 """Parameters without memory: `empty_parameters` makes them on torch's meta device.
 
-Nothing real can be computed with them. Once a checkpoint has recorded where their
-values are (`filled.py`), they are read-only: a change could not be kept, so it is
+They cannot take part in real computations. Once a checkpoint has recorded the source of
+their values (`filled.py`), they are read-only: a change could not be kept, so it is
 refused. Casts are kept.
 """
 
@@ -22,7 +22,8 @@ from kvc.compiler.checkpoints.filled import carry, forget, is_filled
 from kvc.schema.errors import ParametersEmpty
 
 _TYPES: Final = (nn.Parameter, Tensor)
-_WAS: Final = "kvc_was"  # on the storage of empty tensors: that of the real ones
+# Attribute on the storage of an empty tensor: its original storage.
+_WAS: Final = "kvc_was"
 # Results of these have the values of their first operand, but for a cast.
 _SAME_VALUES: Final = frozenset(
     [
@@ -43,7 +44,7 @@ _SAME_VALUES: Final = frozenset(
         "detach",
     ]
 )
-# What asks for neither values nor another tensor; the most of all calls.
+# Functions that need neither values nor return a tensor; most calls.
 _OF_THE_TYPE: Final = frozenset(
     [
         *(getattr(Tensor, name).__get__ for name in ("is_meta", "shape", "dtype")),
@@ -52,15 +53,16 @@ _OF_THE_TYPE: Final = frozenset(
         *(Tensor.numel, Tensor.dim, Tensor.size, Tensor.is_inference),
     ]
 )
-# Whether a method is traced, where stand-ins should be in the place of empty tensors.
+# Whether a method is being traced; stand-ins should then replace empty tensors.
 _tracing: ContextVar[bool] = ContextVar("kvc_tracing", default=False)
 
 
 class Empty(Tensor):
-    """A tensor on the meta device that nothing real can be computed with.
+    """A tensor on the meta device that cannot take part in real computations.
 
-    torch has kernels that take a meta tensor beside a real one and return memory that
-    nobody has written (`linear` in 2.13). What is made of an empty tensor is empty too.
+    torch has kernels that take a meta tensor beside a real one and return uninitialized
+    memory (`linear` in 2.13). The result of an operation on an empty tensor is empty
+    too.
     """
 
     @classmethod
@@ -71,11 +73,11 @@ class Empty(Tensor):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Run an op of torch.
+        """Run an operator of torch.
 
         Raises:
-            ParametersEmpty: it needs the values of an empty tensor, or changes those
-                that a checkpoint has.
+            ParametersEmpty: it needs the values of an empty tensor, or changes those of
+                a checkpoint.
         """
         if func in _OF_THE_TYPE:
             with torch._C.DisableTorchFunctionSubclass():
@@ -94,7 +96,7 @@ class Empty(Tensor):
             return _result(name, args, result)
 
     def __deepcopy__(self, memo: dict[object, object]) -> Tensor:
-        """Return another tensor, whose values are in the same place."""
+        """Return another empty tensor with the same source of values."""
         storages = memo.setdefault(Empty, {})
         assert isinstance(storages, dict)
         copied = _empty(self, storages)
@@ -104,19 +106,19 @@ class Empty(Tensor):
 
 
 def _mixes(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether there are empty tensors and real ones; a scalar may be either."""
+    """Tell whether there are empty and real tensors; a real scalar is allowed."""
     real = any(not t.is_meta and (t.dim() or t.is_inference()) for t in tensors)
     return real and any(t.is_meta for t in tensors)
 
 
 def _overwrites(name: str, args: Sequence[object]) -> bool:
-    """Tell whether an op gives an empty tensor its initial values: nothing happens."""
+    """Tell whether an operator would initialize an empty tensor: nothing happens."""
     written = name == "__setitem__" or (name.endswith("_") and name[:2] != "__")
     return written and any(isinstance(a, Tensor) and a.is_meta for a in args[:1])
 
 
 def _version(tensor: Tensor) -> int:
-    """Return a number that moves when a tensor is changed in place."""
+    """Return a number that changes when a tensor is changed in place."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -126,17 +128,17 @@ def _mixed(name: str) -> ParametersEmpty:
 
 
 def _run(name: str, run: Callable[[], object]) -> object:
-    """Run an op; while a method is traced, only one that asks for dtype or shape.
+    """Run an operator; while a method is traced, only one that reads dtype or shape.
 
     Raises:
-        ParametersEmpty: a traced method uses a tensor that is empty.
+        ParametersEmpty: a traced method uses an empty tensor.
     """
     if not _tracing.get():
         return run()
     met = f"{name} of an empty tensor, met while the model was traced"
     try:
         result = run()
-    except RuntimeError as error:  # the tracer cannot take part in it
+    except RuntimeError as error:  # the tracer cannot handle the operator
         raise ParametersEmpty(names=(), what=met) from error
     if any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
         raise ParametersEmpty(names=(), what=met)
@@ -144,10 +146,10 @@ def _run(name: str, run: Callable[[], object]) -> object:
 
 
 def _check_kept(name: str, before: Sequence[tuple[Tensor, int]]) -> None:
-    """Check that an op has changed no real tensor, and none that was filled.
+    """Check that an operator has changed no real tensor, and none that was filled.
 
     Raises:
-        ParametersEmpty: it has; a filled one has no values any more.
+        ParametersEmpty: it has changed one; a filled tensor then loses its values.
     """
     mixed = any(tensor.is_meta for tensor, _ in before)
     for tensor, version in before:
@@ -165,7 +167,7 @@ def _check_kept(name: str, before: Sequence[tuple[Tensor, int]]) -> None:
 
 
 def _result(name: str, args: Sequence[object], result: object) -> object:
-    """Return what an op has made: values go with a cast, and real tensors are real."""
+    """Return an operator's result; keep the source of values through a cast."""
     if not isinstance(result, Tensor) or not args or not isinstance(args[0], Tensor):
         return result
     if not result.is_meta:
@@ -177,7 +179,7 @@ def _result(name: str, args: Sequence[object], result: object) -> object:
 
 @contextmanager
 def refused_in_traces() -> Iterator[None]:
-    """Let an empty tensor that a traced method meets be an error of its own."""
+    """Raise a distinct error if a traced method uses an empty tensor."""
     token = _tracing.set(True)
     try:
         yield
@@ -187,9 +189,9 @@ def refused_in_traces() -> Iterator[None]:
 
 @contextmanager
 def empty_parameters() -> Iterator[None]:
-    """Make the parameters of modules that this thread builds within without memory.
+    """Make the parameters of modules built in this context, by this thread, empty.
 
-    Buffers stay real, and so do parameters of special classes. A parameter under two
+    Buffers stay real, and so do parameters of special classes. A parameter with two
     names stays one. An initial value is computed before the parameter is registered, so
     memory for one parameter at a time is needed. After `Checkpoint.load_into` they may
     be cast, but not changed.
@@ -210,7 +212,7 @@ def empty_parameters() -> Iterator[None]:
         found: nn.Parameter = made[parameter]
         return found
 
-    # Its annotation forgets that a hook may return another parameter.
+    # The annotation does not allow that a hook returns another parameter.
     hook = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]
     try:
         yield
@@ -222,12 +224,12 @@ def _empty(
     tensor: Tensor,
     storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]],
 ) -> Tensor:
-    """Return an empty tensor of the type of another one, a parameter if that is one.
+    """Return an empty tensor like another one; a parameter if that is one.
 
     Args:
-        tensor: what to copy.
-        storages: those that were made for others; the references keep addresses from
-            being used again, and no memory.
+        tensor: the tensor to imitate.
+        storages: the storages made so far, by the original; the weak references keep
+            ids from being reused, but no memory.
     """
     real = tensor.untyped_storage()
     if real._cdata not in storages:
@@ -246,12 +248,12 @@ def _empty(
 
 
 def can_be_empty(tensor: Tensor) -> bool:
-    """Tell whether a tensor on the meta device is empty, or can become so."""
+    """Tell whether a tensor on the meta device is empty, or can become empty."""
     return type(tensor) in (Empty, *_TYPES) and not tensor.is_inference()
 
 
 def make_empty(tensor: Tensor) -> None:
-    """Let a tensor that was made on the meta device in another way be `Empty`."""
+    """Convert a tensor that was made on the meta device in another way to `Empty`."""
     if type(tensor) is Empty:
         return
     is_parameter = isinstance(tensor, nn.Parameter)
@@ -261,6 +263,6 @@ def make_empty(tensor: Tensor) -> None:
 
 
 def storage_before(tensor: Tensor) -> int | None:
-    """Return the storage that an empty tensor had; None of one that is not empty."""
+    """Return the original storage of an empty tensor, None for other tensors."""
     was = getattr(tensor.untyped_storage(), _WAS, None) if tensor.is_meta else None
     return None if was is None else int(was.cdata)

@@ -1,8 +1,8 @@
-"""Record on the storage of an empty tensor where its values are.
+"""Record on the storage of an empty tensor the source of its values.
 
-In: a tensor on the meta device, or its stand-in, and a `StoredTensor`. The record says
-which place in the storage it is for, so that every alias of the tensor has its values,
-and no other view has. A cast keeps the record, and is repeated when values are read.
+In: a tensor on the meta device, or its stand-in, and a `StoredTensor`. The record names
+the view of the storage that it is for, so every alias of the tensor has its values, and
+no other view has. A cast keeps the record, and is repeated when values are read.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ _ATTRIBUTE = "kvc_values"
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """What is noted on a storage.
+    """The record on a storage.
 
     Attributes:
-        place: the tensor over the storage that this speaks of.
+        place: the identity of the tensor over the storage.
         stored: its values.
-        dtypes: what they are cast to, one after the other.
-        name: what the model calls it.
+        dtypes: the dtypes that they are cast to, in order.
+        name: the tensor's name in the model.
     """
 
     place: Identity
@@ -34,12 +34,12 @@ class _Values:
 
 
 def attach(tensor: Tensor, stored: StoredTensor, name: str = "") -> None:
-    """Say where the values of a tensor are."""
+    """Record the source of a tensor's values."""
     _note(tensor, _Values(Identity.of(tensor), stored, (tensor.dtype,), name))
 
 
 def attached(tensor: Tensor) -> StoredSource | None:
-    """Return where the values of a tensor are; None where they are its own."""
+    """Return the source of a tensor's values; None if the tensor holds them itself."""
     values = _noted(tensor)
     if values is None or values.place != Identity.of(tensor):
         return None
@@ -47,7 +47,7 @@ def attached(tensor: Tensor) -> StoredSource | None:
 
 
 def carry(source: Tensor, target: Tensor) -> None:
-    """Say of a tensor that it has the values of another one, cast to its dtype."""
+    """Record that a tensor has the values of another one, cast to its dtype."""
     values = _noted(source)
     if values is None or values.place != Identity.of(source):
         return
@@ -59,12 +59,12 @@ def carry(source: Tensor, target: Tensor) -> None:
 
 
 def is_filled(tensor: Tensor) -> bool:
-    """Tell whether values are noted for the storage of a tensor."""
+    """Tell whether a source of values is recorded for a tensor's storage."""
     return _noted(tensor) is not None
 
 
 def forget(tensor: Tensor) -> str:
-    """Take the values of a storage away; return what the model calls their tensor."""
+    """Remove the record of a storage; return the name of its tensor."""
     values = _noted(tensor)
     _note(tensor, None)
     return values.name if values is not None else ""

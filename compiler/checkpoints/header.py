@@ -1,8 +1,9 @@
 """Read the header of a .safetensors file, and check every number in it.
 
 The rules are those of the safetensors library (its README, "Format"): a length, a JSON
-object, then the bytes of all tensors without holes or overlaps. They are checked here
-to name the tensor that is wrong, and because the library maps the file that it opens.
+object, then the bytes of all tensors without gaps or overlaps. They are checked here
+because the errors must name the tensor, and because the library maps the files that it
+opens.
 """
 
 import json
@@ -73,14 +74,14 @@ class TensorEntry:
 
 
 def read_header(fd: int, size: int) -> tuple[dict[str, TensorEntry], int]:
-    """Return the tensors of a file by name, and where their bytes begin.
+    """Return the tensors of a file by name, and the offset of their bytes.
 
     Raises:
-        Problems: with each tensor that is wrong.
+        Problems: a tensor is wrong; lists all of them.
         Pickled: the file is a pickle.
     """
     head = os.pread(fd, _LENGTH_NBYTES, 0)
-    # The length of a header may begin as a pickle does; what follows it does not.
+    # A header's length may start with the bytes of a pickle, but is followed by "{".
     if head.startswith(_PICKLE) and os.pread(fd, 1, _LENGTH_NBYTES) != b"{":
         raise Pickled("it is a pickle")
     if len(head) < _LENGTH_NBYTES:
@@ -108,7 +109,7 @@ def read_header(fd: int, size: int) -> tuple[dict[str, TensorEntry], int]:
 
 
 def shown(name: str) -> str:
-    """Return a name that a file gives as an error can tell it."""
+    """Return a name from a file in a form that is safe in a message."""
     return name if name.isprintable() else repr(name)
 
 
@@ -116,7 +117,7 @@ def parse_object(raw: bytes) -> dict[str, object]:
     """Return the members of a JSON object.
 
     Raises:
-        Problems: it is none, or a name stands in it twice.
+        Problems: the text is no JSON object, or a name occurs twice in it.
     """
     twice: list[str] = []
 
@@ -139,10 +140,10 @@ def parse_object(raw: bytes) -> dict[str, object]:
 
 
 def _entry(description: object) -> TensorEntry:
-    """Return what a header says of a tensor.
+    """Return the entry of a tensor in a header.
 
     Raises:
-        ValueError: it is not said, or impossible.
+        ValueError: the description is incomplete or impossible.
     """
     members = ("dtype", "shape", "data_offsets")
     if not isinstance(description, dict) or description.keys() != set(members):
@@ -165,11 +166,11 @@ def _entry(description: object) -> TensorEntry:
 
 
 def _elements(shape: Sequence[int]) -> int:
-    """Return how many elements a tensor has.
+    """Return the number of elements of a shape.
 
     Raises:
-        ValueError: it has more dimensions or elements than any; sizes come from a file,
-            and the product of many is slow to make, and cannot be told.
+        ValueError: there are too many dimensions or elements; sizes come from a file,
+            and the product of many is slow to compute and too long to print.
     """
     if len(shape) > _MAX_RANK:
         raise ValueError(f"its shape has {len(shape)} sizes, {_MAX_RANK} are possible")
@@ -186,19 +187,21 @@ def _are_sizes(numbers: object) -> bool:
 
 
 def _check_places(entries: Mapping[str, TensorEntry], nbytes: int, size: int) -> None:
-    """Check that tensors follow one another and fill the file.
+    """Check that tensors are contiguous and fill the file.
 
     Raises:
-        Problems: with each that does not.
+        Problems: tensors overlap or leave gaps; lists all of them.
     """
     wrong, reached = [], 0
     for name, entry in sorted(entries.items(), key=lambda e: (e[1].begin, e[1].end)):
         if entry.begin != reached:
             what = (
-                "overlaps what is before" if entry.begin < reached else "leaves a hole"
+                "overlaps the tensor before"
+                if entry.begin < reached
+                else "leaves a hole before"
             )
             wrong.append(
-                f"tensor {name!r} {what} it: begins at {entry.begin}, not {reached}"
+                f"tensor {name!r} {what} it: it begins at {entry.begin}, not {reached}"
             )
         reached = max(reached, entry.end)
     if reached > nbytes:

@@ -1,7 +1,7 @@
 """Match the tensors of a checkpoint with those of a model, then fill the model.
 
-In: a model and named tensors in files. Out: every empty parameter knows where its
-values are, everything else has them. All checks come before the first change.
+In: a model and named tensors in files. Out: every empty parameter has a source of
+values, all other tensors have the values. All checks come before the first change.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,12 +26,12 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class NamedTensor(StoredTensor, Protocol):
-    """A tensor of a checkpoint, as errors tell of it.
+    """A tensor of a checkpoint, with the facts that errors print.
 
     Attributes:
         name: in the checkpoint.
-        dtype: None where torch, or kvc, has none of the kind.
-        kind: the dtype by the checkpoint's name.
+        dtype: None if torch or kvc does not have this dtype.
+        kind: the checkpoint's name of the dtype.
         path: of its file.
     """
 
@@ -47,7 +47,7 @@ class NamedTensor(StoredTensor, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was left out, when it was allowed to.
+    """The tensors that were left out, with `strict=False`.
 
     Attributes:
         missing: names of the model that the checkpoint lacks.
@@ -60,7 +60,7 @@ class Loaded:
 
 @dataclass(slots=True)
 class _Slot:
-    """One tensor of the model: its names, and what a checkpoint has for them."""
+    """One tensor of the model: its names, and the checkpoint's tensors for them."""
 
     tensors: list[Tensor]
     names: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ def load_model(
 def _left_out(
     missing: Sequence[str], unexpected: Mapping[str, NamedTensor]
 ) -> tuple[list[str], list[str]]:
-    """Say what only the model has, and what only the checkpoint has."""
+    """List the tensors that only one of the model and the checkpoint has."""
     return (
         [f"{shown(name)}: the checkpoint lacks it" for name in missing],
         [
@@ -117,7 +117,7 @@ def _left_out(
 
 
 def _lines(problems: Sequence[str]) -> list[str]:
-    """Return lines of a message: problems of a kind, the first of many."""
+    """Return the lines of a message: the first problems of a kind."""
     lines = [f"  {text}" for text in problems[:_SHOWN]]
     if len(problems) > _SHOWN:
         lines.append(f"  and {len(problems) - _SHOWN} more like this")
@@ -125,10 +125,10 @@ def _lines(problems: Sequence[str]) -> list[str]:
 
 
 def _check_rename(rename: object, path: str) -> None:
-    """Check that a user's value is what it should be.
+    """Check that `rename` is None, a function or a mapping.
 
     Raises:
-        CheckpointError: it is not.
+        CheckpointError: `rename` is something else.
     """
     if not (rename is None or callable(rename) or isinstance(rename, Mapping)):
         reason = f"rename is {rename!r}, it can be a function or a mapping"
@@ -158,16 +158,16 @@ def _saved_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _assign(
     tensors: Mapping[str, NamedTensor], rename: Rename, by_name: Mapping[str, _Slot]
 ) -> tuple[list[str], dict[str, NamedTensor]]:
-    """Put tensors into their slots; return what is wrong, and what has no slot."""
+    """Put tensors into their slots; return problems, and tensors without a slot."""
     problems, unexpected, taken = [], dict[str, NamedTensor](), dict[str, str]()
     for stored_name, stored in tensors.items():
         name = _renamed(stored_name, rename)
         if not isinstance(name, str):
-            problems.append(f"{shown(stored_name)}: rename makes {name!r} of it")
+            problems.append(f"{shown(stored_name)}: rename returns {name!r}")
             continue
         if name in taken:
             both = f"both {shown(taken[name])} and {shown(stored_name)}"
-            problems.append(f"{shown(name)}: {both} become it")
+            problems.append(f"{shown(name)}: {both} are renamed to it")
         elif name in by_name:
             by_name[name].found.append(stored)
         else:
@@ -177,14 +177,14 @@ def _assign(
 
 
 def _renamed(name: str, rename: Rename) -> object:
-    """Return what a user's function or mapping makes of a name: anything."""
+    """Apply a user's function or mapping to a name; the result may be anything."""
     if rename is None:
         return name
     return rename(name) if callable(rename) else rename.get(name, name)
 
 
 def _misfits(slot: _Slot) -> Iterator[str]:
-    """Yield why a tensor cannot become the model's."""
+    """Yield the reasons why a stored tensor cannot fill the model's."""
     tensor = slot.tensors[0]
     for stored in slot.found:
         name = _told(slot.names[0], stored)
@@ -207,9 +207,9 @@ def _converts(stored: torch.dtype | None, wanted: torch.dtype) -> bool:
 
 
 def _overlaps(slots: list[_Slot]) -> Iterator[str]:
-    """Yield empty parameters over one memory in different shape or place.
+    """Yield empty parameters that share memory in another shape or at another offset.
 
-    Each would be read from the checkpoint on its own, and they might no longer agree.
+    Each would be read from the checkpoint separately, and they might disagree.
     """
     first: dict[int, _Slot] = {}
     for slot in slots:
@@ -225,7 +225,7 @@ def _overlaps(slots: list[_Slot]) -> Iterator[str]:
 def _was_shared(slots: list[_Slot], model: nn.Module) -> Iterator[str]:
     """Yield real tensors over the memory that a parameter had before it was empty.
 
-    Filling the parameter would have changed them, too.
+    In the original model, filling the parameter would have changed them, too.
     """
     emptied: dict[int, list[_Slot]] = {}
     for slot in slots:
@@ -242,7 +242,7 @@ def _was_shared(slots: list[_Slot], model: nn.Module) -> Iterator[str]:
 
 
 def _differing(slot: _Slot) -> Iterator[str]:
-    """Yield names of one tensor whose values are not the same."""
+    """Yield names of one tensor that have different values in the checkpoint."""
     for stored in slot.found[1:]:
         if not have_same_values(slot.found[0], stored, slot.tensors[0].dtype):
             names = f"{shown(slot.found[0].name)} and {shown(stored.name)}"
@@ -257,7 +257,7 @@ def have_same_values(one: NamedTensor, other: NamedTensor, dtype: torch.dtype) -
 
 
 def _fill(slot: _Slot) -> None:
-    """Give a tensor its values; they are equal under all its names."""
+    """Fill a tensor with its values, under all its names."""
     for tensor in slot.tensors:
         if tensor.is_meta:
             make_empty(tensor)

@@ -1,8 +1,8 @@
-"""Tensors that stand in for empty parameters while a model is traced and imported.
+"""Tensors that replace empty parameters while a model is traced and imported.
 
 torch cannot trace with tensors on the meta device beside real ones. A stand-in has the
-type of the parameter and lies in reserved address space that nothing reads or writes,
-so it costs no memory; its `attached` source says where the values are.
+type of the parameter and lies in reserved address space that is never read or written,
+so it costs no memory; its `attached` source has the values.
 """
 
 import mmap
@@ -20,18 +20,19 @@ from kvc.compiler.request.spec import tensors_of
 from kvc.compiler.weights.identity import Identity
 from kvc.schema.errors import CompileError, ParametersEmpty, listing
 
-_NORESERVE = 0x4000 if hasattr(mmap, "MAP_POPULATE") else 0  # Linux; not in 3.11's mmap
+# Linux; not in Python 3.11's mmap.
+_NORESERVE = 0x4000 if hasattr(mmap, "MAP_POPULATE") else 0
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
 _MOST_NAMES = 20
 
 
 @contextmanager
 def stand_ins(model: nn.Module) -> Iterator[None]:
-    """Let stand-ins be in the places of empty parameters, and of empty buffers.
+    """Replace empty parameters and empty buffers by stand-ins in this context.
 
     Raises:
         ParametersEmpty: tensors are on the meta device, and no checkpoint filled them;
-            or a traced method uses empty ones that are neither parameter nor buffer.
+            or a traced method uses empty tensors that are neither parameter nor buffer.
     """
     _check_filled(model)
     places = [
@@ -54,10 +55,10 @@ def stand_ins(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _named(model: nn.Module) -> Iterator[None]:
-    """Say which empty tensor a traced method has met, where one can be found.
+    """Add the names of the empty tensors that a traced method used, where known.
 
     Raises:
-        ParametersEmpty: whatever the tracer has made of it.
+        ParametersEmpty: instead of the tracer's error.
     """
     try:
         yield
@@ -73,7 +74,7 @@ def _named(model: nn.Module) -> Iterator[None]:
 
 
 def _kept_elsewhere(model: nn.Module) -> Iterator[str]:
-    """Yield the attributes of modules that are, or hold, empty tensors."""
+    """Yield the attributes of modules that are, or contain, empty tensors."""
     for prefix, module in model.named_modules():
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules"):
@@ -116,7 +117,7 @@ def _stand_in(tensor: Tensor, memory: Tensor) -> Tensor:
 
 
 def _reserved(tensor: Tensor) -> Tensor:
-    """Return a tensor of the type and strides of another one, in reserved memory.
+    """Return a tensor like another one, in reserved memory.
 
     Raises:
         CompileError: the system gives no address space.

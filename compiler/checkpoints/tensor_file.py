@@ -20,11 +20,11 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class TensorFile:
-    """An open file; the tensors that are read from it keep it open.
+    """An open file; the tensors taken from it keep it open.
 
     Attributes:
         path: as it was given.
-        entries: what its header says, by name.
+        entries: the tensors of its header, by name.
     """
 
     def __init__(self, path: str) -> None:
@@ -49,11 +49,11 @@ class TensorFile:
             raise
 
     def read_into(self, name: str, offset: int, target: memoryview) -> None:
-        """Fill `target` with bytes of a tensor from an offset in the tensors' part on.
+        """Fill `target` with bytes of a tensor, from an offset in the tensor part on.
 
         Raises:
-            CheckpointChanged: the file is closed, cannot be read, or is not what it was
-                when it was opened, as far as its size and time tell.
+            CheckpointChanged: the file is closed, cannot be read, or has changed since
+                it was opened, by its size and time.
         """
         if not self.close.alive:
             closed = "the Checkpoint was closed before the bundle was saved"
@@ -70,7 +70,7 @@ class TensorFile:
             raise self._unreadable(name, f"{changed}; open it again and compile anew")
 
     def __deepcopy__(self, memo: object) -> Self:
-        """Return the file itself: copies of a model read the same one."""
+        """Return the file itself: copies of a model share it."""
         return self
 
     def _unreadable(self, name: str, reason: str) -> CheckpointChanged:
@@ -78,20 +78,20 @@ class TensorFile:
 
 
 def _identity(fd: int) -> tuple[int, int]:
-    # The descriptor is that of one inode: a new file of the same name does not matter.
-    # A change that keeps size and time, within one tick of the clock, is not seen.
+    # The descriptor belongs to one inode: a new file of the same name does not matter.
+    # A change that keeps size and time, within one tick of the clock, is not detected.
     status = os.fstat(fd)
     return status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
 class FileTensor:
-    """A tensor in a file; it is read when it is asked for.
+    """A tensor in a file; it is read on demand.
 
     Attributes:
-        file: where it is.
-        name: what the file calls it.
-        entry: dtype, shape and place.
+        file: the file.
+        name: the tensor's name in the file.
+        entry: dtype, shape and offsets.
     """
 
     file: TensorFile
@@ -100,29 +100,29 @@ class FileTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its sizes."""
+        """Return the sizes of the tensor."""
         return self.entry.shape
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Return its dtype, None where torch, or kvc, has none of the kind."""
+        """Return the dtype, None if torch or kvc does not have it."""
         return self.entry.dtype
 
     @property
     def kind(self) -> str:
-        """Return its dtype by the format's name."""
+        """Return the format's name of the dtype."""
         return self.entry.kind
 
     @property
     def path(self) -> str:
-        """Return the path of its file."""
+        """Return the path of the tensor's file."""
         return self.file.path
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Read a range of its elements, in order, as a flat tensor.
+        """Read a range of elements, in order, as a flat tensor.
 
         Raises:
-            CheckpointChanged: the file is not what it was when it was opened.
+            CheckpointChanged: the file has changed since it was opened.
         """
         assert self.dtype is not None, "a tensor of an unknown dtype is never read"
         part = torch.empty(end - begin, dtype=self.dtype)

@@ -1,1 +1,1 @@
-"""What torch traces as one operator or not at all, by operators of the table."""
+"""Replace operators that the runtime does not have by operators of the table."""

@@ -2,11 +2,11 @@
 
 `cache[:, p] = x` fails while tracing if `p` is a number read from a tensor, or an
 integer tensor without dims, although `cache[:, p]` and `cache[:, p : p + 1] = x` work.
-Here it becomes a write into that view. Copies into another dtype or into more dims are
-made explicit (`explicit_copy`), since torch drops the last copy into a buffer together
-with its cast. `x.data` gives a tensor that a trace does not know; here it is
-`x.detach()`, which has the same memory. Slices of a dynamic length may be as long as
-their axis (`overlaps_by_strides`).
+Here it becomes a write into that view. A copy into another dtype or into more dims
+becomes a cast or an expand, then a clone (`explicit_copy`), since torch drops the last
+copy into a buffer together with its cast. `x.data` returns a tensor outside of the
+trace; here it is `x.detach()`, which has the same memory. Slices of a dynamic length
+may be as long as their axis (`overlaps_by_strides`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 class TraceableAssignments(TorchFunctionMode):
-    """What to trace a method within, so that torch meets words that it can trace."""
+    """A mode for tracing a method, with untraceable calls replaced."""
 
     def __torch_function__(
         self,
@@ -41,7 +41,8 @@ class TraceableAssignments(TorchFunctionMode):
                 _assign(target[places], value)
                 return None
         if func is torch._C._set_grad_enabled:
-            return None  # there are no gradients; torch would make a branch of it
+            # There are no gradients; torch would make a branch of this call.
+            return None
         # Dynamo, which traces bodies of control flow, knows the attribute itself.
         if not torch.compiler.is_dynamo_compiling() and func == _GET_DATA:
             (tensor,) = args
@@ -51,7 +52,7 @@ class TraceableAssignments(TorchFunctionMode):
 
 
 def _is_read(place: object) -> bool:
-    """Tell whether a place, or an end of a slice, is a number read from a tensor."""
+    """Tell whether an index, or an end of a slice, is a number read from a tensor."""
     if isinstance(place, slice):
         return _is_read(place.start) or _is_read(place.stop)
     if isinstance(place, Tensor):
@@ -60,7 +61,7 @@ def _is_read(place: object) -> bool:
 
 
 def _picks_many(place: object) -> bool:
-    """Tell whether a place is an index of which there is no view."""
+    """Tell whether an index selects elements in a way that is no view."""
     return isinstance(place, list | tuple | bool) or (
         isinstance(place, Tensor) and not _is_read(place)
     )
@@ -72,14 +73,14 @@ def _assign(view: object, value: object) -> None:
         view.fill_(value)  # type: ignore[call-overload]
         return
     while value.dim() > view.dim() and value.shape[0] == 1:
-        value = value[0]  # as torch does when it assigns
+        value = value[0]  # as torch does in assignments
     view.copy_(value)
 
 
 def explicit_copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> object:
-    """Return `aten.copy` with its cast and its broadcast as ops of their own.
+    """Return `aten.copy` with its cast and its broadcast as separate operators.
 
-    `NotImplemented`, which keeps the op, where it does neither.
+    Return `NotImplemented`, which keeps the operator, if there is neither.
     """
     same = len(self.shape) == len(src.shape) and all(
         statically_known_true(a == b)
@@ -87,16 +88,17 @@ def explicit_copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> obje
     )
     if same and self.dtype == src.dtype:
         return NotImplemented
-    # A clone, since torch may write into what it takes for a copy.
+    # Clone, since torch may write into the result as into a copy.
     return src.to(self.dtype).expand(self.shape).clone()
 
 
 @contextmanager
 def overlaps_by_strides() -> Iterator[None]:
-    """Let torch tell from strides alone whether what is written overlaps itself.
+    """Let torch tell from strides alone whether a written tensor overlaps itself.
 
-    It asks whether the tensor lies in one piece, which for `cache[:, :count] = x` holds
-    for one count only; the trace would be refused for the others, or for that one.
+    Otherwise torch asks whether the tensor is contiguous, which for `cache[:, :count] =
+    x` holds for one count only; the trace would be refused for the other counts, or for
+    that one.
     """
     before = torch._debug_has_internal_overlap
     torch._debug_has_internal_overlap = _overlap  # type: ignore[assignment]
@@ -107,7 +109,7 @@ def overlaps_by_strides() -> Iterator[None]:
 
 
 def _overlap(tensor: Tensor) -> int:
-    """Return 1 where elements share memory, as those of expanded tensors, else 2."""
+    """Return 1 if elements share memory, as in expanded tensors, else 2."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     known = statically_known_true
     repeated = (known(step == 0) and not known(size == 1) for size, step in pairs)

@@ -1,8 +1,8 @@
-"""What code that is traced takes to be true of sizes: questions, with their answers.
+"""Conditions on sizes that traced code relies on, with their answers.
 
-A question is noted where the user's code asks, and where an operator is taken apart in
-a way that holds for the size of the example alone. `kvc.compiler.trace.shape_guards`
-checks each for every declared size.
+A condition (`Question`) is recorded when the user's code evaluates it, and when a
+decomposition holds for the size of the example alone. `kvc.compiler.trace.shape_guards`
+checks each condition for every declared size.
 """
 
 import sys
@@ -14,7 +14,7 @@ from typing import Final
 import sympy  # type: ignore[import-untyped]
 import torch
 
-# Folders whose code stands between torch and the user's code while that is traced.
+# Folders of code that runs between torch and the user's code during a trace.
 _COMPILER: Final = Path(__file__).parents[1]
 OURS: Final = (str(_COMPILER / "trace"), str(_COMPILER / "decompose"))
 TRACERS: Final = (str(Path(torch.__file__).parent), *OURS)
@@ -22,14 +22,15 @@ TRACERS: Final = (str(Path(torch.__file__).parent), *OURS)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the user's code asked about sizes, and where.
+    """A condition on sizes in the user's code, and its line.
 
     Attributes:
-        expression: of torch's symbols.
-        answer: what torch said.
+        expression: the condition, over torch's symbols.
+        answer: its value in torch's trace.
         place: ` at module:line`.
-        sources: what the symbols are sizes of, as torch writes it.
-        inside: whether the body of a branch or loop asks, with symbols of its own.
+        sources: torch's names of the tensor sizes behind the symbols.
+        inside: whether the condition is in the body of a branch or loop, which has
+            symbols of its own.
     """
 
     expression: sympy.Basic
@@ -39,16 +40,17 @@ class Question:
     inside: bool = False
 
 
-NOTED: ContextVar[list[Question]] = ContextVar("noted")  # of the trace that runs
+NOTED: ContextVar[list[Question]] = ContextVar("noted")  # the list of the running trace
 
 
 def claim(count: int | torch.SymInt) -> int:
-    """Return a number that depends on sizes as it is for the example's.
+    """Return the value of a size expression for the example, as a number.
 
-    It is noted as a question: such code holds only where the number is the same.
+    The equality is recorded as a condition: the trace holds only for sizes with the
+    same value.
     """
     if isinstance(count, int) or count.node.hint is None:
-        return int(count)  # torch refuses one of values
+        return int(count)  # torch refuses sizes that depend on values
     number = int(count.node.hint)
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith(TRACERS):

@@ -1,9 +1,9 @@
-"""Take operators on complex numbers apart into operators on real ones.
+"""Decompose operators on complex numbers into operators on real ones.
 
 In: a call with complex tensors while it is traced. Out: its result, whose real and
-imaginary part were computed by themselves and put together by `aten.complex`. Of this
-nothing is left after `real_parts`, which lets readers have the parts. An operator
-without a rule keeps its complex tensors, and is refused there.
+imaginary parts are computed separately and put together by `aten.complex`. `real_parts`
+removes these later, by giving the parts to their readers. An operator without a rule
+keeps its complex tensors, and is refused there.
 """
 
 import math
@@ -21,13 +21,13 @@ Part = Tensor | float
 def with_complex(
     table: Mapping[torch._ops.OperatorBase, Rule],
 ) -> dict[torch._ops.OperatorBase, Rule]:
-    """Return a table of decompositions in which complex tensors have their own."""
+    """Return a table of decompositions with the complex rules added."""
     own = {op: _or_else(rule, table.get(op)) for op, rule in RULES.items()}
     return {**table, **own}
 
 
 def _or_else(rule: Rule, usual: Rule | None) -> Rule:
-    """Return what takes calls with complex tensors by a rule, others as usual."""
+    """Return a rule for calls with complex tensors; other calls are as usual."""
 
     def chosen(*args: object, **kwargs: object) -> object:
         if any(map(_is_complex, tree_leaves((args, kwargs)))):
@@ -56,7 +56,7 @@ def parts_of(x: object) -> tuple[Part, Part]:
 
 
 def together(real: Part, imaginary: Part, like: Tensor | None = None) -> Tensor:
-    """Return complex numbers; a part that is a number is that of all elements."""
+    """Build a complex tensor; a part that is a number holds for all elements."""
     tensors = [each for each in (real, imaginary) if isinstance(each, Tensor)]
     shape = torch.broadcast_shapes(*(each.shape for each in tensors))  # type: ignore[no-untyped-call]
     first = tensors[0]
@@ -77,7 +77,7 @@ def _whole_parts(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _alike(op: torch._ops.OperatorBase) -> Rule:
-    """Return the rule of an operator that moves or adds up what its operand holds."""
+    """Return the rule of an operator that is linear: it applies to each part."""
 
     def rule(x: Tensor, *args: object, **kwargs: object) -> object:
         if any(map(_is_complex, tree_leaves((args, kwargs)))):
@@ -91,7 +91,7 @@ def _alike(op: torch._ops.OperatorBase) -> Rule:
 
 
 def _joined(op: torch._ops.OperatorBase) -> Rule:
-    """Return the rule of an operator that puts tensors together."""
+    """Return the rule of an operator that concatenates tensors."""
 
     def rule(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         parts = [_whole_parts(each) for each in tensors]
@@ -103,7 +103,7 @@ def _joined(op: torch._ops.OperatorBase) -> Rule:
 
 
 def _written(op: torch._ops.OperatorBase, place: int) -> Rule:
-    """Return the rule of an operator that writes values, its argument at a place."""
+    """Return the rule of an operator that writes values, its argument `place`."""
 
     def rule(x: Tensor, *args: object, **kwargs: object) -> object:
         values = args[place - 1]
@@ -128,7 +128,7 @@ def _add(x: object, y: object, *, alpha: float = 1) -> Tensor:
 
 
 def _sum(x: Part, y: Part, alpha: float) -> Part:
-    """Return x + alpha * y, where a part that is not there adds nothing."""
+    """Return x + alpha * y; a part that is the number 0 adds nothing."""
     if not isinstance(y, Tensor) and y == 0:
         return x
     return x + (y if alpha == 1 else y * alpha)
@@ -152,7 +152,7 @@ def _is_real(x: object) -> bool:
 
 
 def _div(x: object, y: object) -> Tensor:
-    """Divide by numbers that are made about as large as 1 first, against overflow."""
+    """Divide, after scaling the divisor to about 1, which prevents overflow."""
     (a, b), (c, d) = parts_of(x), parts_of(y)
     if _is_real(y):
         return together(a / c, b / c)
@@ -169,7 +169,7 @@ def _reciprocal(x: Tensor) -> Tensor:
 
 
 def _power(x: object, exponent: object) -> object:
-    """Raise to a small whole number."""
+    """Raise to a small integer power."""
     if exponent not in _EXPONENTS or not _is_complex(x):
         return NotImplemented
     found = x
@@ -179,7 +179,7 @@ def _power(x: object, exponent: object) -> object:
 
 
 def _product(op: torch._ops.OperatorBase) -> Rule:
-    """Return the rule of a product of matrices."""
+    """Return the rule of a matrix product."""
 
     def rule(x: Tensor, y: Tensor) -> Tensor:
         (a, b), (c, d) = parts_of(x), parts_of(y)
@@ -208,7 +208,7 @@ def _angle(x: Tensor) -> Tensor:
 
 
 def _real_angle(x: Tensor) -> Tensor:
-    """Return pi for what is less than 0, and 0 for other numbers."""
+    """Return pi for negative numbers, 0 for others, and NaN for NaN."""
     wide = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     angles = torch.where(wide < 0, math.pi, torch.zeros_like(wide))
     return torch.where(wide.isnan(), wide, angles)
@@ -220,7 +220,7 @@ def _exponential(x: Tensor) -> Tensor:
 
 
 def polar(size: Tensor, angle: Tensor) -> Tensor:
-    """Return complex numbers of a size at an angle."""
+    """Return complex numbers of a magnitude and an angle."""
     return together(size * torch.cos(angle), size * torch.sin(angle))
 
 
@@ -256,7 +256,7 @@ def _full(
 def _full_like(
     x: Tensor, value: object, *, dtype: torch.dtype | None = None, **_: object
 ) -> object:
-    """Fill as many numbers as x has."""
+    """Fill a tensor of the shape of x."""
     return _full(x.shape, value, dtype=x.dtype if dtype is None else dtype)
 
 
@@ -265,7 +265,7 @@ def _scalar(value: object, **kwargs: object) -> object:
 
 
 def _known(*_: object, **__: object) -> None:
-    """Leave out a check of what the trace knows: dtype, layout, place."""
+    """Drop a check that the trace has already made: dtype, layout, device."""
 
 
 _ALIKE = (
@@ -334,7 +334,7 @@ RULES: Mapping[torch._ops.OperatorBase, Rule] = {
     _aten.sub.Tensor: _sub,
     _aten.where.self: _where,
 }
-# Operators on real numbers, most of which make complex ones of them.
+# Operators on real numbers, most of which return complex ones.
 MAKERS: Mapping[torch._ops.OperatorBase, Rule] = {
     _aten.angle.default: _real_angle,
     _aten.polar.default: polar,

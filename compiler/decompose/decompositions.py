@@ -1,8 +1,8 @@
-"""Which of torch's operators a trace takes apart, and into what.
+"""The table of decompositions of a trace.
 
-torch's own table takes most composite operators apart. Those with fast kernels stay
-whole; copies of views become views and clones; some that torch's table leaves whole,
-and kvc has no kernel for, are taken apart too.
+torch's own table decomposes most composite operators. Operators with fast kernels stay
+whole; copying view operators become views and clones; some operators that torch keeps
+and kvc has no kernel for are decomposed too.
 """
 
 import functools
@@ -17,11 +17,11 @@ from kvc.compiler.decompose.complex_numbers import MAKERS, with_complex
 from kvc.compiler.decompose.margin_losses import MARGINS
 from kvc.compiler.decompose.own_decompositions import OWN
 
-# Decompositions for tensors without axes, which torch takes for rows of one.
+# Decompositions for tensors without axes, which torch treats as rows of one.
 
 
 _aten = torch.ops.aten
-_LEFT: object = NotImplemented  # the call as it is
+_LEFT: object = NotImplemented  # keeps the call
 
 
 def _topk(
@@ -62,7 +62,7 @@ def _scatter_number(
 
 
 def _take(self: Tensor, index: Tensor) -> Tensor:
-    """Take at places of a tensor's elements, counted in their order."""
+    """Take elements by their index in the flattened tensor."""
     made: Tensor = _aten.index.Tensor(self.reshape(-1), [index.reshape(-1)])
     return made.reshape(index.shape)
 
@@ -81,10 +81,7 @@ WITHOUT_AXES: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
 }
 
 
-# Which of torch's operators a trace takes apart, and into what.
-
-
-# Decompositions of kvc's own for linear algebra that it has in other operators.
+# Decompositions of linear algebra into other operators of the table.
 
 
 def _cholesky(self: Tensor, upper: bool = False) -> Tensor:
@@ -93,7 +90,7 @@ def _cholesky(self: Tensor, upper: bool = False) -> Tensor:
 
 
 def _cholesky_solve(self: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
-    """Solve x y = self, where the triangle of input2 is a factor of x."""
+    """Solve x y = self, where input2 holds a triangular factor of x."""
     lower = input2.mT if upper else input2
     half = torch.linalg.solve_triangular(lower, self, upper=False)
     made: Tensor = torch.linalg.solve_triangular(lower.mT, half, upper=True)
@@ -112,7 +109,7 @@ def _pseudoinverse(
     rtol: Tensor | None = None,
     hermitian: bool = False,
 ) -> object:
-    """Invert the singular values that are not small."""
+    """Invert the singular values that are above the tolerance."""
     sizes: Sequence[int | torch.SymInt] = self.shape
     if 0 in sizes:
         return self.new_zeros((*sizes[:-2], sizes[-1], sizes[-2]))
@@ -143,14 +140,12 @@ MATRICES: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
 }
 
 
-# Which of torch's operators a trace takes apart, and into what.
-
-
-# Numbers at equal distances, as torch's kernels compute them.
+# Equally spaced numbers, computed as in torch's kernels.
 
 
 _CPU = torch.device("cpu")
-_HALF = 2.0**27 + 1  # times a number: that, less that number, has its first 26 digits
+# Splits a float64: x times this, minus that, leaves the first 26 digits of x.
+_HALF = 2.0**27 + 1
 
 
 def _evenly_spaced(
@@ -161,7 +156,7 @@ def _evenly_spaced(
     dtype: torch.dtype | None = None,
     **_: object,
 ) -> Tensor:
-    """Go from one integer to another where integers are asked for."""
+    """Compute a linspace; an integer one starts and ends at integers."""
     if dtype is None or dtype.is_floating_point or dtype.is_complex:
         made: Tensor = torch._refs.linspace(start, end, steps, dtype=dtype, device=_CPU)
         return made
@@ -177,8 +172,8 @@ def _evenly_spaced(
 def _fused(step: float | Tensor, place: Tensor, start: float | Tensor) -> Tensor:
     """Return start + step * place, rounded once.
 
-    A step is the sum of two numbers of few digits, whose products are exact (Dekker
-    1971); `lost` is what the first sum rounds away (Knuth, TwoSum).
+    The step is split into two numbers of few digits, whose products are exact (Dekker
+    1971); `lost` is the rounding error of the first sum (Knuth, TwoSum).
     """
     large = step * _HALF
     upper = large - (large - step)
@@ -190,7 +185,7 @@ def _fused(step: float | Tensor, place: Tensor, start: float | Tensor) -> Tensor
 
 
 def _whole(number: float | Tensor, dtype: torch.dtype) -> float | Tensor:
-    """Cut off what follows the point, and return it as a float of 64 bits."""
+    """Truncate to an integer, returned as float64."""
     if isinstance(number, Tensor):
         return number.to(dtype).to(torch.float64)
     return float(int(number))
@@ -204,13 +199,13 @@ SPACED: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
 }
 
 
-# Which of torch's operators a trace takes apart, and into what.
+# The table of decompositions.
 
 
 Decomposition = Callable[..., object]
 
-# Full decomposition makes two to three times the nodes and runs 1.2 to 1.3 times
-# slower (measured on a 30-layer decoder); these stay whole.
+# Operators that stay whole. Full decomposition makes two to three times the nodes and
+# runs 1.2 to 1.3 times slower (measured on a 30-layer decoder).
 _KEPT_WHOLE = (
     _aten.scaled_dot_product_attention.default,
     _aten.linear.default,
@@ -229,7 +224,7 @@ _KEPT_WHOLE = (
     _aten.log_softmax.int,
     _aten.split.Tensor,
     _aten.transpose.int,
-    # Their parts check what these make in operators of their own.
+    # Their parts check the results of inner operators.
     _aten.linalg_cholesky.default,
     _aten.linalg_inv.default,
     _aten.linalg_solve.default,
@@ -264,7 +259,7 @@ _VIEWS = (
 
 
 def decompositions() -> dict[torch._ops.OperatorBase, Decomposition]:
-    """Return what each operator that does not stay whole is computed by."""
+    """Return the decomposition of each operator that does not stay whole."""
     return dict(_table())
 
 
@@ -290,7 +285,7 @@ def _copies() -> Iterator[tuple[torch._ops.OperatorBase, Decomposition]]:
 
 
 def _cloned(view: Decomposition) -> Decomposition:
-    """Return what copies what a view shows, in the order of its elements."""
+    """Return a function that copies the result of a view, in its element order."""
     whole = functools.partial(torch.clone, memory_format=torch.contiguous_format)
 
     def copy(*args: object, **kwargs: object) -> object:

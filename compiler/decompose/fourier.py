@@ -1,10 +1,9 @@
-"""Fourier transforms of fixed lengths as products with matrices.
+"""Fourier transforms of fixed lengths as matrix products.
 
 In: a call of `torch.fft`, `torch.stft` or `torch.istft` while it is traced. Out: the
-same numbers, computed by a product with cosines and sines, whose sums are as exact as
-those of a matrix product; None, which leaves the call, where the length is a dynamic
-size or more than `MOST_LENGTH`. Complex numbers are taken apart later
-(`complex_numbers`).
+same numbers, computed by a product with cosines and sines, as exact as a matrix
+product; None, which keeps the call, if the length is a dynamic size or more than
+`MOST_LENGTH`. Complex numbers are decomposed later (`complex_numbers`).
 """
 
 import math
@@ -19,13 +18,14 @@ from torch.nn import functional
 
 from kvc.compiler.decompose.fourier_orders import laid_out
 
-MOST_LENGTH: Final = 2048  # whose matrices have 17 MB
-# Of sums of squares by which samples are divided; torch refuses less, in these words.
+MOST_LENGTH: Final = 2048  # its matrices take 17 MB
+# The least sum of squares to divide samples by; torch refuses less, with this message.
 _LEAST: Final = 1e-11
-_NO_PART: Final = 1e-12  # the least part of a turn is 1e-5, at `MOST_LENGTH`
+# Smaller entries are rounding errors: the least sine at `MOST_LENGTH` is 1e-5.
+_NO_PART: Final = 1e-12
 _ZERO: Final = "window overlap add min: 0"
 _OTHER_NORM: Final = {None: "forward", "backward": "forward", "forward": "backward"}
-Parts = tuple[Tensor, Tensor | None]  # real and imaginary, which may be 0
+Parts = tuple[Tensor, Tensor | None]  # real and imaginary; None is 0
 
 
 def _fft(
@@ -38,7 +38,7 @@ def _fft(
     onesided: bool = False,
     out: object = None,
 ) -> Tensor | None:
-    """Transform along one axis; the first half of what real numbers give, or all."""
+    """Transform along one axis; `onesided` returns the first half for real input."""
     length = _length(x, n, dim)
     if length is None or out is not None or (onesided and x.is_complex()):
         return None
@@ -62,7 +62,7 @@ def _irfft(
     *,
     out: object = None,
 ) -> Tensor | None:
-    """Return the real numbers of which x is the first half of the transform."""
+    """Return the real signal whose transform begins with the half x."""
     half = _length(x, None if n is None else n // 2 + 1, dim)
     if half is None or out is not None:
         return None
@@ -89,7 +89,7 @@ def _hfft(
     *,
     out: object = None,
 ) -> Tensor | None:
-    """Return the real transform of numbers of which x is the first half."""
+    """Return the real transform of a Hermitian signal that begins with the half x."""
     other = _OTHER_NORM.get(norm, norm)
     return _irfft(torch.conj(x), n, dim, other, out=out)
 
@@ -102,13 +102,13 @@ def _ihfft(
     *,
     out: object = None,
 ) -> Tensor | None:
-    """Return the first half of what `_hfft` makes x of."""
+    """Return the first half of the inverse of `_hfft`."""
     made = _rfft(x, n, dim, _OTHER_NORM.get(norm, norm), out=out)
     return None if made is None else torch.conj(made)
 
 
 def _length(x: Tensor, n: int | None, dim: int) -> int | None:
-    """Return how many numbers are transformed, None where that is not for a matrix."""
+    """Return the length of a transform, None if it does not fit a matrix."""
     if not x.dim() or not -x.dim() <= dim < x.dim():
         return None
     length: object = x.shape[dim] if n is None else n
@@ -117,7 +117,7 @@ def _length(x: Tensor, n: int | None, dim: int) -> int | None:
 
 
 def _lines(x: Tensor, length: int, dim: int) -> Parts:
-    """Return the parts with the axis last, cut or filled up with zeros to a length."""
+    """Return the parts with the axis last, cut or zero-padded to a length."""
     if x.is_complex():
         return _line(x.real, length, dim), _line(x.imag, length, dim)
     real = x if x.is_floating_point() else x.to(torch.get_default_dtype())
@@ -135,10 +135,10 @@ def _line(part: Tensor, length: int, dim: int) -> Tensor:
 def _matrices(
     length: int, norm: str | None, inverse: bool
 ) -> "tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], ...]":
-    """Return cosines and sines, scaled, of which a transform is the difference.
+    """Return scaled cosines and sines; a transform is x @ cosines - i x @ sines.
 
-    With sines of the other sign for the inverse. Multiples of the angle are counted in
-    integers, of which only the rest by the length matters.
+    The inverse has sines of the other sign. Multiples of the angle are integers modulo
+    the length.
     """
     counts = np.arange(length)
     angles = (2 * math.pi / length) * (counts[:, None] * counts[None, :] % length)
@@ -147,7 +147,8 @@ def _matrices(
     scale = length**-root if whole else 1.0
     sign = -1 if inverse else 1
     parts = scale * np.cos(angles), sign * scale * np.sin(angles)
-    # A quarter turn is not quite one in float64; its rest would count beside 2^63.
+    # cos(pi / 2) is not quite 0 in float64; beside values of 2^63 the error would
+    # count.
     return tuple(np.where(np.abs(part) < _NO_PART, 0, part) for part in parts)
 
 
@@ -173,14 +174,14 @@ def _several(
     """Transform along several axes, one after the other.
 
     Args:
-        first: what the last of the axes takes.
-        others: what all others take.
-        last_first: whether the last comes before the others.
-        axes: which they are where neither `dim` nor `s` says it; None for all.
-        x: what is transformed.
+        first: the transform of the last axis.
+        others: the transform of all other axes.
+        last_first: whether the last axis comes before the others.
+        axes: the axes if neither `dim` nor `s` gives them; None for all.
+        x: the tensor to transform.
         s: the lengths.
         dim: the axes.
-        norm: as torch has it.
+        norm: as in torch.
         out: refused.
     """
     s, dim = ((each,) if isinstance(each, int) else each for each in (s, dim))
@@ -211,7 +212,7 @@ def _stft(
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> Tensor | None:
-    """Transform windows of x [samples], or [batch, samples]: [..., bins, windows]."""
+    """Compute the STFT of x [samples] or [batch, samples]: [..., bins, windows]."""
     if not isinstance(n_fft, int) or not 0 < n_fft <= MOST_LENGTH:
         return None
     usual = x.is_floating_point() and x.dim() in (1, 2) and not align_to_window
@@ -240,7 +241,7 @@ def _stft(
 
 
 def _fits(window: Tensor | None, width: int) -> bool:
-    """Tell whether a window is of real numbers, and as wide as it has to be."""
+    """Tell whether a window is real and has the required width."""
     if window is None:
         return True
     return not window.is_complex() and tuple(window.shape) == (width,)
@@ -249,7 +250,7 @@ def _fits(window: Tensor | None, width: int) -> bool:
 def _window(
     window: Tensor | None, width: int, length: int, dtype: torch.dtype
 ) -> Tensor:
-    """Return a window in the middle of zeros [length]; ones where none is given."""
+    """Return a window centered in zeros [length]; the window defaults to ones."""
     shape = torch.ones(width, dtype=dtype) if window is None else window
     left = (length - width) // 2
     return functional.pad(shape, (left, length - width - left))
@@ -267,7 +268,7 @@ def _istft(
     length: int | torch.SymInt | None = None,
     return_complex: bool = False,
 ) -> Tensor | None:
-    """Return the samples of which x [..., bins, windows] is the transform."""
+    """Return the samples whose STFT is x [..., bins, windows]."""
     if not isinstance(n_fft, int) or not 0 < n_fft <= MOST_LENGTH:
         return None
     half = n_fft // 2 + 1
@@ -303,7 +304,7 @@ def _added_up(
 ) -> Tensor:
     """Add up windows [batch, windows, samples], each `hop` samples after the last.
 
-    Cut off is what lies before `begin`, and as much at the end, or what is after
+    Samples before `begin` are cut off; at the end as many are cut off, or those after
     `length`.
     """
     _, count, width = lines.shape
@@ -343,7 +344,7 @@ _TRANSFORMS: Mapping[Callable[..., Tensor], Callable[..., Tensor | None]] = {
 def _as_torch_lays_out(
     func: Callable[..., Tensor], words: Callable[..., Tensor | None]
 ) -> Callable[..., Tensor | None]:
-    """Return what computes a transform in other words, in torch's order in memory."""
+    """Return a transform whose result has torch's order of axes in memory."""
 
     def made(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
         found = words(x, *args, **kwargs)

@@ -1,11 +1,10 @@
-"""Let a Fourier transform lie in memory as torch lays it out.
+"""Give Fourier transforms the memory layout that torch gives them.
 
-Whether `x.reshape(-1)` is a view, which a write goes through, or a copy depends on
-where the elements of x lie. In: a transform that was computed in other words, and the
-call that it stands for. Out: the same numbers, with the axes in torch's order.
-
-torch.export traces transforms by `torch._refs`, of which some think that all results
-are contiguous. Here the same code calls the operators that eager's transforms call.
+Whether `x.reshape(-1)` is a view, through which a write goes, or a copy depends on the
+strides of x. In: the result of a decomposed transform, and the original call. Out: the
+same numbers, with the axes in torch's order. torch.export traces transforms by
+`torch._refs`, some of which report contiguous results. Here the same code calls the
+operators that eager's transforms call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ def laid_out(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> Tensor:
-    """Return what a transform has made in the order in which torch would lay it out."""
+    """Copy the result of a transform into the order of axes that torch gives it."""
     order, now = _order_by(func, args, kwargs), _order_of(made)
     if order is None or now is None or order == now:
         return made
@@ -36,13 +35,14 @@ def laid_out(
 def _order_by(
     func: Callable[..., Tensor], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> list[int] | None:
-    """Return the order of what a transform gives, which one of zeros tells.
+    """Return the order of axes of a transform, found by running it on zeros.
 
-    torch's rules for tensors without values do not have all orders right (2.13).
+    torch's rules for tensors without values have some orders wrong (2.13).
     """
     name = func.__name__.removeprefix("fft_")
     reference = getattr(references, name)
-    if name.endswith(("2", "n")):  # of several axes, of which one may be a number
+    # Over several axes; a single one may be given as a number.
+    if name.endswith(("2", "n")):
         args, kwargs = [*map(_listed, args)], {k: _listed(kwargs[k]) for k in kwargs}
     prims = patch.multiple(
         torch._prims,
@@ -75,17 +75,14 @@ def _to_real(x: Tensor, *, dim: tuple[int, ...], last_dim_size: int) -> Tensor:
 
 
 def _of_zeros(x: Tensor) -> Tensor:
-    """Return zeros of the same geometry, with its sizes of now."""
+    """Return zeros with the strides and the example's sizes of a tensor."""
     sizes, steps = ([_now(n) or 2 for n in some] for some in (x.shape, x.stride()))
     last = sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
     return torch.zeros(last + 1, dtype=x.dtype).as_strided(sizes, steps)
 
 
 def _order_of(x: Tensor) -> list[int] | None:
-    """Return the axes by their steps in memory, the longest first.
-
-    None is known where a step is not.
-    """
+    """Return the axes by their strides, the largest first; None if one is unknown."""
     steps = [_now(n) for n in x.stride()]
     if None in steps:
         return None
@@ -93,6 +90,6 @@ def _order_of(x: Tensor) -> list[int] | None:
 
 
 def _now(n: int | SymInt) -> int | None:
-    """Return a size as it is in the example, None where it is not known."""
+    """Return a size as it is in the example, None if it is not known."""
     known: int | None = n.node.hint if isinstance(n, SymInt) else n
     return known

@@ -1,8 +1,8 @@
-"""Losses of margins between classes, taken apart as torch's kernels compute them.
+"""Margin losses, decomposed as torch's kernels compute them.
 
-In: a call of such a loss while it is traced. Out: the same numbers by operators that
-kvc has; None, which leaves the call. torch's kernels count margins above zero, so none
-that is NaN; its own decompositions (2.13) keep NaN, and count what follows the end of
+In: a call of such a loss while it is traced. Out: the same numbers by operators of the
+table; None, which keeps the call. torch's kernels add only margins above zero, so no
+NaN; its own decompositions (2.13) keep NaN, and treat entries after the end of the
 labels as labels of class 0.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-_REDUCTIONS = "none", "mean", "sum"  # as torch numbers them
+_REDUCTIONS = "none", "mean", "sum"  # at torch's numbers
 _NONE, _MEAN, _SUM = range(3)
 
 
@@ -25,10 +25,10 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor | None:
-    """Compare the class of each row with each other one.
+    """Compare the labelled class of each row with each other class.
 
-    It stands for `functional.multi_margin_loss`, since torch takes the operator apart
-    before a table of decompositions is asked.
+    This replaces `functional.multi_margin_loss`, since torch decomposes the operator
+    before it looks up a table of decompositions.
     """
     if (size_average, reduce) != (None, None) or reduction not in _REDUCTIONS:
         return None
@@ -55,7 +55,7 @@ def numbered_multi_margin_loss(
     weight: Tensor | None = None,
     reduction: int = _MEAN,
 ) -> Tensor | None:
-    """Do so for torch's operator, which is told a reduction by its number."""
+    """Compute the loss for torch's operator, which takes the reduction as a number."""
     if reduction not in range(len(_REDUCTIONS)):
         return None
     return multi_margin_loss(
@@ -69,16 +69,16 @@ def bound_multi_margin_loss(
     p: int = 1,
     margin: float = 1.0,
     weight: Tensor | None = None,
-    reduction: int = _NONE,  # otherwise than the operator's own
+    reduction: int = _NONE,  # the default differs from the operator's
 ) -> Tensor | None:
-    """Do so for what torch makes of it for Python, `torch._C._nn`."""
+    """Compute the loss for the Python binding in `torch._C._nn`."""
     return numbered_multi_margin_loss(x, target, p, margin, weight, reduction)
 
 
 def _multilabel_margin_loss(
     self: Tensor, target: Tensor, reduction: int
 ) -> tuple[Tensor, Tensor]:
-    """Compare each labelled class with each other one; labels end at the first -1."""
+    """Compare each labelled class with each other class; labels end at the first -1."""
     shape = (-1, self.shape[-1] if self.dim() else 1)
     x, labels = self.reshape(shape), target.reshape(shape)
     classes = x.shape[1]

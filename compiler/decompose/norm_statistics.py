@@ -1,7 +1,7 @@
-"""Norms that also give the statistics that they are made by.
+"""Norms that also return the statistics that they normalise by.
 
-In: such an operator's arguments, while it is traced. Out: its results, computed by
-operators that kvc has; NotImplemented leaves the call as it is.
+In: the arguments of a norm while it is traced. Out: its results, computed by
+operators of the table; NotImplemented keeps the call.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ def batch_statistics(
     momentum: float,
     eps: float,
 ) -> object:
-    """Normalise channels by the statistics of a batch, where a module keeps none.
+    """Normalise channels by the statistics of a batch, without running statistics.
 
-    Left alone is a batch of one, as which torch traces the norms of single channels.
+    A batch of one is kept: torch traces norms of single channels so.
     """
     batch: int | torch.SymInt = input.shape[0]
     if isinstance(batch, int) and batch == 1:
@@ -45,7 +45,7 @@ def layer_norm_and_statistics(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise the last axes; give means and factors, too."""
+    """Normalise the last axes; return the means and factors too."""
     made = layer_norm(input, normalized_shape, weight, bias, eps)
     axes = range(input.dim() - len(normalized_shape), input.dim())
     return made, *_statistics(input, [*axes], eps, weight, bias)
@@ -61,7 +61,7 @@ def group_norm_and_statistics(
     group: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise groups of channels; give means and factors, too."""
+    """Normalise groups of channels; return the means and factors too."""
     made = group_norm(input, group, weight, bias, eps)
     groups = input.reshape(N, group, C // group * HxW)
     mean, factor = _statistics(groups, [2], eps, weight, bias)
@@ -75,7 +75,7 @@ def _statistics(
     weight: Tensor | None,
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return means, and 1 over the standard deviations, of a norm along some axes."""
+    """Return the means and inverse standard deviations of a norm along some axes."""
     x = input.float() if input.dtype.itemsize == 2 else input
     variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     kind = next(

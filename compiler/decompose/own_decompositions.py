@@ -1,7 +1,7 @@
-"""Decompositions of kvc's own: what torch leaves whole, takes apart wrongly, or reads.
+"""Decompositions of kvc's own, for operators that torch keeps or decomposes wrongly.
 
-In: a call of such an operator while it is traced. Out: its result, computed by
-operators that kvc has; NotImplemented where that cannot be, which leaves the call.
+In: a call of an operator while it is traced. Out: its result, computed by
+operators of the table; NotImplemented, which keeps the call, if that is impossible.
 """
 
 import math
@@ -22,8 +22,8 @@ from kvc.compiler.decompose.renormed import embedding_renorm
 from kvc.compiler.decompose.strided import as_strided, as_strided_scatter
 
 _aten = torch.ops.aten
-_LEFT: object = NotImplemented  # the call as it is
-_MOST_ROWS = 256  # of which each is an operator of its own
+_LEFT: object = NotImplemented  # keeps the call
+_MOST_ROWS = 256  # each row becomes an operator of its own
 
 
 def _addbmm(
@@ -34,14 +34,14 @@ def _addbmm(
     beta: float = 1,
     alpha: float = 1,
 ) -> Tensor:
-    if not self.is_floating_point():  # torch cuts off what follows the point
+    if not self.is_floating_point():  # torch truncates them
         beta, alpha = int(beta), int(alpha)
     product = torch.bmm(batch1, batch2).sum(0, dtype=self.dtype) * alpha
     return product if beta == 0 else self * beta + product
 
 
 def _average_planes(self: Tensor, output_size: Sequence[int]) -> Tensor:
-    """Average planes to a size; torch's own way depends on the order of memory."""
+    """Average planes to a size; torch's own decomposition depends on the strides."""
     if all(size == 1 for size in output_size):
         return self.mean((-1, -2), keepdim=True)
     pooled: Tensor = _aten._adaptive_avg_pool2d.default(self, output_size)
@@ -73,23 +73,23 @@ def _rrelu(
     training: bool = False,
     generator: torch.Generator | None = None,
 ) -> object:
-    """Use the mean of the slopes, as torch does outside of training."""
+    """Use the mean slope, as torch does outside of training."""
     if training:
         return _LEFT
     return leaky_relu(self, (lower + upper) / 2)
 
 
 def _pairwise_distances(self: Tensor, p: float = 2) -> object:
-    """Return the distances of each two rows, in the order of torch's `pdist`."""
+    """Return the distances of all pairs of rows, in the order of torch's `pdist`."""
     count: int | torch.SymInt = self.shape[0]
     if not isinstance(count, int) or count > _MOST_ROWS:
         return _LEFT
     if count < 2 or 0 in self.shape[1:]:
         return self.new_zeros((count * (count - 1) // 2,))
     rows, columns = _pairs([(i + 1, count) for i in range(count)], torch.int64)
-    if p == math.inf:  # NaN is the greatest to `pdist`, and nothing to `cdist`
+    if p == math.inf:  # `pdist` takes NaN as the greatest value, `cdist` ignores it
         return (self[rows] - self[columns]).abs().amax(-1)
-    # 2: without a product of matrices, which loses the digits of rows that are close.
+    # Mode 2 uses no matrix product, which loses digits for close rows.
     found: Tensor = _aten._cdist_forward.default(self, self, p, 2)
     return found[rows, columns]
 
@@ -102,7 +102,7 @@ def _upper_indices(
     dtype: torch.dtype = torch.int64,
     **_: object,
 ) -> object:
-    """Return the rows and columns of what is on and above a diagonal."""
+    """Return the rows and columns of the elements on and above a diagonal."""
     if row > _MOST_ROWS:
         return _LEFT
     return _pairs([(max(0, i + offset), col) for i in range(row)], dtype)
@@ -116,14 +116,14 @@ def _lower_indices(
     dtype: torch.dtype = torch.int64,
     **_: object,
 ) -> object:
-    """Return the rows and columns of what is on and below a diagonal."""
+    """Return the rows and columns of the elements on and below a diagonal."""
     if row > _MOST_ROWS:
         return _LEFT
     return _pairs([(0, min(col, i + offset + 1)) for i in range(row)], dtype)
 
 
 def _pairs(columns: Sequence[tuple[int, int]], dtype: torch.dtype) -> Tensor:
-    """Return each row with each of its columns, which go from one to before another."""
+    """Return (row, column) pairs; each row has a range [start, end) of columns."""
     some = [(i, start, end) for i, (start, end) in enumerate(columns) if start < end]
     if not some:
         return torch.zeros((2, 0), dtype=dtype)
@@ -133,13 +133,14 @@ def _pairs(columns: Sequence[tuple[int, int]], dtype: torch.dtype) -> Tensor:
 
 
 def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """Put the values of a source in order where a mask is true."""
+    """Write the values of a source, in order, where a mask is true."""
     shape = torch.broadcast_shapes(self.shape, mask.shape)  # type: ignore[no-untyped-call]
     self, mask = self.expand(shape), mask.expand(shape)
     flat = mask.reshape(-1)
     places = (flat.to(torch.int64).cumsum(0) - 1).clamp_min(0)
     given = source.reshape(-1)
-    if 0 in source.shape:  # a value for where the mask is false; elsewhere none is left
+    # No value is left; the 0 is for elements where the mask is false.
+    if 0 in source.shape:
         given, places = self.new_zeros(1), torch.where(flat, 1, 0)
     values = given[places].reshape(self.shape)
     return torch.where(mask, values, self)
@@ -148,10 +149,10 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 def _unsafe_masked_index(
     self: Tensor, mask: Tensor, indices: Sequence[Tensor | None], fill: float
 ) -> Tensor:
-    """Pick elements, or a number where the mask is false.
+    """Gather elements by indices; return a number where the mask is false.
 
-    Indices from the end are such, and those out of bounds the nearest within. Of an
-    axis without elements they pick the number.
+    Negative indices count from the end, and indices out of bounds are clamped. Along an
+    axis without elements the result is the number.
     """
     sizes: Sequence[int] = self.shape
     if any(type(size) is int and size == 0 for size in sizes):
@@ -169,9 +170,10 @@ def _unsafe_masked_index(
 
 
 def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> object:
-    """Return each index as often as it is to be repeated, where the sum is known.
+    """Return each index as often as `repeats` says, if the total is known.
 
-    Where it is another, or one is negative, all indices are too large to take.
+    If the total differs at run time, or a count is negative, all indices are out of
+    range.
     """
     if output_size is None:
         return _LEFT
@@ -182,7 +184,7 @@ def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> ob
 
 
 def _copy_strided(a: Tensor, stride: Sequence[int]) -> object:
-    """Copy into an order of axes in memory, without room between elements."""
+    """Copy into an order of axes in memory, without gaps between elements."""
     order = sorted(range(a.dim()), key=stride.__getitem__, reverse=True)
     copied = a.permute(order).clone(memory_format=torch.contiguous_format)
     copied = copied.permute([order.index(axis) for axis in range(a.dim())])
@@ -190,7 +192,7 @@ def _copy_strided(a: Tensor, stride: Sequence[int]) -> object:
 
 
 def _windows(self: Tensor, dimension: int, size: int, step: int) -> object:
-    """Take the only window of a tensor without axes."""
+    """Return the only window of a tensor without axes."""
     return _LEFT if self.dim() else self.reshape(1)[:size]
 
 
@@ -204,7 +206,7 @@ def _windows_copied(self: Tensor, dimension: int, size: int, step: int) -> Tenso
 def _diagonal_scatter(
     self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> object:
-    """Write a diagonal of two axes."""
+    """Write the diagonal of two axes."""
     sizes: Sequence[int | torch.SymInt] = self.shape
     rows, columns = sizes[dim1], sizes[dim2]
     if not isinstance(rows, int) or not isinstance(columns, int):
@@ -220,7 +222,7 @@ def _diagonal_scatter(
 def _put(
     self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """Write at places of a tensor's elements, counted in their order."""
+    """Write elements by their index in the flattened tensor."""
     places, values = index.reshape(-1), source.reshape(-1)
     made = self.reshape(-1).index_put((places,), values, accumulate)
     return made.reshape(self.shape)
@@ -235,7 +237,7 @@ def _index_reduce(
     *,
     include_self: bool = True,
 ) -> Tensor:
-    """Reduce slices at the places of an axis."""
+    """Reduce source slices into the slices of `self` at the indices of an axis."""
     if not self.dim():
         made = _index_reduce(
             self[None], 0, index.reshape(-1), source.reshape(-1), reduce,
@@ -256,7 +258,7 @@ def _search_sorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> object:
-    """Put rows in order before they are searched; "right" has two names."""
+    """Apply a sorter before a search; `side="right"` and `right` mean the same."""
     if side is None and sorter is None:
         return _LEFT
     rows = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
@@ -273,7 +275,7 @@ def _search_number(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Search in the dtype that torch has for both: a fraction is none of integers."""
+    """Search for a number in the common dtype: a fraction is in no integer row."""
     common = torch.result_type(sorted_sequence, self)
     kind = torch.int64 if isinstance(self, int) else torch.float64
     number = torch.full((), self, dtype=kind).to(common)
@@ -288,9 +290,9 @@ def _isin(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> Tensor:
-    """Tell which numbers are among others, of which NaN is none.
+    """Tell which numbers are among others; NaN never is.
 
-    torch's decomposition searches among sorted ones, where NaN hides what is before it.
+    torch's decomposition searches sorted numbers, where a NaN hides those before it.
     """
     nan, tests = test_elements.isnan(), test_elements
     if tests.is_floating_point() and tests.numel():
@@ -303,7 +305,7 @@ def _isin(
 def _softmax_backward(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
 ) -> Tensor:
-    """Take the sum from what it is a sum of first, as torch's kernel does."""
+    """Sum the gradient times the output first, as torch's kernel does."""
     sums = (grad_output * output).sum(dim, keepdim=True)
     return ((grad_output - sums) * output).to(input_dtype)
 

@@ -1,9 +1,9 @@
 """LSTM, GRU and RNN over a dynamic number of steps, as scans.
 
 torch traces its recurrent layers for one number of steps, which it unrolls. In: such a
-call over a dynamic length. Out: what it gives, computed by a `scan` for each layer and
-direction; what a step carries stays in one place. Sums may round otherwise than in
-torch's own loop.
+call over a dynamic length. Out: its results, computed by a `scan` for each layer and
+direction; the carried state of a step is updated in place. Sums may round differently
+than in torch's own loop.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,19 +14,19 @@ from torch import SymInt, Tensor
 from torch._higher_order_ops.scan import scan
 from torch.nn.functional import linear
 
-# What a step carries, and its share of the gates -> what it carries on, h first.
+# Carried state, gates of x, gates of h -> the new carried state, h first.
 Cell = Callable[[Sequence[Tensor], Tensor, Tensor], list[Tensor]]
 
 
 def _lstm(carried: Sequence[Tensor], given: Tensor, kept: Tensor) -> list[Tensor]:
-    """Compute h and c from h and c [batch, hidden] and gates [batch, 4 * hidden]."""
+    """Compute h, c from h, c [batch, hidden] and both gates [batch, 4 * hidden]."""
     i, f, g, o = (given + kept).chunk(4, 1)
     c = f.sigmoid() * carried[1] + i.sigmoid() * g.tanh()
     return [o.sigmoid() * c.tanh(), c]
 
 
 def _gru(carried: Sequence[Tensor], given: Tensor, kept: Tensor) -> list[Tensor]:
-    """Compute h from h [batch, hidden] and both shares of gates [batch, 3 * hidden]."""
+    """Compute h from h [batch, hidden] and both gates [batch, 3 * hidden]."""
     (r, z, n), (kept_r, kept_z, kept_n) = given.chunk(3, 1), kept.chunk(3, 1)
     new = (n + (r + kept_r).sigmoid() * kept_n).tanh()
     return [new + (z + kept_z).sigmoid() * (carried[0] - new)]
@@ -52,17 +52,17 @@ def _run(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...] | None:
-    """Run all layers; None where torch traces the call, or nobody can.
+    """Run all layers; return None for calls that are left to torch.
 
     Args:
-        cell: of the layers.
-        x: [length, batch, width], or [batch, length, width] where `batch_first`.
+        cell: the cell of the layers.
+        x: [length, batch, width], or [batch, length, width] if `batch_first`.
         hx: h, or h and c, each [layers * directions, batch, hidden].
-        params: of each layer and direction: the weights for x and for h, biases of
-            both if there are any, a projection of h if there is one.
+        params: for each layer and direction: the weights for x and for h, then optional
+            biases of both, then an optional projection of h.
         has_biases: whether there are biases.
         num_layers: how many layers.
-        dropout: between layers, while `train`.
+        dropout: probability between layers, if `train`.
         train: whether dropout is active.
         bidirectional: whether each layer runs backwards too.
         batch_first: whether the batch comes first in x and in the result.
@@ -98,7 +98,7 @@ def _scan(
     has_biases: bool,
     backwards: bool,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Run one layer in one direction; return h of all steps, and what is left."""
+    """Run one layer in one direction; return h of all steps, and the last state."""
     of_x, of_h, *rest = weights
     bias_x, bias_h = rest[:2] if has_biases else (None, None)
     projection = rest[-1] if len(rest) % 2 else None

@@ -1,10 +1,10 @@
-"""Look up rows of a table whose norms are bounded, without writing a model's table.
+"""Look up rows of a table with bounded norms, without writing a model's table.
 
 `functional.embedding(..., max_norm=)` shortens rows in the table itself before it looks
-them up. In: such a call. Out: the rows, shortened after they are looked up, which are
-the same numbers up to rounding. What else reads the table would see other rows in
-torch; that is found in the trace and refused. `ingest/program.py` compares methods.
-A table that the method computes is written, as in torch.
+them up. In: such a call. Out: the rows, shortened after the lookup: the same numbers up
+to rounding. Other readers of the table would see shortened rows in torch; the trace is
+searched for them, and they are refused. `ingest/program.py` compares methods. A table
+that the method computes is written, as in torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from torch.types import IntLikeType
 from kvc.compiler.weights.identity import memory_of
 from kvc.schema.errors import CaptureError
 
-_SMALL = 1e-7  # what torch adds to a norm before it divides by it
+_SMALL = 1e-7  # torch adds this to a norm before it divides by the norm
 _NEVER_SHORT = (
     "embedding(..., max_norm=) with norm_type=0 or a negative max_norm changes rows at "
     "each lookup, which a bundle does not; shorten rows before, and leave max_norm out"
@@ -37,7 +37,7 @@ _SAME_ROWS = (
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How long rows of a table may be.
+    """The greatest norm of the rows of a table.
 
     Attributes:
         most: the greatest norm.
@@ -49,25 +49,25 @@ class Bound:
 
 
 class TablePlace(NamedTuple):
-    """Where a tensor lies: its memory, its first byte there, and its end."""
+    """The memory of a tensor, the offset of its first byte, and of its end."""
 
     memory: object
     start: IntLikeType
     end: IntLikeType
 
     def meets(self, other: "TablePlace") -> bool:
-        """Tell whether tensors may have an element in common."""
+        """Tell whether two tensors may have an element in common."""
         alike = self.memory == other.memory
         return alike and self.start < other.end and other.start < self.end
 
 
-Lookup = tuple[Tensor, Bound]  # of a table, as traced
+Lookup = tuple[Tensor, Bound]  # a traced table and its bound
 _BOUNDED: ContextVar[list[Lookup] | None] = ContextVar("bounded", default=None)
 
 
 @contextmanager
 def noted_lookups() -> Iterator[list[Lookup]]:
-    """Note the lookups that shorten rows."""
+    """Record the lookups that shorten rows."""
     lookups: list[Lookup] = []
     token = _BOUNDED.set(lookups)
     try:
@@ -85,7 +85,7 @@ def bounded_embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor | None:
-    """Return rows of `weight`, none longer than `max_norm`; None where it is None.
+    """Return rows of `weight`, none longer than `max_norm`; None without a bound.
 
     Raises:
         ValueError: rows lie in the same memory.
@@ -106,7 +106,7 @@ def bounded_embedding(
 def embedding_renorm(
     self: Tensor, indices: Tensor, max_norm: float, norm_type: float
 ) -> Tensor:
-    """Return a table in which these rows are no longer than a bound."""
+    """Return a table whose rows at `indices` are no longer than a bound."""
     short = _shortened(self[indices], max_norm, norm_type)
     return self.index_put((indices,), short)
 
@@ -117,9 +117,9 @@ def _shortened(rows: Tensor, most: float, norm_type: float) -> Tensor:
 
 
 def _is_computed(tensor: Tensor) -> bool:
-    """Tell whether a method makes a tensor, rather than get its memory from outside."""
+    """Tell whether a method computes a tensor, rather than takes it from outside."""
     mode = get_proxy_mode()
-    if mode is None or not isinstance(tensor, FakeTensor):  # an attribute, say
+    if mode is None or not isinstance(tensor, FakeTensor):  # such as an attribute
         return False
     given = mode.tracer.graph.find_nodes(op="placeholder")
     return all(memory_of(tensor) != memory_of(node.meta.get("val")) for node in given)
@@ -128,12 +128,11 @@ def _is_computed(tensor: Tensor) -> bool:
 def bounds_of(
     method: str, exported: ExportedProgram, lookups: Sequence[Lookup]
 ) -> Mapping[TablePlace, Bound]:
-    """Return the bound of each table by its place, as the model has it.
+    """Return place -> bound for the tables of the model.
 
     Raises:
-        CaptureError: torch gives shortened rows to something else that reads such a
-            table; or the table is an argument of the method; or it would have other
-            rows after each call.
+        CaptureError: other code reads such a table, the table is an argument of the
+            method, or its rows would change with each call.
     """
     found: dict[TablePlace, Bound] = {}
     given, attributes = exported.graph_signature.user_inputs, _attributes(exported)
@@ -156,7 +155,7 @@ def bounds_of(
 
 
 def _attributes(exported: ExportedProgram) -> Mapping[str, Tensor]:
-    """Return the tensors that are neither parameters nor buffers, by node."""
+    """Return node name -> tensor, for tensors that are no parameters or buffers."""
     return {
         spec.arg.name: constant
         for spec in exported.graph_signature.input_specs
@@ -165,7 +164,7 @@ def _attributes(exported: ExportedProgram) -> Mapping[str, Tensor]:
 
 
 def places_read(exported: ExportedProgram) -> Mapping[str, TablePlace]:
-    """Return the place of each tensor of the model that a method reads, by node."""
+    """Return node name -> place, for the tensors of the model that a method reads."""
     tensors = {**exported.state_dict, **exported.constants}
     used = {n.name for n in exported.graph.find_nodes(op="placeholder") if n.users}
     return {
@@ -183,7 +182,7 @@ def _place(tensor: Tensor) -> TablePlace:
 
 
 def other_reads(method: str) -> CaptureError:
-    """Return the error that a table is read in another way, too."""
+    """Return the error for a table that other code reads too."""
     reason = (
         "a table that embedding(..., max_norm=) shortens in place is read by other "
         "code too, or with another bound, or is given by the caller; shorten its rows "

@@ -1,12 +1,12 @@
-"""Replace functions that torch traces for one size only, or by operators kvc lacks.
+"""Replace functions that torch traces for one size only, or with unknown operators.
 
-torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
-(`recurrent`) in code that turns a dynamic size into a number; Fourier transforms
-are products with matrices here (`fourier`), linear interpolation is a sum by constant
-weights (`resampled`), windows of signals are constants (`signal_windows`), rows that
-`embedding` shortens stay as they are in a table of the model (`renormed`), and margins
-that are NaN are left out of a loss (`margin_losses`). In: a call of such a function.
-Out: its result, computed by functions that torch traces for all sizes.
+torch splits tensors, pools along one axis, and runs recurrent layers (`recurrent`) in
+code that turns a dynamic size into a number; Fourier transforms become products with
+matrices (`fourier`), linear interpolation becomes a sum with constant weights
+(`resampled`), windows of signals become constants, `embedding` with bounded norms
+leaves a table of the model unchanged (`renormed`), and margin losses ignore NaN
+(`margin_losses`). In: a call of such a function. Out: its result, computed by functions
+that torch traces for all sizes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ def _window(
     requires_grad: object = None,
     **named: float,
 ) -> Tensor | None:
-    """Return a window [window_length]; a periodic one lacks the last of one more."""
+    """Return a window [window_length]; a periodic one drops the last of one more."""
     kind = torch.get_default_dtype() if dtype is None else dtype
     fixed = isinstance(window_length, int) and window_length >= 0
     if not fixed or not kind.is_floating_point:
@@ -77,7 +77,7 @@ WINDOWS: Mapping[Callable[..., object], Callable[..., object]] = {
 }
 
 
-# Replace functions that torch traces for one size only, or by operators kvc lacks.
+# Replace functions.
 
 
 _aten = torch.ops.aten
@@ -88,10 +88,10 @@ Pieces = Sequence[Tensor]
 def rephrased(
     func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> object:
-    """Return what a function gives, computed in other words where it has to be."""
-    words = _IN_OTHER_WORDS.get(func)
-    if words is not None:
-        found = words(
+    """Call a function, or its replacement if it has one."""
+    replacement = _REPLACEMENTS.get(func)
+    if replacement is not None:
+        found = replacement(
             *args, **{_NAMES.get(name, name): kwargs[name] for name in kwargs}
         )
         if found is not None:
@@ -100,7 +100,7 @@ def rephrased(
 
 
 def rephrase_bodies(module: fx.GraphModule) -> None:
-    """Let what torch has read of bodies call these functions in other words."""
+    """Replace functions in the bodies that torch has read."""
     for body in module.modules():
         if isinstance(body, fx.GraphModule):
             for node in body.graph.nodes:
@@ -114,17 +114,17 @@ def _rephrase(node: fx.Node) -> None:
         func = getattr(Tensor, str(node.target), None)
     elif node.op != "call_function":
         return
-    if not callable(func) or func not in _IN_OTHER_WORDS or func in _OUTSIDE:
+    if not callable(func) or func not in _REPLACEMENTS or func in _OUTSIDE:
         return
 
-    def in_other_words(*args: object, **kwargs: object) -> object:
+    def replaced(*args: object, **kwargs: object) -> object:
         return rephrased(func, args, kwargs)
 
-    node.op, node.target = "call_function", in_other_words
+    node.op, node.target = "call_function", replaced
 
 
 def _size(x: Tensor, dim: int) -> SymInt | None:
-    """Return the size of an axis, None where it is a number."""
+    """Return the size of an axis if it is dynamic, else None."""
     size: object = x.shape[dim] if -x.dim() <= dim < x.dim() else None
     return size if isinstance(size, SymInt) else None
 
@@ -163,7 +163,7 @@ def _max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | Pieces | None:
-    """Take maxima along the second axis of two, of which the first has size 1."""
+    """Pool along the second of two axes; the first has size 1."""
     if _size(x, -1) is None:
         return None
     kernel, padded, apart = (_one(each) for each in (kernel_size, padding, dilation))
@@ -176,7 +176,7 @@ def _max_pool1d(
 
 
 def _narrow(x: Tensor, dim: int, start: object, length: Size) -> Tensor | None:
-    """Take a part of an axis, from where a tensor says."""
+    """Narrow an axis from a start that a tensor holds."""
     if not isinstance(start, Tensor):
         return None
     if isinstance(length, int) and length == 0:
@@ -190,14 +190,14 @@ def _narrow(x: Tensor, dim: int, start: object, length: Size) -> Tensor | None:
 
 
 def _polygamma_(x: Tensor, n: int) -> Tensor:
-    """Write over x, which torch does not trace."""
+    """Overwrite x; torch does not trace this function."""
     return x.copy_(torch.polygamma(n, x))
 
 
 def _unsafe_split(
     x: Tensor, into: Size | Sequence[Size], dim: int = 0
 ) -> Sequence[Tensor]:
-    """Split into views, as torch does, which writes go through."""
+    """Split into views, which can be written through, as torch does."""
     return _split(x, into, dim) or x.split(into, dim)  # type: ignore[no-untyped-call]
 
 
@@ -210,7 +210,7 @@ def _one(setting: int | Sequence[int]) -> int:
 
 
 def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor | None:
-    """Take windows by parts; torch writes zeros beside them, and fixes sizes."""
+    """Unfold an axis by narrowing; torch's own trace would fix dynamic sizes."""
     if not x.dim() or _size(x, dimension) is not None or not 0 < size <= step:
         return None
     dim, whole = dimension % x.dim(), x.shape[dimension]
@@ -227,9 +227,10 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor | None:
 def _may_be_itself(
     func: Callable[..., Tensor],
 ) -> Callable[..., Tensor | None]:
-    """Return what keeps a call that gives x itself by how x lies: see `kept_layouts`.
+    """Keep a conversion that may return x itself, as a call on an alias of x.
 
-    It keeps x apart from the result, which torch's trace may have wrong for x itself.
+    Whether it returns x depends on the layout of x, which torch's trace may have wrong;
+    the alias keeps the result separate from x: see `kept_layouts`.
     """
 
     def apart(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
@@ -244,7 +245,7 @@ def _may_be_itself(
 def _contiguous(
     x: Tensor, memory_format: torch.memory_format = torch.contiguous_format
 ) -> Tensor:
-    """Keep the call: Python gives x itself where it seems to lie in this order."""
+    """Keep the call: Python returns x itself if its traced layout is contiguous."""
     made: Tensor = _aten.contiguous.default(_aten.alias(x), memory_format=memory_format)
     return made
 
@@ -259,7 +260,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor | None:
-    """Give all three the axes that others have and one lacks, as torch does."""
+    """Expand query, key and value to the same leading axes, as torch does."""
     given = query, key, value
     if enable_gqa or len({x.dim() for x in given}) == 1:
         return None
@@ -270,13 +271,13 @@ def _attention(
     )
 
 
-# Functions that convert to a dtype, and to an order in memory if they are told one.
+# Functions that convert a dtype, and the memory order if one is given.
 _BY_FORMAT: tuple[Callable[..., Tensor], ...] = (
     *(Tensor.to, Tensor.cpu, Tensor.float, Tensor.double, Tensor.half),
     *(Tensor.bfloat16, Tensor.int, Tensor.long, Tensor.short, Tensor.char),
     *(Tensor.byte, Tensor.bool),
 )
-# torch's names of parameters, and those here.
+# torch's parameter names -> the names here.
 _NAMES = {
     "input": "x",
     "self": "x",
@@ -289,9 +290,9 @@ _NAMES = {
     "sections": "into",
     "indices": "into",
 }
-# What bodies call as it is: tables are noted, and complex numbers replaced, outside.
+# Functions kept in bodies: tables are recorded, and complex numbers replaced, outside.
 _OUTSIDE = {functional.embedding, *FOURIER}
-_IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
+_REPLACEMENTS: dict[Callable[..., object], Callable[..., object]] = {
     torch.split: _split,
     Tensor.split: _split,
     torch.chunk: _chunk,

@@ -1,9 +1,9 @@
-"""Linear interpolation along one axis or three, by the weights that torch has.
+"""Linear interpolation along one axis or three, by torch's weights.
 
 In: a call of `torch.nn.functional.interpolate` while it is traced. Out: its result, in
 which each number is the weighted sum of two neighbours along each axis; None, which
-leaves the call, where a size is dynamic. torch's own decomposition adds a part of the
-neighbours' difference, which is no number where both are infinite.
+keeps the call, if a size is dynamic. torch's own decomposition adds a part of the
+neighbours' difference, which is NaN if both are infinite.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor | None:
-    """Resize x [batch, channels, ...] to a size, or by a factor; one is given."""
+    """Resize x [batch, channels, ...] either to a size or by a factor."""
     axes = x.dim() - 2
     one_given = (size is None) is not (scale_factor is None)
     if _AXES.get(mode) != axes or antialias or not one_given:
@@ -48,7 +48,7 @@ def interpolate(
 
 
 def _each(given: Setting | Sequence[Setting] | None, axes: int) -> list[Setting] | None:
-    """Return a setting for each axis, None where there is none."""
+    """Return a setting for each axis; None if it is not given."""
     if given is None:
         return None
     return list(given) if isinstance(given, list | tuple) else [given] * axes  # type: ignore[list-item]  # one setting
@@ -60,7 +60,7 @@ def _resized(
     align_corners: bool,
     scales: Sequence[float | None],
 ) -> Tensor | None:
-    """Resize the last axes, the last one first; None if a size is dynamic or 0."""
+    """Resize the axes, the last one first; return None if a size is dynamic or 0."""
     lengths: Sequence[Size] = x.shape[2:]
     each = (*lengths, *sizes)
     fixed = all(isinstance(size, int) and size > 0 for size in each)
@@ -85,7 +85,7 @@ def _resized(
 def _step(
     length: int, size: int, align_corners: bool, scale: float | None, kind: str
 ) -> float:
-    """Return how far apart in the given axis two neighbours of the result lie."""
+    """Return the distance, in the input axis, of two neighbours in the result."""
     if align_corners:
         parts = (length - 1, size - 1) if size > 1 else (0, 1)
     else:
@@ -99,7 +99,7 @@ def _step(
 def _neighbours(
     length: int, size: int, align_corners: bool, step: float, kind: str
 ) -> tuple[Sequence[NDArray[np.int64]], Sequence[NDArray[np.float64]]]:
-    """Return for each place of the result two of the given axis, and their weights.
+    """Return two input positions for each position of the result, and their weights.
 
     Weights are computed and rounded in `kind`, as torch does.
     """

@@ -1,7 +1,7 @@
-"""Elements of a tensor by where they lie in memory: `as_strided`, read and written.
+"""`as_strided`, read and written, by indices into a tensor without gaps.
 
-In: such an operator's arguments, while it is traced. Out: its result, by indices into a
-tensor whose memory has no gaps; NotImplemented leaves the call as it is.
+In: the operator's arguments while it is traced. Out: its result; NotImplemented keeps
+the call.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def as_strided(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> object:
-    """Pick the elements of a tensor whose memory has no gaps."""
+    """Gather the strided elements of a tensor whose memory has no gaps."""
     found = _order_and_places(self, size, stride, storage_offset)
     if found is None:
         return NotImplemented
@@ -31,7 +31,7 @@ def as_strided_scatter(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> object:
-    """Write elements of a tensor whose memory has no gaps, each once at most."""
+    """Write strided elements of a tensor without gaps, each at most once."""
     found = _order_and_places(self, size, stride, storage_offset)
     if found is None:
         return NotImplemented
@@ -50,13 +50,13 @@ def as_strided_scatter(
 def _order_and_places(
     self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
 ) -> tuple[list[int], Tensor] | None:
-    """Return the axes as they lie in memory, and where elements lie, or None."""
+    """Return the order of axes in memory, and the indices of elements, or None."""
     order, places = _order_in_memory(self), _places(self, size, stride, offset)
     return None if order is None or places is None else (order, places)
 
 
 def _order_in_memory(self: Tensor) -> list[int] | None:
-    """Return the axes in which a tensor lies in one piece, None if it does not."""
+    """Return the order of axes in which a tensor is contiguous, or None."""
     if not all(isinstance(n, int) for n in (*self.shape, *self.stride())):
         return None
     steps: Sequence[int] = self.stride()
@@ -67,9 +67,9 @@ def _order_in_memory(self: Tensor) -> list[int] | None:
 def _places(
     self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
 ) -> Tensor | None:
-    """Return where elements lie in a tensor whose memory has no gaps.
+    """Return the indices of strided elements in a tensor without gaps.
 
-    None if sizes are dynamic, or the elements are in other memory.
+    None if sizes are dynamic, or elements lie outside of the tensor.
     """
     if not all(isinstance(n, int) for n in (*size, *stride)) or 0 in size:
         return None

@@ -1,1 +1,1 @@
-"""Turn the proven program into what the file says."""
+"""Convert the proven program to the structures of the bundle file."""

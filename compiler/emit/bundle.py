@@ -35,16 +35,16 @@ PLACEMENTS: tuple[Placement, ...] = ("internal", "external")
 
 @dataclass(frozen=True, slots=True)
 class SaveReport:
-    """What a saved bundle holds, and where.
+    """The sizes of a saved bundle and of its data file.
 
     Attributes:
         file_nbytes: size of the bundle.
-        blob_nbytes: bytes of weights that it refers to, each once.
+        blob_nbytes: bytes of the weights that it refers to, each once.
         named_nbytes: bytes that its names would take without sharing.
         blobs, names: how many.
-        data_path: the data file that has its weights; None where it has them itself,
-            or where other bundles' data files have all of them.
-        data_nbytes: size of that file, 0 where there is none.
+        data_path: the data file of its weights; None if the bundle holds them itself,
+            or if data files of other bundles have all of them.
+        data_nbytes: size of that file, 0 if there is none.
         reused: data file of another bundle -> bytes of its weights that this bundle
             refers to; files without such weights are left out.
     """
@@ -63,11 +63,11 @@ class Bundle:
     """A compiled program that is not written yet, the result of `compile_program`.
 
     Weights are read, transformed, hashed and written block by block by `save`, so the
-    model that was compiled, and its checkpoint, must stay unchanged until then.
+    compiled model, and its checkpoint, must stay unchanged until then.
 
     Attributes:
-        program: all that the file will say, except where its blobs lie.
-        model_nbytes: bytes of the model's tensors that it is made of, each once.
+        program: the content of the file, except for the places of its blobs.
+        model_nbytes: bytes of the model's tensors that it uses, each once.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Bundle:
     def nbytes(self) -> int:
         """Return the bytes that `save` will write into one file, or a few more.
 
-        More, where weights that are not known to be equal turn out to be.
+        It is more if weights that are not known to be equal turn out to be equal.
         """
         return foretold_nbytes(self.program, partial(self._content, WeightReader()))
 
@@ -102,19 +102,19 @@ class Bundle:
         """Write the bundle, whole or not at all.
 
         Args:
-            path: the file; one that exists is replaced at the very end.
-            progress: told of each weight before it is written, in bytes.
+            path: the file; an existing one is replaced at the very end.
+            progress: called before each weight is written, with bytes.
             data: where weights go: into the bundle, or into a data file beside it,
                 NAME-<digest>.kvd, that bundles with the same weights share.
-            reuse: data files of other bundles. The bundle refers to the weights that
-                these hold, and only the others are written.
-            accept: told of the bundle before it gets its name; if it raises, nothing
-                is written.
+            reuse: data files of other bundles. The bundle refers to the weights in
+                these, and only the others are written.
+            accept: called with the bundle before it gets its name; if it raises,
+                nothing is written.
 
         Raises:
-            CannotWrite: a file cannot be written; what was there is untouched.
+            CannotWrite: a file cannot be written; existing files are untouched.
             CheckpointChanged: a checkpoint changed after it was opened.
-            NotFinite: a weight that is to be quantized has a NaN or an infinity.
+            NotFinite: a weight to be quantized has a NaN or an infinity.
             FileProblem, FormatError: a data file to reuse cannot be read.
             CompileError: `data` is neither "internal" nor "external".
         """
@@ -134,7 +134,7 @@ class Bundle:
         return _report(saved)
 
     def with_files(self, files: Files) -> "Bundle":
-        """Return a bundle that carries more files; this one stays as it is.
+        """Return a bundle with additional files; this one stays unchanged.
 
         Raises:
             BadFile: a name is not a plain one or taken, or a file cannot be read.
@@ -149,7 +149,7 @@ class Bundle:
         return f"<Bundle, not saved: {methods}>"
 
     def _quantized_names(self) -> dict[Source, str]:
-        """Return the names that transformed weights have in the model."""
+        """Return the original names of the weights that are transformed."""
         return {
             source.base: name.removesuffix(f".{source.transform.value}").removesuffix(
                 ROTATED
@@ -159,7 +159,7 @@ class Bundle:
         }
 
     def _content(self, reader: WeightReader, name: int) -> Content:
-        """Return where the bytes of a name come from."""
+        """Return the source of the bytes of a name."""
         entry = self.program.names[name]
         if entry.format == FILE:
             return self._files[entry.name.removeprefix(FILES)]
@@ -185,7 +185,7 @@ def _with_files(program: model.Program, files: Mapping[str, Content]) -> model.P
 
 
 class _Threads:
-    """How many threads torch had before the saves that run just now."""
+    """torch's number of threads before the saves that are running."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -198,12 +198,12 @@ _threads: Final = _Threads()
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch work in one thread.
+    """Let torch use one thread.
 
-    A block is transformed faster than it is hashed, and two threads would meet after
-    every step of it: where other processes want the cores too, that takes longer than
-    the work (ten times, measured 2026-11 on two busy cores). The number is that of this
-    thread, and of all that begin to use torch meanwhile: a save that begins within
+    A block is transformed faster than it is hashed, and two threads would have to meet
+    after every step: if other processes use the cores too, that takes longer than the
+    work (ten times, measured 2026-11 on two busy cores). The number applies to this
+    thread, and to threads that start using torch meanwhile: a save that begins within
     another one must not take it for the usual number.
     """
     with _threads.lock:
@@ -222,11 +222,11 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _own_mistakes(path: str) -> Iterator[None]:
-    """Tell what is wrong with a new program apart from a damaged file to reuse.
+    """Distinguish errors in the new program from damaged files to reuse.
 
     Raises:
-        CompileError: the program does not pass the checks, which is a bug in kvc, or
-            something in it is larger than kvc allows.
+        CompileError: the program does not pass the checks, which is a bug in kvc, or a
+            part of it is larger than kvc allows.
     """
     try:
         yield

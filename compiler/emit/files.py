@@ -1,9 +1,9 @@
-"""Files that a bundle carries, such as a tokenizer: bytes that nothing computes with.
+"""Files that a bundle carries, such as a tokenizer: bytes that no method reads.
 
-In: names, each with bytes or the path of a file. Out: contents, whose sizes are known
-now; files are read when the bundle is saved, one block at a time. Settings for
-generation are checked as the runtime will check them, and a tokenizer.json, read as
-JSON, must not have tokens that the model does not have.
+In: names, each with bytes or the path of a file. Out: contents with known sizes; files
+are read when the bundle is saved, one block at a time. Settings for generation are
+checked by the runtime's rules, and a tokenizer.json must not have tokens that the model
+lacks.
 """
 
 import json
@@ -33,11 +33,11 @@ _BLOCK_NBYTES: Final = 1 << 20
 
 
 def take_files(files: Files) -> dict[str, Content]:
-    """Return what is to be stored under each name, in the order of names.
+    """Return the content to store under each name, in the order of names.
 
     Raises:
-        BadFile: a name is not a plain one, or the content is neither bytes nor the
-            path of a file that can be read.
+        BadFile: a name is not a plain one, or the content is neither bytes nor the path
+            of a file that can be read.
     """
     return {name: _content(name, files[name]) for name in sorted(files, key=_plain)}
 
@@ -66,7 +66,7 @@ def _content(name: str, given: object) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class _DiskFile:
-    """A file on disk, as it was when it was given.
+    """A file on disk, in the version that was given.
 
     Attributes:
         identity: size, time of change, device and inode.
@@ -78,10 +78,10 @@ class _DiskFile:
 
     @classmethod
     def find(cls, name: str, path: Path) -> "_DiskFile":
-        """Look at a file.
+        """Record the identity of a file.
 
         Raises:
-            BadFile: it is not there, or no plain file.
+            BadFile: it does not exist, or is no plain file.
         """
         try:
             status = path.stat()
@@ -92,10 +92,10 @@ class _DiskFile:
         return cls(name, path, _identity(status))
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield its bytes.
+        """Yield the file's bytes.
 
         Raises:
-            BadFile: it cannot be read, or is not what it was.
+            BadFile: it cannot be read, or has changed.
         """
         try:
             with self.path.open("rb") as file:
@@ -124,7 +124,7 @@ _NAME = "generation_config"
 
 
 def check_generation_config(found: object) -> None:
-    """Check what a bundle is to say, None for nothing.
+    """Check the generation settings for a bundle; None means no settings.
 
     Raises:
         CompileError: it is no mapping, or a setting in it is impossible.
@@ -147,19 +147,19 @@ _TRIAL: Final = "A text, 1 € = 100 ¢."
 
 
 def check_tokenizer(tokenizer: bytes | Path, vocabulary: int) -> None:
-    """Check that a tokenizer encodes, and no token is beyond what a model knows.
+    """Check that a tokenizer encodes, and that the model has all its tokens.
 
-    A special token that was added beyond it, as some published tokenizers have one for
-    padding or for images, is let through while the vocabulary itself fits: text has it
-    only where it is spelled out, and a call with it is refused.
+    An added special token beyond the model's vocabulary, as some published tokenizers
+    have for padding or images, is allowed if the vocabulary itself fits: text contains
+    it only where it is spelled out, and a call with it is refused.
 
     Args:
         tokenizer: the content of a tokenizer.json, or its path.
-        vocabulary: how many tokens the model knows.
+        vocabulary: how many tokens the model has.
 
     Raises:
         BadFile: it is no tokenizer.json, cannot be read, or cannot encode a text.
-        TokenizerTooLarge: the tokenizer has other tokens than the model.
+        TokenizerTooLarge: the tokenizer has tokens that the model lacks.
     """
     parsed = _parsed(tokenizer)
     beyond = {number: text for number, text in _tokens(parsed) if number >= vocabulary}
@@ -175,7 +175,7 @@ def check_tokenizer(tokenizer: bytes | Path, vocabulary: int) -> None:
 
 
 def _try_encoding(parsed: Mapping[str, object]) -> None:
-    """Encode a text, where the package tokenizers is installed.
+    """Encode a text, if the package tokenizers is installed.
 
     Raises:
         BadFile: the package cannot read the tokenizer, or fails.
@@ -196,7 +196,7 @@ def _try_encoding(parsed: Mapping[str, object]) -> None:
 def check_declared(
     program: Program, metadata: Mapping[str, object], files: Files
 ) -> None:
-    """Check the tokenizer.json that metadata name, if they do.
+    """Check the tokenizer.json that metadata name, if they name one.
 
     Raises:
         BadFile: it is not among the files, or as `check_tokenizer`.
@@ -212,7 +212,7 @@ def check_declared(
 
 
 def _vocabulary(program: Program) -> int | None:
-    """Return how many tokens a model knows: the logits of one that generates."""
+    """Return the size of a model's vocabulary, from the logits of a method."""
     for method in program.methods:
         if method.role and method.graph.outputs:
             dims = method.graph.values[method.graph.outputs[0]].type.dims
@@ -236,16 +236,16 @@ def _parsed(tokenizer: bytes | Path) -> Mapping[str, object]:
 
 
 def _tokens(tokenizer: Mapping[str, object]) -> Iterator[tuple[int, str]]:
-    """Yield id and text of all tokens but the special ones that were added.
+    """Yield id and text of all tokens except added special ones.
 
-    An added token may have an id within the vocabulary: it is then no further token.
+    An added token may have an id within the vocabulary.
     """
     model = tokenizer["model"]
     assert isinstance(model, Mapping), "parsed"
     match model.get("vocab"):
         case Mapping() as vocabulary:  # text -> id
             yield from ((_id(number), str(text)) for text, number in vocabulary.items())
-        case list() as pieces:  # [text, score], ids are places
+        case list() as pieces:  # [text, score], ids are indices
             yield from ((i, _piece(piece)) for i, piece in enumerate(pieces))
         case _:
             raise BadFile(file=TOKENIZER, reason="its model has no vocabulary")

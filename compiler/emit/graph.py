@@ -21,10 +21,10 @@ def emit_graph(
     symbols: tuple[Symbol, ...],
     tail_nbytes: int = 0,
 ) -> emitted.Graph:
-    """Return a method's code as the file has it.
+    """Return a method's code as a graph of the file.
 
     Args:
-        method: proven, every view able to share memory.
+        method: a proven method in which every view can share memory.
         constant_ids: number of each constant's name.
         state_ids: number of each state.
         symbols: the program's symbols.
@@ -56,7 +56,7 @@ def emit_graph(
 
 
 def _check_homes(method: Method, aliases: Aliases) -> None:
-    """Check that the memory of states and callers' inputs holds what they become."""
+    """Check that new contents of states and callers' inputs lie in their memory."""
     makers = method.makers()
     states = {name: value.id for value, name in method.state_in}
     named = zip(method.input_names, method.inputs, strict=True)
@@ -69,7 +69,7 @@ def _check_homes(method: Method, aliases: Aliases) -> None:
 
 
 def _home(number: int, aliases: Aliases, makers: Mapping[int, Node]) -> int:
-    """Return the value whose memory another one fills, in another shape at the most."""
+    """Return the value whose memory another one fills, apart from reshapes."""
     while number in aliases.base:
         op = makers[number].op
         if OPS[op].aliasing is Aliasing.VIEW and op not in RESHAPING_VIEWS:
@@ -86,8 +86,8 @@ def _all_values(method: Method) -> list[Value]:
 def value_numbers(method: Method) -> dict[int, int]:
     """Return IR id -> id in the file, dense and in order of definition.
 
-    A backend that writes ids into its payload takes them from here. They are those of
-    the file unless the method runs blocks, whose scratch memory is added later.
+    A backend that writes ids into its payload takes them from here. They equal the ids
+    in the file unless the method runs blocks, whose scratch memory is added later.
     """
     return {value.id: i for i, value in enumerate(_all_values(method))}
 

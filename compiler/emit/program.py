@@ -1,4 +1,4 @@
-"""Turn the final IR program into `schema.Program`, except where its blobs lie."""
+"""Turn the final IR program into `schema.Program`, without the places of its blobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from kvc.schema.types import Dim
 from kvc.schema.uses import constants_of
 from kvc.schema.verify.effects import effects
 
-PLACELESS = -1  # blob of a name whose blob has not been written yet
+PLACELESS = -1  # the blob number of names whose blob has not been written yet
 
 
 @dataclass(frozen=True, slots=True)
 class DelegateCall:
-    """A lowered partition: its backend, its block, and what the backend says of it."""
+    """A lowered partition: its backend, its block, and the backend's answer for it."""
 
     backend: str
     partition: Method
@@ -40,10 +40,10 @@ def emit_program(
     """Return the file's program; `blobs` is empty and every name is PLACELESS.
 
     Args:
-        program: proven.
-        verdicts: on the writes of each method.
+        program: a proven program.
+        verdicts: the verdicts on the writes of each method.
         calls: the delegates, by number.
-        provenance: who made the bundle of what.
+        provenance: the versions, the recipe and the digest of the source.
         metadata: the user's settings, as JSON text.
     """
     name_ids = {c.name: i for i, c in enumerate(program.constants)}
@@ -96,16 +96,16 @@ class _Emitter:
         self._blocks = blocks_by_number(program)
 
     def blocks_of(self, method: Method) -> tuple[Method, ...]:
-        """Return the blocks of a method, each after what runs it."""
+        """Return the blocks of a method; callers precede the blocks that they run."""
         return blocks_of(method, self._blocks)
 
     def emit(self, method: Method, tail: int) -> model.Method:
-        """Return a method as the file has it; `tail` bytes lie after its scratch."""
+        """Return a method of the file; `tail` bytes lie after its scratch memory."""
         blocks = self.blocks_of(method)
         numbers = {one.block: i for i, one in enumerate(blocks)}
         needs: dict[int, int] = {}  # number of a block -> bytes of its scratch memory
         made: dict[int, model.Block] = {}
-        for block in reversed(blocks):  # what is run comes before what runs it
+        for block in reversed(blocks):  # inner blocks first
             assert block.block is not None
             ready = with_workspaces(block, numbers, needs)
             graph = self._graph(ready, tail)
@@ -141,7 +141,7 @@ class _Emitter:
 
 
 def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update, ...]:
-    """Return the verdicts in terms of instructions, one for each that writes."""
+    """Return the verdicts by instruction, one for each instruction that writes."""
     places = {v.id: i for i, node in enumerate(method.nodes) for v in node.outputs}
     found: dict[int, model.Update] = {}
     for verdict in verdicts:

@@ -1,4 +1,4 @@
-"""Calls as the rules of normalization make them: an op with its arguments by name."""
+"""Calls that the rules of normalization return: an operator with named arguments."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ NamedArguments = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """A call to make: an op and its arguments by parameter name.
+    """A call to make: an operator and its arguments by parameter name.
 
-    `results` says how many of the traced call's results it gives, the first ones;
-    None is all. `checks` are calls without results that come before it.
+    `results` is the number of the traced call's results that the operator returns, the
+    first ones; None is all. `checks` are calls without results that come before it.
     """
 
     op: str
@@ -27,7 +27,7 @@ class OpCall:
 
 @dataclass(frozen=True, slots=True)
 class MadeArgument:
-    """An argument that a call of its own makes first."""
+    """An argument that is computed by a call of its own."""
 
     call: OpCall
     type: TensorType
@@ -37,11 +37,11 @@ Tensor = Value | MadeArgument
 
 
 class Unsupported(Exception):
-    """The call cannot be expressed; the text says why."""
+    """A call cannot be expressed; the text gives the reason."""
 
     @property
     def reason(self) -> str:
-        """Return the text."""
+        """Return the reason."""
         return str(self)
 
 
@@ -50,7 +50,7 @@ Kind = TypeVar("Kind")
 
 
 def given(named: NamedArguments, name: str, kind: type[Kind]) -> Kind:
-    """Return an argument that the op's signature says is of a type."""
+    """Return an argument of the type that the operator's signature requires."""
     found = named[name]
     assert isinstance(found, kind), name
     return found
@@ -64,7 +64,7 @@ def places(start: Dim, end: Dim, step: Dim, count: Dim) -> MadeArgument:
 
 
 def plus(tensor: Tensor, other: Tensor | Dim) -> Tensor:
-    """Return the sum of an integer tensor and another one without dims, or a size."""
+    """Return the sum of an integer tensor and a tensor without dims, or a size."""
     if other == 0:
         return tensor
     op = (
@@ -78,7 +78,7 @@ def plus(tensor: Tensor, other: Tensor | Dim) -> Tensor:
 
 
 def cast(tensor: Tensor, dtype: DType) -> Tensor:
-    """Return a tensor as another dtype, as it is where it has that one."""
+    """Return a tensor in another dtype, unchanged if it has that dtype."""
     if tensor.type.dtype is dtype:
         return tensor
     call = OpCall("aten::_to_copy", {"self": tensor, "dtype": dtype})
@@ -94,11 +94,11 @@ def viewed(tensor: Tensor, *dims: Dim) -> Tensor:
 
 
 def expanded(tensor: Tensor, dims: tuple[Dim, ...]) -> OpCall:
-    """Return the call that broadcasts a tensor."""
+    """Return a call that broadcasts a tensor."""
     return OpCall("aten::expand", {"self": tensor, "size": dims})
 
 
 def full(dims: tuple[Dim, ...], number: object, dtype: DType) -> MadeArgument:
-    """Return a tensor of one number that is known before the run."""
+    """Return a tensor filled with a number that is known before the run."""
     values = {"size": dims, "fill_value": number, "dtype": dtype}
     return MadeArgument(OpCall("aten::full", values), TensorType(dtype, dims))

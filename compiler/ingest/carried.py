@@ -1,4 +1,4 @@
-"""Resolve `Method.carry`: which arguments and results the session keeps.
+"""Resolve `Method.carry`: the arguments and results that the session keeps.
 
 In: the methods' declarations and signatures. Out: for each method the pairs of tensors
 that are one state before and after a call. `grown` makes the states.
@@ -19,12 +19,12 @@ from kvc.schema.types import symbols_in
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A tensor that a method carries.
+    """A carried tensor: the argument of a call, and the result that replaces it.
 
     Attributes:
-        path: of the argument, which names the state.
-        argument: number of the argument, None where the method only makes the state.
-        result: number of the result that the state becomes.
+        path: of the argument; it names the state.
+        argument: number of the argument; None if the method only returns the state.
+        result: number of the result that becomes the state.
     """
 
     path: str
@@ -34,7 +34,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class CarriedTensors:
-    """What one method carries.
+    """The carried tensors of one method.
 
     Attributes:
         pairs: in the order of the declaration.
@@ -49,11 +49,11 @@ class CarriedTensors:
 def read_carry(
     methods: Sequence[Method], signatures: Sequence[TracedSignature]
 ) -> tuple[CarriedTensors, ...]:
-    """Return what each method carries.
+    """Return the carried tensors of each method.
 
     Raises:
-        CaptureError: a key or value names nothing, names what another one names, or
-            the two are containers of different shape; lists what there is.
+        CaptureError: a key or value names nothing, two name the same tensor, or a key
+            and its value are containers of different structure; lists the known paths.
     """
     known = tuple(
         path
@@ -107,7 +107,7 @@ class _Reader:
         )
 
     def _pairs(self, key: str, root: str) -> Iterator[Pair]:
-        """Yield the tensors of an argument with those that they become."""
+        """Yield the tensors of an argument with the results that replace them."""
         own = [path for path in self._arguments if beneath(path, key)]
         paths = own or [
             path for path in dict.fromkeys(self._known) if beneath(path, key)
@@ -126,8 +126,8 @@ class _Reader:
         places = [relative(path, key) for path in paths]
         if set(places) != numbers.keys():
             raise self._refused(
-                f"carry makes {root or 'the result'!r} the next {key!r}, but the one "
-                f"holds {_listed(numbers)} and the other {_listed(places)}"
+                f"carry replaces {key!r} by {root or 'the result'!r}, but the result "
+                f"holds {_listed(numbers)} and the argument {_listed(places)}"
             )
         for path, place in zip(paths, places, strict=True):
             yield Pair(path, self._arguments.get(path), numbers[place])
@@ -161,8 +161,8 @@ def check_positions(methods: Sequence[IrMethod], state_symbols: Set[str]) -> Non
         state_symbols: sizes that a session fixes.
 
     Raises:
-        CompileError: methods call it differently.
-        CaptureError: it is no input that a session can fill.
+        CompileError: methods have different names for one position.
+        CaptureError: the position is no input that a session can fill.
     """
     users = [method for method in methods if method.position]
     for one, other in combinations(users, 2):
@@ -187,7 +187,7 @@ def _write_alike(method: IrMethod, other: IrMethod) -> bool:
 
 
 def _fault(method: IrMethod, state_symbols: Set[str]) -> str:
-    """Return why a session cannot fill a method's position, "" if it can."""
+    """Return the reason why a session cannot fill a method's position, or ""."""
     types = {n: v.type for n, v in zip(method.input_names, method.inputs, strict=True)}
     name = method.position
     if name not in types:
@@ -199,7 +199,7 @@ def _fault(method: IrMethod, state_symbols: Set[str]) -> str:
     if kind.dtype is not DType.INT64 or len(kind.dims) > 1:
         return f"it is {kind}; a position is int64, with no dims, [1], [batch] or [seq]"
     if name in [changed for _, changed in method.input_out]:
-        return "the method writes into it, but the session discards what is written"
+        return "the method writes into it, but the session discards such writes"
     known = {*state_symbols, *symbols_in(types.values())}
     loose = [symbol for symbol in symbols_in([kind]) if symbol not in known]
     if loose:

@@ -1,8 +1,8 @@
-"""Read torch's higher-order ops: which bodies they run, and on what.
+"""Read torch's higher-order operators: their bodies and operands.
 
 In: a traced call of `torch.cond`, `while_loop`, `scan` or `map`. Out: the corresponding
-op of kvc, its bodies, and its operands in kvc's order. A map is a scan that carries
-nothing.
+operator of kvc, its bodies, and its operands in kvc's order. A map is a scan that
+carries nothing.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ _NAMES = {"cond": COND, "while_loop": WHILE, "scan": SCAN, "map_impl": SCAN}
 
 @dataclass(frozen=True, slots=True)
 class Higher:
-    """A call of a higher-order op.
+    """A call of a higher-order operator.
 
     Attributes:
-        op: of kvc.
+        op: the operator of kvc.
         bodies: the nodes of its bodies, in kvc's order.
-        pred: what a cond asks, None for the others.
-        operands: what all bodies take, in order.
-        carried, scanned: how many of the first operands are that.
+        pred: the condition of a cond; None for other operators.
+        operands: the operands of all bodies, in order.
+        carried, scanned: how many of the first operands are carried or scanned.
     """
 
     op: str
@@ -39,7 +39,7 @@ class Higher:
 
     @property
     def kept(self) -> int:
-        """Return how many operands must be passed, weights too."""
+        """Return how many operands must be passed even if they are weights."""
         return self.carried + self.scanned
 
     def arguments(
@@ -59,16 +59,16 @@ class Higher:
 
 
 def higher_call(node: fx.Node) -> Higher:
-    """Return what a traced call of a higher-order op says.
+    """Read a traced call of a higher-order operator.
 
     Raises:
-        Unsupported: it is none that kvc knows.
+        Unsupported: kvc has no such operator.
     """
     assert isinstance(node.target, torch._ops.HigherOrderOperator)
     name: str = node.target.name()  # type: ignore[no-untyped-call]
     op = _NAMES.get(name)
     if name == "with_effects":
-        raise Unsupported("an operator that does more than compute; leave it out")
+        raise Unsupported("an operator with side effects; leave it out")
     if op is None:
         raise Unsupported("a higher-order op that kvc does not have")
     if name == "cond":
@@ -87,7 +87,7 @@ def higher_call(node: fx.Node) -> Higher:
 
 
 def higher_name(node: fx.Node) -> str:
-    """Return the name of a higher-order op, or of the op that it only orders."""
+    """Return the name of a higher-order operator, or of the operator that it wraps."""
     wrapped = node.args[1] if str(node.target) == "with_effects" else None
     if isinstance(wrapped, torch._ops.OpOverload):
         return op_name(wrapped)

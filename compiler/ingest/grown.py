@@ -1,6 +1,6 @@
 """Make states of carried arguments: their types, and the axis they grow along.
 
-In: for each carried path how every method takes it and what it becomes. Out: one state
+In: for each carried path, its type in every method, before and after. Out: one state
 each. Methods that carry one path must agree on everything except the current length.
 """
 
@@ -14,12 +14,12 @@ from kvc.schema.types import Dim, Symbol, TensorType, only_symbol
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How one method uses a carried path.
+    """The types of a carried path in one method.
 
     Attributes:
         method: its name.
-        old: the type it takes, None where it takes none.
-        new: the type of the result that the state becomes.
+        old: the type of the argument; None if the method has no such argument.
+        new: the type of the result that becomes the state.
     """
 
     method: str
@@ -30,15 +30,16 @@ class Use:
 def carried_state(
     name: str, uses: Sequence[Use], symbols: Mapping[str, Symbol]
 ) -> State:
-    """Return the state that a carried path is.
+    """Return the state of a carried path.
 
     Args:
-        name: of the state.
+        name: the name of the state.
         uses: of every method that carries it; at least one takes it.
         symbols: the program's symbols by name.
 
     Raises:
-        StateConflict: methods disagree, or one of them with itself.
+        StateConflict: methods disagree about the types, or one method's types
+            before and after do.
         CaptureError: the length that grows cannot be 0.
     """
     first = next(use for use in uses if use.old is not None)
@@ -75,7 +76,7 @@ def _axis(name: str, uses: Sequence[Use], first: Use) -> int | None:
             raise _conflict(name, first, use, use.new)
         axes = " and ".join(map(str, sorted(changed)))
         reason = (
-            f"method {use.method} takes {use.old} and makes {use.new} of "
+            f"method {use.method} takes {use.old} and returns {use.new} for "
             f"it; a state may change its size along one axis, not along {axes}"
         )
         raise StateConflict(state=name, reason=reason)
@@ -83,7 +84,7 @@ def _axis(name: str, uses: Sequence[Use], first: Use) -> int | None:
 
 
 def _greatest(name: str, use: Use, axis: int, symbols: Mapping[str, Symbol]) -> int:
-    """Return the greatest length of a state that grows, as one method declares it.
+    """Return the greatest length of a growing state, as one method declares it.
 
     Raises:
         StateConflict: its length is fixed.
@@ -109,7 +110,7 @@ def _greatest(name: str, use: Use, axis: int, symbols: Mapping[str, Symbol]) -> 
 def _check_use(
     name: str, use: Use, first: Use, axis: int | None, symbols: Mapping[str, Symbol]
 ) -> None:
-    """Check that a method agrees with the first one, but for the current length."""
+    """Check that a method's types equal the first method's, except in length."""
     assert first.old is not None
     for kind in (use.old, use.new):
         if kind is None:

@@ -1,8 +1,8 @@
 """Import the inputs and outputs of a method: arguments, weights, states, results.
 
-In: placeholders and the output node of a traced method, and which of its inputs and
-results are states. Out: the values that the method starts with and those that it ends
-with. `method.py` imports the nodes between.
+In: placeholders and the output node of a traced method, and the inputs and results that
+are states. Out: the values at the start and at the end of the method. `method.py`
+imports the nodes between.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,13 +36,13 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 @dataclass(frozen=True, slots=True)
 class SessionOwned:
-    """Which inputs and results of a traced method belong to the session.
+    """The inputs and results of a traced method that belong to the session.
 
     Attributes:
-        arguments: number of a tensor argument -> the state that it is. What is written
-            into it is forgotten: `results` say what becomes of the state.
-        buffers: number of a tensor input, those of lifted buffers come after the
-            arguments -> the state that it is.
+        arguments: number of a tensor argument -> its state. Writes into the argument
+            are dropped: `results` hold the new states.
+        buffers: number of a tensor input (lifted buffers follow the arguments) -> its
+            state.
         results: number of a tensor result -> the state that it becomes.
     """
 
@@ -53,7 +53,7 @@ class SessionOwned:
 
 @dataclass(frozen=True, slots=True)
 class MethodEnd:
-    """What a method leaves behind, as `kvc.compiler.ir.Method` has it."""
+    """The results of a method and the final contents of states and inputs."""
 
     outputs: tuple[Value, ...]
     state_out: Bindings
@@ -65,7 +65,7 @@ NOTHING_LEFT = MethodEnd((), (), ())
 
 
 class MethodInterface:
-    """Collects what one method starts with; `leave` says what it ends with."""
+    """Collects the values at the start of a method; `leave` returns the final ones."""
 
     def __init__(
         self,
@@ -90,17 +90,17 @@ class MethodInterface:
         self.state_in: list[tuple[Value, str]] = []
 
     def enter(self, node: fx.Node) -> Value | None:
-        """Return the value that a placeholder stands for, None when nothing reads it.
+        """Return the value of a placeholder; None if it is never read.
 
         Raises:
-            CaptureError: it is no tensor.
+            CaptureError: the placeholder is no tensor.
         """
         spec = self._specs[node.name]
         if spec.kind is InputKind.USER_INPUT:
             is_tensor = isinstance(spec.arg, TensorArgument)
             return self._argument(node) if is_tensor else None
         if not node.users or spec.kind is InputKind.TOKEN:
-            return None  # a token: it orders calls that do more than compute
+            return None  # a token orders calls that have effects
         kind = spec.kind.name.lower().replace("_tensor", "")
         tensor = tensor_of(self._captured, spec.target, self._tensors.named)
         return self._bind(tensor, kind.replace("constant", "literal"))
@@ -136,10 +136,10 @@ class MethodInterface:
         return self._bound[entry.name]
 
     def leave(self, values: Values, input_names: tuple[str, ...]) -> MethodEnd:
-        """Return what the method ends with.
+        """Return the values at the end of the method.
 
         Args:
-            values: what its nodes are.
+            values: the value of each node.
             input_names: a name for each of `inputs`.
         """
         exported = self._captured.exported
@@ -176,7 +176,7 @@ class MethodInterface:
                 yield value, state.name
 
     def _written_inputs(self, pairs: Pairs) -> Iterator[tuple[Value, Value]]:
-        """Yield (new value, input) for what is written into the caller's arrays."""
+        """Yield (new value, input) for the caller's arrays that are written."""
         for value, spec in pairs:
             if spec.kind is OutputKind.USER_INPUT_MUTATION:
                 old = self._callers.get(self._number(spec))
@@ -206,10 +206,10 @@ def mutated_tensors(
 def tensor_of(
     captured: CapturedMethod, target: str | None, named: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the tensor that a placeholder stands for: the model's own if it can be.
+    """Return the tensor of a placeholder: the model's own tensor if possible.
 
     Raises:
-        CaptureError: it stands for something else.
+        CaptureError: the placeholder is no tensor.
     """
     assert target is not None
     exported = captured.exported
@@ -222,7 +222,7 @@ def tensor_of(
 
 
 def real_view(tensor: Tensor) -> Tensor:
-    """Return complex numbers as pairs [..., 2], as which a graph reads them."""
+    """View complex numbers as real pairs [..., 2], the form that graphs read."""
     return torch.view_as_real(tensor.detach().resolve_conj())
 
 

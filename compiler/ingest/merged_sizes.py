@@ -1,14 +1,13 @@
 """Sizes that differ between branches, in merged decoders.
 
-A merged decoder has one branch without a past, which returns what is new, and one that
-returns the past and what is new. torch makes a new symbol for each such size; a session
-knows it: it takes the first branch while the past is empty. In: a traced graph. Out:
-its symbols for such sizes defined as the longer of the two, and blocks whose shorter
-output is appended to the past, after a check that the past is empty.
-
-What is made once, as cross caches are, is new in one branch and the past in the other.
-Its size is that of both together: where it is made the past must be empty, and where it
-is kept, what it would be made of.
+A merged decoder has one branch without a past, which returns only the new rows, and one
+that returns the past followed by the new rows. torch makes a new symbol for each such
+size; a session knows the size: it takes the first branch while the past is empty. In: a
+traced graph. Out: its symbols for such sizes, defined as the longer of the two, and
+blocks whose shorter output is appended to the past, after a check that the past is
+empty. A cross cache is computed once: it is new in one branch and the past in the
+other. Its size is the sum of both: in the branch that computes it the past must be
+empty, and in the branch that keeps it, the input of the computation must be empty.
 """
 
 from collections.abc import Sequence
@@ -27,11 +26,11 @@ from kvc.schema.types import TensorType, add_dims, only_symbol
 
 
 def define_joined_sizes(module: torch.nn.Module, sizes: SizeReader) -> None:
-    """Define the symbols for sizes that differ between branches, where that can be.
+    """Define the symbols for sizes that differ between branches, where possible.
 
     Raises:
-        CaptureError: one branch keeps what the other makes, and must be given that it
-            makes it again; or one branch could be taken by no call.
+        CaptureError: one branch keeps what the other computes, and its input can never
+            be empty; or no call could take one of the branches.
     """
     graph = getattr(module, "graph", None)
     for node in graph.nodes if isinstance(graph, fx.Graph) else ():
@@ -73,12 +72,12 @@ def _define(result: object, given: Sequence[object], sizes: SizeReader) -> None:
 def _longest(
     ways: Sequence[int | torch.SymInt], sizes: SizeReader
 ) -> sympy.Expr | None:
-    """Return the size that is longer than the other by one symbol, if one is.
+    """Return the longer of two sizes if they differ by one symbol.
 
-    Of two symbols it is their sum; one of them is 0 in each call.
+    For two symbols it is their sum; one of them is 0 in each call.
 
     Raises:
-        CaptureError: the shorter one could be in no call.
+        CaptureError: no call could have the shorter size.
     """
     try:
         first, second = (sizes.dim(way) for way in ways)
@@ -97,31 +96,32 @@ def _longest(
         return None
     if any(sizes.bounds(part)[0] for part in parts):
         raise sizes.refused(
-            "one branch of torch.cond keeps what the other makes, and a call that "
-            "keeps it passes nothing that it is made of: both sizes need a Dim from 0 "
+            "one branch of torch.cond keeps what the other computes, and a call that "
+            "keeps it passes an empty input for it: both sizes need a Dim from 0 "
             f"on, and these are {first} and {second}"
         )
     return sum(parts)
 
 
 def _check_may_lack(lacking: sympy.Expr, sizes: SizeReader) -> None:
-    """Check that what the shorter branch lacks may be empty.
+    """Check that the rows that the shorter branch lacks may be empty.
 
     Raises:
-        CaptureError: it never is.
+        CaptureError: the rows are never empty.
     """
     if sizes.bounds(lacking)[0]:
         raise sizes.refused(
-            "one branch of torch.cond leaves out what the other appends, which is "
-            f"never empty ({sizes.dim_of(lacking)}), so no call could take it: append "
-            "in both branches, or give this size a Dim from 0 on"
+            "one branch of torch.cond leaves out rows that the other appends; these "
+            f"are never empty ({sizes.dim_of(lacking)}), so no call could take the "
+            "shorter branch: append in both branches, or give this size a Dim from 0 "
+            "on"
         )
 
 
 def with_joined_outputs(
     blocks: Sequence[Method], results: Sequence[TensorType]
 ) -> list[Method]:
-    """Return the blocks of a cond with shorter outputs put after what they lack.
+    """Return the blocks of a cond, with shorter outputs appended to the past.
 
     Raises:
         Unsupported: an output differs from the result in another way.
@@ -158,10 +158,10 @@ def _find_past(blocks: Sequence[Method], output: int, kind: TensorType) -> int:
 
 
 def _with_past(block: Method, output: int, kind: TensorType, past: int) -> Method:
-    """Return a block that puts an output after a past, which must be empty.
+    """Return a block that appends an output to a past, after checking that it is empty.
 
-    A block that returns the past itself puts nothing after it: what the other would
-    make must be empty then.
+    A block that returns the past itself appends nothing: the rows that the other branch
+    would compute must be empty then.
 
     Raises:
         Unsupported: the output differs along several axes.
@@ -191,7 +191,7 @@ def _with_past(block: Method, output: int, kind: TensorType, past: int) -> Metho
 
 
 def _joined_input(block: Method, output: int, kind: TensorType) -> int | None:
-    """Return the input that a block's output begins with, None where it does not."""
+    """Return the input that starts a concatenated output, or None."""
     value = block.outputs[output]
     maker = block.makers().get(value.id)
     if value.type != kind or maker is None or maker.op != "aten::cat":
@@ -200,7 +200,7 @@ def _joined_input(block: Method, output: int, kind: TensorType) -> int | None:
 
 
 def _kept_input(block: Method, output: int) -> int | None:
-    """Return the input that a block returns as it is, None where it does not."""
+    """Return the input that a block returns unchanged, or None."""
     value = block.outputs[output]
     maker = block.makers().get(value.id)
     if maker is not None and maker.op == "aten::clone":

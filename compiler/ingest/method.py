@@ -32,13 +32,13 @@ class MethodImporter(NodeImporter):
         )
         super().__init__(model, exported.graph_module)
         self._captured = captured
-        self._borders = MethodInterface(
+        self._interface = MethodInterface(
             captured, tensors, sizes, owned, self._new_value
         )
-        self.constants = self._borders.constants
+        self.constants = self._interface.constants
 
     def run(self, input_names: tuple[str, ...], trees: tuple[str, str]) -> Method:
-        """Return the method; look at `missing` before using it.
+        """Return the method; check that `missing` is empty before using it.
 
         Args:
             input_names: a name for each tensor that is passed, in order.
@@ -47,19 +47,19 @@ class MethodImporter(NodeImporter):
         for node in self._captured.exported.graph.nodes:
             self._import_node(node)
         self._import_returned_numbers()
-        borders = self._borders
+        interface = self._interface
         known = not self.missing
-        left = borders.leave(self._values, input_names) if known else NOTHING_LEFT
+        left = interface.leave(self._values, input_names) if known else NOTHING_LEFT
         return Method(
             name=self._captured.method.name,
             role=self._captured.method.role,
-            inputs=tuple(borders.inputs),
+            inputs=tuple(interface.inputs),
             input_names=input_names,
             position=self._captured.method.position,
             input_tree=trees[0],
             output_tree=trees[1],
-            constants=tuple(borders.constants),
-            state_in=tuple(borders.state_in),
+            constants=tuple(interface.constants),
+            state_in=tuple(interface.state_in),
             state_out=left.state_out,
             input_out=left.input_out,
             nodes=tuple(self.nodes),
@@ -76,6 +76,6 @@ class MethodImporter(NodeImporter):
                 self._import_number(node)
 
     def _enter(self, node: fx.Node) -> None:
-        value = self._borders.enter(node)
+        value = self._interface.enter(node)
         if value is not None:
             self._values[node] = value

@@ -1,8 +1,9 @@
 """Import the nodes of one traced graph: of a method, or of a body of control flow.
 
-In: fx nodes whose inputs have values. Out: IR nodes in their order, and what has no
-kernel. Bodies of `torch.cond` and the like become blocks: methods of their own, whose
-inputs are the operands of the call; they use weights without being passed them.
+In: fx nodes whose inputs have values. Out: IR nodes in their order, and the operators
+that have no kernel. Bodies of `torch.cond` and the like become blocks: methods of their
+own, whose inputs are the operands of the call; they use weights without being passed
+them.
 """
 
 import operator
@@ -43,11 +44,11 @@ SLICE = torch.ops.aten.slice.Tensor
 
 
 class NodeImporter:
-    """Builds the nodes of one graph; `missing` collects ops that have no kernel."""
+    """Builds the nodes of one graph; `missing` collects operators without a kernel."""
 
     def __init__(self, model: Model, module: torch.nn.Module, place: str = "") -> None:
         self._model, self._module = model, module
-        self._place = place  # the source of nodes that have none
+        self._place = place  # the source line of nodes that have none
         self._sizes = model.sizes
         self._numbers = NumberReader(model.sizes, model.ranges)
         self._count = 0
@@ -66,11 +67,11 @@ class NodeImporter:
             self._import_attribute(node)
 
     def _enter(self, node: fx.Node) -> None:
-        """Name the value that a placeholder is."""
+        """Assign a value to a placeholder."""
         raise NotImplementedError
 
     def _import_attribute(self, node: fx.Node) -> None:
-        """Name a tensor that belongs to the graph; other attributes are bodies."""
+        """Assign a value to a tensor attribute of the graph; others are bodies."""
         held = getattr(self._module, str(node.target), None)
         if isinstance(held, Tensor):
             constant = self._model.tensors.constant(held, "literal")
@@ -108,7 +109,7 @@ class NodeImporter:
         self._import_op(op, node)
 
     def _import_read(self, node: fx.Node) -> None:
-        """Note a number that is read from a tensor."""
+        """Record a number that is read from a tensor."""
         (source,) = node.args
         assert isinstance(source, fx.Node)
         value = self._values.get(source)
@@ -118,7 +119,7 @@ class NodeImporter:
             self._unknown.add(node)
 
     def _import_number(self, node: fx.Node) -> None:
-        """Make a tensor without dims of a number that the trace computes."""
+        """Make a tensor without dims from a number that the trace computes."""
         try:
             number = self._convert(node)
             if isinstance(number, int | Affine):
@@ -134,7 +135,7 @@ class NodeImporter:
         self._values[node] = value
 
     def _import_item(self, node: fx.Node) -> None:
-        """Name one result of a call that has several."""
+        """Assign a value to one result of a call with several."""
         source, index = node.args
         assert isinstance(source, fx.Node)
         assert isinstance(index, int)
@@ -147,9 +148,9 @@ class NodeImporter:
             self._miss(str(source.target), "only its first result is supported", node)
 
     def _import_op(self, op: str, node: fx.Node) -> None:
-        """Add the node of a call, or note that it cannot be made.
+        """Add the node of a call, or record that it is unsupported.
 
-        What reads the result of a call that cannot be made is not looked at further.
+        Readers of an unsupported call's result are not examined further.
         """
         if any(source in self._unknown for source in node.all_input_nodes):
             self._unknown.add(node)
@@ -172,7 +173,7 @@ class NodeImporter:
         self._values[node] = outputs if several or not outputs else outputs[0]
 
     def _arguments(self, call: OpCall, source: str) -> tuple[Argument, ...]:
-        """Return a call's arguments, after the calls that make or check them."""
+        """Return a call's arguments, after adding the calls that make or check them."""
         for check in call.checks:
             self.nodes.append(
                 Node(check.op, self._arguments(check, source), (), source)
@@ -181,7 +182,7 @@ class NodeImporter:
         return arguments_of(OpCall(call.op, named))
 
     def _made(self, argument: object, source: str) -> object:
-        """Return an argument after the call that makes it, if one does."""
+        """Return an argument, after adding the call that makes it, if any."""
         if isinstance(argument, tuple):
             return tuple(self._made(item, source) for item in argument)
         if not isinstance(argument, MadeArgument):
@@ -256,7 +257,7 @@ class NodeImporter:
             self._miss(higher_name(node), error.reason, node)
 
     def _add_control(self, node: fx.Node, call: Higher) -> None:
-        """Add the node of a call whose bodies are imported on the way."""
+        """Add the node of a call, after importing its bodies as blocks."""
         source = self._source(node)
         held = {value.id: name for value, name in self.constants}
         given: list[Value | str | None] = []
@@ -272,14 +273,14 @@ class NodeImporter:
         pred = self._pred(call)
         numbers = [self._block(body, call, given, source) for body in call.bodies]
         if call.op == COND and not self.missing:
-            self._join(numbers, types)
+            self._merge_sizes(numbers, types)
         arguments = call.arguments(pred, tuple(numbers), operands, len(types))
         outputs = tuple(self._new_value(kind) for kind in types)
         self.nodes.append(Node(call.op, arguments, outputs, source))
         self._values[node] = outputs
 
-    def _join(self, numbers: Sequence[int], types: Sequence[TensorType]) -> None:
-        """Let branches give tensors of one size where one has no past."""
+    def _merge_sizes(self, numbers: Sequence[int], types: Sequence[TensorType]) -> None:
+        """Make outputs of branches one size if one branch has no past."""
         blocks = self._model.blocks
         joined = with_joined_outputs([blocks[n] for n in numbers], types)
         for number, block in zip(numbers, joined, strict=True):
@@ -316,7 +317,7 @@ class NodeImporter:
 
 
 class BodyImporter(NodeImporter):
-    """Builds a block of a body."""
+    """Builds the block of a body."""
 
     def __init__(
         self,
@@ -325,14 +326,14 @@ class BodyImporter(NodeImporter):
         given: Sequence[Value | str | None],
         place: str,
     ) -> None:
-        """Take what the call passes: a value, the name of a constant, None for none."""
+        """Take the call's operands: values, names of constants, None for others."""
         super().__init__(model, module, place)
         self._graph = module.graph
         self._given = iter(given)
         self._inputs: list[Value] = []
 
     def run(self, number: int, filled: tuple[int, ...]) -> Method:
-        """Return the block; look at `missing` before using it."""
+        """Return the block; check that `missing` is empty before using it."""
         for node in self._graph.nodes:
             self._import_node(node)
         outputs = self._outputs() if not self.missing else ()
@@ -382,7 +383,7 @@ _PENDING = Method("", "", (), (), "", "", "", (), (), (), (), (), ())
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:
-    """Return what a call of control flow reads, its bodies left out."""
+    """Return the tensors that a control-flow call reads, without its bodies."""
     return [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
 
 

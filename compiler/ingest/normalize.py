@@ -1,9 +1,9 @@
-"""Rewrite traced ATen calls into the ops of `kvc.schema.ops`.
+"""Rewrite traced ATen calls into the operators of `kvc.schema.ops`.
 
-Most ops keep their name and lose the parameters that kvc does not support. The rules
-here rewrite the rest: other forms of one op, factories; `numbers` puts Python numbers
-where they are allowed, `reads`, `writes` and `norms` hold the rules of their families.
-What no rule maps stays as it is, and the importer reports it.
+Most operators keep their name and lose the parameters that kvc does not support. The
+rules here rewrite the rest: other forms of an operator, factories; `numbers` puts
+Python numbers where they are allowed, `reads`, `writes` and `norms` hold the rules of
+their families. Operators without a rule stay unchanged, and the importer reports them.
 """
 
 from kvc.compiler.ingest import norms, reads, writes
@@ -35,7 +35,7 @@ _IGNORED = {
     "scale_grad_by_freq", "sparse", "sparse_grad", "half_to_float", "stable",
     "cudnn_enable",
 }  # fmt: skip
-# What to write instead of ops that have no kernel.
+# Operator without a kernel -> the code to write instead.
 _INSTEAD = {
     "aten::as_strided": "slices, .view() and .transpose()",
     "aten::as_strided_scatter": "slices, .view() and .transpose()",
@@ -44,7 +44,7 @@ _TRAINING_ONLY = {
     "aten::native_dropout", "aten::bernoulli.p", "aten::rrelu_with_noise_functional",
     "aten::_native_batch_norm_legit_functional",
 }  # fmt: skip
-# They draw random numbers, whatever the mode; `aten::rand` and the like by their names.
+# Operators that draw random numbers in any mode.
 _RANDOM = {
     "aten::rand", "aten::rand_like", "aten::randn", "aten::randn_like", "aten::randint",
     "aten::randint.low", "aten::randint_like", "aten::randint_like.low_dtype",
@@ -66,12 +66,12 @@ FORWARDED = {
 
 
 def normalize(op: str, named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Return the call as an op of the table takes it.
+    """Return the call as an operator of the table.
 
     Args:
-        op: full name of the traced op.
+        op: full name of the traced operator.
         named: its arguments by parameter name, defaults filled in.
-        result: type of its first result, None when it has none.
+        result: type of its first result, None if it has none.
 
     Raises:
         Unsupported: with the reason.
@@ -89,7 +89,7 @@ def arguments_of(call: OpCall) -> tuple[Argument, ...]:
     """Return a call's arguments in the order of its signature.
 
     Raises:
-        Unsupported: one is not of the kind that the op takes.
+        Unsupported: an argument is not of the kind that the operator takes.
     """
     spec = OPS[call.op]
     arguments = tuple(_argument(call.named[p.name]) for p in spec.params)
@@ -110,7 +110,9 @@ def _item(value: object) -> Item:
     ):
         return value
     if isinstance(value, Number | Real):
-        raise Unsupported("a number that depends on values, where none can be")
+        raise Unsupported(
+            "a number that depends on values, where only a fixed one is allowed"
+        )
     raise Unsupported(f"an argument of type {type(value).__name__}")
 
 
@@ -125,17 +127,17 @@ def _check_left_out(call: OpCall, result: TensorType | None) -> None:
 
 
 def _rename(op: str, **changes: object) -> OpRule:
-    """Return the rule for another spelling, with parameters set."""
+    """Return the rule that renames an operator and sets some parameters."""
     return lambda named, _: OpCall(op, {**named, **changes})
 
 
 def _whole(op: str) -> OpRule:
-    """Return the rule for a reduction over everything."""
+    """Return the rule for a reduction over all axes."""
     return _rename(op, dim=None, keepdim=False)
 
 
 def _filled(value: object) -> OpRule:
-    """Return the rule for a factory of one value, None where the call says it."""
+    """Return the rule for a factory of one value; None takes the call's fill value."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         fill = named["fill_value"] if value is None else value
@@ -152,7 +154,7 @@ def _cast(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def _shaped(op: str) -> OpRule:
-    """Return the rule for a view whose sizes are taken from the result."""
+    """Return the rule for a view whose sizes are those of the result."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         assert result is not None
@@ -191,7 +193,7 @@ def _converted(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def _split(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Split into equal parts: the size of the last part follows from the whole."""
+    """Split into equal parts; the size of the last part follows from the whole."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     size = named["split_size"]
     whole = tensor.type.dims[dim]
@@ -204,7 +206,7 @@ def _split(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def _cat(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Join; torch skips empty tensors of one axis, whatever the rank of the others."""
+    """Concatenate; torch skips empty tensors of one axis, whatever the other ranks."""
     assert result is not None
     tensors, dim = given(named, "tensors", tuple), named["dim"]
     rank = len(result.dims)
@@ -321,12 +323,12 @@ _RULES: dict[str, OpRule] = {
 
 
 def is_known(op: str) -> bool:
-    """Tell whether kvc takes an op at all, whatever its arguments."""
+    """Tell whether kvc supports an operator for some arguments."""
     return op in OPS or op in _RULES
 
 
 def why_unknown(op: str) -> str:
-    """Return why kvc does not take an op at all, with what to try if there is that."""
+    """Return why kvc does not support an operator at all, and a remedy if any."""
     if op in _TRAINING_ONLY:
         return "the model is in training mode; call model.eval() before compiling"
     if op in _RANDOM:

@@ -16,7 +16,7 @@ def batch_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def group_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Normalise groups of channels; which library does it on a GPU is left out."""
+    """Normalise groups of channels, without torch's choice of a GPU library."""
     kept = ("input", "num_groups", "weight", "bias", "eps")
     return OpCall("aten::group_norm", {name: named[name] for name in kept})
 
@@ -29,19 +29,19 @@ def instance_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def first_results(op: str, count: int) -> OpRule:
-    """Return the rule for an op that makes so many results, the first ones."""
+    """Return the rule for an operator that returns only the first `count` results."""
     return lambda named, _: OpCall(op, named, results=count)
 
 
 def embedding_bag(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Keep the rows of bags, and nothing of what training needs."""
+    """Keep the rows of bags, without results that only training needs."""
     dropped = ("scale_grad_by_freq", "sparse")
     kept = {name: value for name, value in named.items() if name not in dropped}
     return OpCall("aten::_embedding_bag_forward_only", kept, results=1)
 
 
 def resize(op: str) -> OpRule:
-    """Return the rule for a resize; the result says the size."""
+    """Return the rule for a resize, with the size of the result."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         assert result is not None
@@ -64,7 +64,7 @@ _TRANSPOSED = {
 
 
 def convolution(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Keep a convolution; a transposed one has an op for each number of axes."""
+    """Keep a convolution; a transposed one has an operator for each number of axes."""
     axes = len(given(named, "weight", Value).type.dims) - 2
     named = _for_each_axis(named, axes)
     values = {name: value for name, value in named.items() if name != "transposed"}
@@ -75,7 +75,7 @@ def convolution(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def pooling(op: str, axes: int) -> OpRule:
-    """Return the rule for pools along so many axes."""
+    """Return the rule for pools along some number of axes."""
     return lambda named, _: OpCall(op, _for_each_axis(named, axes))
 
 
@@ -83,7 +83,7 @@ _SETTINGS = {"kernel_size", "stride", "padding", "dilation", "output_padding"}
 
 
 def _for_each_axis(named: NamedArguments, axes: int) -> NamedArguments:
-    """Return settings with a number for each axis; torch takes one for all of them."""
+    """Return settings with a number for each axis; torch may give one for all axes."""
     return {
         name: value * axes
         if name in _SETTINGS and isinstance(value, tuple) and len(value) == 1

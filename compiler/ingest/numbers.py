@@ -1,9 +1,9 @@
-"""Python numbers where an op of the table takes a tensor.
+"""Python numbers where an operator of the table takes a tensor.
 
-torch accepts a number for either operand. In: a call of an op, its operands as traced.
-Out: the call with the op's Scalar overload, with the operands swapped, or with a tensor
-of no dims made from the number, whichever gives the same as eager. A number known only
-at run time is already a tensor; it takes the dtype that a number would.
+torch accepts a number for either operand. In: a call of an operator, its operands as
+traced. Out: the call with the operator's Scalar overload, with the operands swapped, or
+with a tensor of no dims made from the number, whichever equals eager. A number known
+only at run time is already a tensor; it gets the dtype that a number would.
 """
 
 import numpy as np
@@ -16,8 +16,7 @@ from kvc.schema.ops import OPS, ParamKind
 from kvc.schema.ops import shapes as rules
 from kvc.schema.types import Affine, TensorType
 
-# Ops of two tensors whose name says nothing of it.
-# torch computes some powers by other means when the exponent is a number.
+# Operators of two tensors without `Tensor` in their name.
 _NEVER = "aten::pow"
 _OF_TENSORS = {
     "aten::floor_divide",
@@ -44,12 +43,12 @@ _SWAPPED = {
 
 
 def place_numbers(call: OpCall, result: TensorType | None) -> OpCall:
-    """Return the call with no number where its op takes a tensor, if that can be."""
+    """Return the call without numbers where its operator takes tensors, if possible."""
     return _wrapped(_swapped(_scalar_variant(_with_tensors(call))), result)
 
 
 def _with_tensors(call: OpCall) -> OpCall:
-    """Take the op's Tensor overload for numbers that only the run knows."""
+    """Take the operator's Tensor overload for numbers known only at run time."""
     read = {n: v for n, v in call.named.items() if isinstance(v, Number | Real)}
     dtypes = [v.type.dtype for v in call.named.values() if isinstance(v, Value)]
     name, _, overload = call.op.partition(".")
@@ -70,7 +69,7 @@ def _with_tensors(call: OpCall) -> OpCall:
 
 
 def _as_operand(number: Number | Real, beside: DType) -> Tensor:
-    """Return a number in the dtype in which torch computes with a tensor beside it."""
+    """Return a number in the dtype in which torch computes it beside a tensor."""
     if isinstance(number, Real):
         return cast(number.tensor(), beside if beside.is_floating else DType.FLOAT32)
     return cast(number.tensor(), DType.INT64 if beside is DType.BOOL else beside)
@@ -81,7 +80,7 @@ def _is_number(value: object) -> bool:
 
 
 def _scalar_variant(call: OpCall) -> OpCall:
-    """Take the op's Scalar overload where a number is the second operand."""
+    """Take the operator's Scalar overload if the second operand is a number."""
     other = call.named.get("other", call.named.get("value"))
     name, _, overload = call.op.partition(".")
     if not _is_number(other) or not overload.startswith("Tensor"):
@@ -91,9 +90,10 @@ def _scalar_variant(call: OpCall) -> OpCall:
 
 
 def _swapped(call: OpCall) -> OpCall:
-    """Swap the operands where the first is a number and the op allows it.
+    """Swap the operands if the first is a number and the operator allows it.
 
-    `sub` and `rsub` both scale the tensor here by alpha; `add` scales its second.
+    `sub` and `rsub` both scale the tensor here by alpha; `add` scales its second
+    operand.
     """
     first, second = call.named.get("self"), call.named.get("other")
     op = _SWAPPED.get(call.op)
@@ -113,7 +113,7 @@ def _require_held(number: object, dtype: DType) -> None:
 
 
 def _wrapped(call: OpCall, result: TensorType | None) -> OpCall:
-    """Make tensors of numbers that are left, of an elementwise op's result dtype."""
+    """Make the remaining numbers tensors of an elementwise operator's result dtype."""
     spec = OPS.get(call.op)
     if (
         spec is None

@@ -1,8 +1,8 @@
 """Import all exported programs of a model as one IR program.
 
 In: the captured methods. Out: their IR, with constants and states shared. `tensors`
-says which of the model's tensors are states, `carried` and `grown` which arguments are;
-`borders` and `method` import one method each.
+finds the model's tensors that are states, `carried` and `grown` the arguments that are;
+`inputs_and_outputs` and `method` import one method each.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -46,17 +46,16 @@ from kvc.schema.ops import OPS
 from kvc.schema.ops.spec import ShapeMismatch
 from kvc.schema.types import Symbol, symbols_in
 
-# Refuse access to the memory of a state that no trace follows, naming it and a
-# remedy.
+# Refuse access to the memory of a state outside of the trace, with a remedy.
 
 
 def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> None:
-    """Check that what methods reach of states is what the traces say.
+    """Check that methods access the memory of states only as traced.
 
     Raises:
-        StateConflict: a method reads the memory of a state in a way that is not traced,
-            or might.
-        CaptureError: one assigns a buffer anew that is reached elsewhere too.
+        StateConflict: a method reads, or may read, the memory of a state outside of the
+            trace.
+        CaptureError: a method assigns a buffer anew that is also used elsewhere.
     """
     for one in captured:
         for name, place in one.observed.missed.items():
@@ -74,8 +73,8 @@ def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> N
 
 def _array(name: str, path: str) -> StateConflict:
     reason = (
-        f"{path!r} is a numpy array over its memory, and what a method reads there no "
-        "trace sees; keep a tensor, or make the array where it is needed"
+        f"{path!r} is a numpy array over its memory, and a read of it is not "
+        "traced; keep a tensor, or make the array where it is needed"
     )
     return StateConflict(state=name, reason=reason)
 
@@ -90,17 +89,14 @@ def _apart(method: str, name: str, path: str) -> CaptureError:
     return CaptureError(method=method, place="", reason=reason)
 
 
-# Import all exported programs of a model as one IR program.
-
-
-# Refuse a table whose rows one method shortens, and another reads otherwise.
+# Refuse a table whose rows one method shortens and another does not.
 
 
 def check_bounded(captured: Sequence[CapturedMethod]) -> None:
-    """Check that all methods that read a table bound its rows alike.
+    """Check that all methods that read a table have the same bound for its rows.
 
     Raises:
-        CaptureError: one does not.
+        CaptureError: two methods have different bounds.
     """
     bounds: Mapping[TablePlace, Bound] = {}
     for each in captured:
@@ -112,12 +108,12 @@ def check_bounded(captured: Sequence[CapturedMethod]) -> None:
                 raise other_reads(each.method.name)
 
 
-# Import all exported programs of a model as one IR program.
+# Import the methods of a model.
 
 
 @dataclass(frozen=True, slots=True)
 class _Traced:
-    """One method before it is imported: what crosses its borders, and its sizes."""
+    """One method before it is imported: its inputs, outputs and sizes."""
 
     captured: CapturedMethod
     signature: TracedSignature
@@ -129,7 +125,7 @@ def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Pr
     """Return the IR of all methods, with constants and states shared by identity.
 
     Raises:
-        UnsupportedOps: with every op that has no kernel, and its source lines.
+        UnsupportedOps: with every operator that has no kernel, and its source lines.
         CompileError, CaptureError, StateConflict: see their texts.
     """
     named = RegisteredMemory(model).named
@@ -174,7 +170,7 @@ def _read(
 def _inputs_by_path(
     captured: CapturedMethod, signature: TracedSignature
 ) -> dict[str, Tensor]:
-    """Return every traced input by the path that `Method.dynamic` gives it."""
+    """Return every traced input by its path in `Method.dynamic`."""
     buffers = zip(paths_of(captured.lifted), signature.buffers, strict=True)
     return {**signature.arguments, **dict(buffers)}
 
@@ -182,12 +178,12 @@ def _inputs_by_path(
 def _carried_states(
     traced: Sequence[_Traced], symbols: Sequence[Symbol], taken: Set[str]
 ) -> dict[str, State]:
-    """Return the states that arguments are, by path.
+    """Return the states of carried arguments, by path.
 
     Args:
         traced: all methods.
-        symbols: the program's.
-        taken: names that the model's tensors have.
+        symbols: the program's symbols.
+        taken: names of the model's tensors.
     """
     uses: dict[str, list[Use]] = {}
     for one in traced:
@@ -256,7 +252,7 @@ def _import_method(
 def _owned(
     traced: _Traced, tensors: TensorTable, carried: Mapping[str, State]
 ) -> SessionOwned:
-    """Return which inputs and results of a method are states."""
+    """Return the inputs and results of a method that are states."""
     pairs = traced.carried.pairs
     first = len(traced.signature.arguments)
     buffers = buffer_states(traced.captured, tensors)
@@ -274,8 +270,8 @@ def _owned(
 def _check_all_sizes(program: Program) -> None:
     """Refuse code that holds for none, or only for some, of the declared sizes.
 
-    torch traces one size and keeps quiet about others, as for `x[:, 1]`; and it does
-    not check all that an op refuses when it runs.
+    torch traces one size and reports nothing about others, as for `x[:, 1]`; and it
+    does not check everything that an operator refuses at run time.
     """
     try:
         verify(program)
@@ -295,7 +291,7 @@ def _is_refused(error: Malformed) -> bool:
 
 
 def _takes(node: Node, sizes: Mapping[str, int]) -> bool:
-    """Tell whether an op takes its arguments at some sizes."""
+    """Tell whether an operator accepts its arguments at some sizes."""
     try:
         OPS[node.op].rule(*(concrete(a, sizes) for a in node.arguments))
     except ShapeMismatch:
@@ -305,7 +301,7 @@ def _takes(node: Node, sizes: Mapping[str, int]) -> bool:
 
 def _wrong_call(node: Node, reason: str) -> str:
     return (
-        f"{node.op} cannot take what it is given: {reason}. Change shapes, dtypes or "
+        f"{node.op} does not accept its arguments: {reason}. Change shapes, dtypes or "
         "axes in this line"
     )
 
@@ -319,7 +315,7 @@ def _wrong_sizes(node: Node, error: Malformed) -> str:
 
 
 def _unsupported(missing: list[tuple[str, str, str, str]]) -> UnsupportedOps:
-    """Return one error that lists every op with its places."""
+    """Return one error that lists every unsupported operator with its places."""
     places: dict[tuple[str, str], list[str]] = {}
     for op, reason, source, method in missing:
         places.setdefault((op, reason), []).append(

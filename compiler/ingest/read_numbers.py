@@ -1,8 +1,8 @@
 """Numbers that a method reads from tensors at run time: `.item()`, `.tolist()`.
 
-torch traces such a number as a symbol, and what Python computes from it as an
-expression. In: these symbols and expressions. Out: `Number`s, which the rules use as
-tensors without dims; Python's arithmetic becomes nodes. Sizes never depend on them.
+torch traces such a number as a symbol, and arithmetic on it as an expression. In: these
+symbols and expressions. Out: `Number`s, which the rules use as tensors without dims;
+Python's arithmetic becomes nodes. Sizes never depend on them.
 """
 
 import operator
@@ -53,18 +53,18 @@ _REAL = {
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An integer that only the run knows.
+    """An integer known only at run time.
 
     Attributes:
-        expression: torch's, of symbols that stand for reads and of sizes.
-        reader: what they stand for.
+        expression: torch's expression of read numbers and sizes.
+        reader: maps the symbols of read numbers to tensors.
     """
 
     expression: sympy.Expr
     reader: "NumberReader"
 
     def tensor(self) -> Tensor:
-        """Return it as int64 [].
+        """Return the number as int64 [].
 
         Raises:
             Unsupported: it is computed by more than `+`, `-`, `*`, `//` and `%`.
@@ -73,23 +73,23 @@ class Number:
 
     @property
     def is_non_negative(self) -> bool:
-        """Tell whether the trace asserts that it is not negative."""
+        """Tell whether the trace asserts that the number is not negative."""
         return self.reader.is_non_negative(self.expression)
 
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A float that only the run knows, of float64 or of the dtype it was read in."""
+    """A float known only at run time, of float64 or of the dtype it was read in."""
 
     value: Tensor
 
     def tensor(self) -> Tensor:
-        """Return it as a tensor without dims."""
+        """Return the number as a tensor without dims."""
         return self.value
 
 
 class NumberReader:
-    """Knows which tensor each of a method's read numbers comes from."""
+    """Maps the numbers that a method reads to the tensors that hold them."""
 
     def __init__(
         self, sizes: SizeReader, ranges: Mapping[sympy.Symbol, ValueRanges[sympy.Expr]]
@@ -100,7 +100,7 @@ class NumberReader:
         self._real: dict[fx.Node, Tensor] = {}
 
     def note(self, node: fx.Node, tensor: Tensor) -> None:
-        """Note a read: `node` is the number that `tensor`, of one element, holds."""
+        """Record that `node` reads the one element of `tensor`."""
         number = node.meta.get("val")
         scalar = viewed(tensor)
         if isinstance(number, torch.SymInt):
@@ -112,7 +112,7 @@ class NumberReader:
         """Return an integer of the trace.
 
         Raises:
-            CaptureError: it is a size that is no affine expression of declared dims.
+            CaptureError: it is a size that is not affine in the declared dims.
         """
         if not self._sizes.knows(size):
             return Number(size.node.expr, self)
@@ -122,7 +122,8 @@ class NumberReader:
         """Return a float of the trace that `node` computes.
 
         Raises:
-            Unsupported: by other means than `+`, `-`, `*` and `/` of such floats.
+            Unsupported: it is computed by other means than `+`, `-`, `*` and `/` of
+                such floats.
         """
         return Real(self._real_tensor(node))
 
@@ -153,7 +154,7 @@ class NumberReader:
         return bool(bound_sympy(expression, self._ranges).lower >= 0)
 
     def simplified(self, expression: sympy.Expr) -> "Number | Dim":
-        """Return an expression as a size where no read number is left of it."""
+        """Return an expression as a size if it contains no read number."""
         expression = sympy.expand(expression)
         if free_unbacked_symbols(expression):
             return Number(expression, self)
@@ -206,19 +207,19 @@ def _hard(expression: sympy.Expr) -> str:
 def span_checks(
     start: object, end: object, count: Dim, whole: Dim | None = None
 ) -> tuple[OpCall, ...]:
-    """Return the checks that there are `count` places from `start` to below `end`.
+    """Return the checks that a slice has `count` positions.
 
     Args:
-        start: a size, or a number that only the run knows.
+        start: a size, or a number known only at run time.
         end: the same.
-        count: how many places the trace has.
-        whole: the size of the axis that a slice ends at; None where nothing ends it.
+        count: the number of positions in the trace.
+        whole: the size of the axis that a slice ends at; None if there is no limit.
 
     Raises:
-        Unsupported: none of the ends is a number that only the run knows.
+        Unsupported: neither end is a number known only at run time.
     """
     if isinstance(start, Number) and isinstance(end, Number):
-        # torch lets a negative start wrap around; such a write or read raises here.
+        # In torch a negative start wraps around; here such a write or read raises.
         ahead = end.expression.subs(sympy.Lt(start.expression, 0), sympy.false)
         if end.reader.simplified(ahead - start.expression) == count:
             return ()
@@ -239,7 +240,7 @@ def span_checks(
 
 
 def _end(place: object, whole: Dim | None) -> Tensor | Dim:
-    """Return an end of a slice: a tensor where only the run knows it."""
+    """Return an end of a slice: a tensor if it is known only at run time."""
     if isinstance(place, int | Affine):
         return place
     if not isinstance(place, Number):

@@ -1,4 +1,4 @@
-"""Rules for indexed reads, and for numbers that stand for whole tensors.
+"""Rules for indexed reads, and for tensors filled with one number.
 
 With numbers known only at run time, a slice or a single index is no longer a view but a
 read at an index tensor; `arange` and `full` compute with the tensor that holds the
@@ -31,7 +31,7 @@ from kvc.schema.types import Affine, TensorType, add_dims
 
 
 def slice_(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Take a slice: a view where the trace knows its places."""
+    """Take a slice: a view if the trace knows its positions."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     start, end = named["start"], named["end"]
     assert result is not None
@@ -45,14 +45,14 @@ def slice_(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def select(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Take one place: a view where the trace knows it."""
+    """Select one index: a view if the trace knows it."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     place = named["index"]
     assert result is not None
     if not isinstance(place, Number):
         return OpCall("aten::select.int", named)
     dim %= len(tensor.type.dims)
-    if not place.is_non_negative:  # may be counted from the back
+    if not place.is_non_negative:  # may be counted from the end
         indices = (*(None,) * dim, place.tensor())
         return OpCall("aten::index.Tensor", {"self": tensor, "indices": indices})
     index = viewed(place.tensor(), 1)
@@ -65,10 +65,10 @@ def select(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def roll(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Rotate axes: a read at places that go on after the end from the start."""
+    """Rotate axes: read at positions that wrap around at the end."""
     tensor: Tensor = given(named, "self", Value)
     shifts, dims = given(named, "shifts", tuple), given(named, "dims", tuple)
-    if not dims:  # all elements as one axis
+    if not dims:  # no dims: rotate the flattened tensor
         return OpCall("aten::roll", named)
     for shift, dim in zip(shifts, dims, strict=True):
         if not isinstance(shift, int | Affine):
@@ -84,7 +84,7 @@ def roll(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def arange(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Count; from a number that only the run knows, by adding it."""
+    """Count; a start known only at run time is added to a range from 0."""
     assert result is not None
     start, step, end = named.get("start", 0), named.get("step", 1), named["end"]
     if not isinstance(start, Number) and not isinstance(end, Number):
@@ -102,7 +102,7 @@ def arange(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def filled(value: object, result: TensorType | None) -> OpCall:
-    """Make a tensor of one number; shape and dtype are the result's."""
+    """Make a tensor filled with one number; shape and dtype are the result's."""
     assert result is not None
     if isinstance(value, Value):
         raise Unsupported("a fill value that is a tensor")

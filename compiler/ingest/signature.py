@@ -1,7 +1,7 @@
-"""What one traced method takes and returns, by path, and how it nests.
+"""The arguments and results of one traced method, by path, and their nesting.
 
-In: a captured method. Out: its tensor arguments and results by path, as traced, and the
-trees of its calls without what the session keeps.
+In: a captured method. Out: its traced tensor arguments and results by path, and the
+trees of its calls without the tensors that the session keeps.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -34,7 +34,7 @@ from kvc.schema.trees import Scalar, describe_call, flatten, member
 # Paths into nested containers, and containers without some of their members.
 
 
-GONE = object()  # what is left of a container when all of it is taken out
+GONE = object()  # replaces a container all of whose members are removed
 
 
 def leaves(
@@ -64,10 +64,10 @@ def _items(structure: object, path: str) -> Iterator[tuple[str, object]]:
 
 
 def without(structure: object, gone: Set[str], path: str = "") -> object:
-    """Return a structure without what lies at some paths.
+    """Return a structure without the members at some paths.
 
-    A container of which nothing is left goes too; GONE when all of it does. What comes
-    after it in a list or tuple moves up.
+    A container that becomes empty is removed too; GONE if all of the structure is.
+    Later items of a list or tuple move up.
     """
     if path in gone:
         return GONE
@@ -78,7 +78,7 @@ def without(structure: object, gone: Set[str], path: str = "") -> object:
 
 
 def _rebuilt(structure: object, items: list[object]) -> object:
-    """Return a container with other items, GONE ones left out."""
+    """Return a container with other items, without the GONE ones."""
     kind = record_type(structure)
     if kind is not None:
         left = {
@@ -95,24 +95,24 @@ def _rebuilt(structure: object, items: list[object]) -> object:
 
 
 def beneath(path: str, root: str) -> bool:
-    """Tell whether a path is another one, or leads into its container."""
+    """Tell whether a path equals another path, or lies inside its container."""
     return not root or path == root or path.startswith((f"{root}[", f"{root}."))
 
 
 def relative(path: str, root: str) -> str:
-    """Return the rest of a path beneath a root."""
+    """Return a path relative to a root."""
     return path.removeprefix(root).removeprefix(".")
 
 
-# What one traced method takes and returns, by path, and how it nests.
+# Signatures of traced methods.
 
 
 class Leaf:
-    """Stands for a tensor that a method returns; no data class, which is a container.
+    """Represents a tensor result. It is no data class, which would be a container.
 
     Attributes:
-        number: of the tensor among the results.
-        tensor: as traced; of a number, a tensor without dims.
+        number: the index of the tensor among the results.
+        tensor: as traced; a tensor without dims for a number.
     """
 
     __slots__ = ("number", "tensor")
@@ -126,10 +126,10 @@ class TracedSignature:
     """A method's tensors by path, in order.
 
     Attributes:
-        arguments: what the user passes, as traced.
+        arguments: the tensors that the user passes, as traced.
         buffers: the lifted buffers, as traced.
-        results: what it returns, as traced.
-        result: its results as they nest, a `Leaf` for each tensor.
+        results: the tensors that the method returns, as traced.
+        result: the nested results, with a `Leaf` for each tensor.
     """
 
     arguments: Mapping[str, Tensor]
@@ -139,10 +139,10 @@ class TracedSignature:
 
 
 def read_signature(captured: CapturedMethod) -> TracedSignature:
-    """Return what a method takes and returns.
+    """Return the signature of a traced method.
 
     Raises:
-        CaptureError: torch traced something else than what was asked for.
+        CaptureError: torch traced other inputs than those requested.
     """
     given = dict(leaves(captured.arguments, Tensor))
     traced = _traced_inputs(captured)
@@ -169,7 +169,7 @@ def _traced_inputs(captured: CapturedMethod) -> list[Tensor]:
 
 
 def input_nodes(captured: CapturedMethod) -> tuple[str, ...]:
-    """Return the names of the nodes that are tensor inputs, lifted buffers last."""
+    """Return the names of the tensor input nodes, lifted buffers last."""
     specs = captured.exported.graph_signature.input_specs
     return tuple(
         spec.arg.name
@@ -179,7 +179,7 @@ def input_nodes(captured: CapturedMethod) -> tuple[str, ...]:
 
 
 def _result(captured: CapturedMethod) -> object:
-    """Return a method's results as they nest."""
+    """Return a method's nested results."""
     exported = captured.exported
     values = {n.name: n.meta.get("val") for n in exported.graph.nodes}
     parts: list[object] = []
@@ -198,9 +198,7 @@ def _result(captured: CapturedMethod) -> object:
             parts.append(Scalar(Leaf(count, torch.zeros((), dtype=kind))))
             count += 1
         else:
-            reason = (
-                "it returns a truth that differs from call to call; return a tensor"
-            )
+            reason = "it returns a bool that differs from call to call; return a tensor"
             raise CaptureError(method=captured.method.name, place="", reason=reason)
     nesting = exported.call_spec.out_spec
     assert nesting is not None
@@ -208,12 +206,12 @@ def _result(captured: CapturedMethod) -> object:
 
 
 def input_tree(model: nn.Module, captured: CapturedMethod, gone: Set[str]) -> str:
-    """Return how the arguments nest that are passed, defaults that are constants too.
+    """Return the tree of the passed arguments, with constant defaults.
 
     Args:
-        model: whose method it is.
+        model: the module of the method.
         captured: the method.
-        gone: paths of what is not passed.
+        gone: paths of arguments that are not passed.
 
     Raises:
         CaptureError: an argument is neither tensor, container nor constant.
@@ -237,7 +235,7 @@ def _is_array(thing: object) -> bool:
 def output_tree(
     captured: CapturedMethod, signature: TracedSignature, gone: Set[str]
 ) -> str:
-    """Return how the results nest that are returned.
+    """Return the tree of the results that the caller gets.
 
     Raises:
         CaptureError: a result is neither tensor, container nor constant.

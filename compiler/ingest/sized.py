@@ -1,7 +1,7 @@
 """States whose size a session chooses, and the symbols of these sizes.
 
 In: the captured methods with the buffers that were lifted to inputs. Out: the types of
-these states, and the check that a size of a state is the same in all methods.
+these states, and a check that a size of a state is the same in all methods.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +23,7 @@ def sized_types(
     """Return the type of each lifted buffer by its name.
 
     Raises:
-        CompileError: a Dim of theirs has other bounds in a method.
+        CompileError: two methods declare different bounds for a Dim of a buffer.
     """
     types: dict[str, TensorType] = {}
     for one in captured:
@@ -48,10 +48,10 @@ def check_one_meaning(
 
     Args:
         captured: all methods.
-        names: of the sizes, as in the program; "method.dim" where methods differ.
+        names: of the sizes, as in the program; "method.dim" if methods differ.
 
     Raises:
-        CompileError: one of them does not.
+        CompileError: a size is declared with different bounds.
     """
     for name in sorted({name.rpartition(".")[2] for name in names}):
         bounds = {
@@ -74,7 +74,7 @@ def check_written(captured: Sequence[CapturedMethod], tensors: TensorTable) -> N
     """Check that some method writes each lifted buffer.
 
     Raises:
-        CompileError: with those that nobody writes.
+        CompileError: no method writes a lifted buffer; names all of them.
     """
     lifted = captured[0].lifted if captured else ()
     idle = [one for one in lifted if tensors.state(tensors.named[one.name]) is None]
@@ -88,6 +88,6 @@ def check_written(captured: Sequence[CapturedMethod], tensors: TensorTable) -> N
 
 
 def buffer_states(captured: CapturedMethod, tensors: TensorTable) -> tuple[State, ...]:
-    """Return the state that each lifted buffer is, in order."""
+    """Return the state of each lifted buffer, in order."""
     found = [tensors.state(tensors.named[one.name]) for one in captured.lifted]
     return tuple(state for state in found if state is not None)

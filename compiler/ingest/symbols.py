@@ -1,4 +1,4 @@
-"""Symbolic sizes: from torch's SymInts to `Dim`s of the IR."""
+"""Convert torch's symbolic sizes (SymInt) to `Dim`s of the IR."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -55,14 +55,15 @@ _EXACT = (
 
 
 class SizeReader:
-    """Reads sizes of one method: knows what each of torch's symbols is called."""
+    """Converts sizes of one method; knows the name of each of torch's symbols."""
 
     def __init__(self, method: str, found: Mapping[sympy.Symbol, Symbol]) -> None:
-        """Take the program's symbol for each of torch's that is a declared Dim."""
+        """Take torch's symbol -> the program's symbol, for the declared Dims."""
         self._method = method
         self._names = {one: symbol.name for one, symbol in found.items()}
         self._symbols = {symbol.name: symbol for symbol in found.values()}
-        # Of a Dim with few sizes torch does not notice that two symbols are one.
+        # If a Dim has few sizes, torch may make two symbols for it without merging
+        # them.
         first = {name: one for one, name in reversed(self._names.items())}
         self._defined: dict[sympy.Symbol, sympy.Expr] = {
             one: first[name]
@@ -71,17 +72,17 @@ class SizeReader:
         }
 
     def define(self, symbol: sympy.Symbol, size: sympy.Expr) -> None:
-        """Say what a symbol is that torch has made for a size that it did not know."""
+        """Define a symbol that torch made for an unknown size."""
         self._defined[symbol] = size
 
     def expression(self, size: int | torch.SymInt) -> sympy.Expr:
-        """Return a size in terms of declared dims alone."""
+        """Return a size as an expression of declared Dims alone."""
         if isinstance(size, int):
             return sympy.Integer(size)
         return size.node.expr.subs(self._defined)
 
     def knows(self, size: int | torch.SymInt) -> bool:
-        """Tell whether a size is one of declared dims, and of no values."""
+        """Tell whether a size depends only on declared Dims, and not on values."""
         if isinstance(size, int):
             return True
         return not (free_unbacked_symbols(size) - self._defined.keys())
@@ -90,7 +91,7 @@ class SizeReader:
         """Return a size as a dimension.
 
         Raises:
-            CaptureError: it is computed by more than `+`, `-`, `*`, `//` and `%`.
+            CaptureError: the size is computed by more than `+`, `-`, `*`, `//` and `%`.
         """
         return size if isinstance(size, int) else self.dim_of(size.node.expr)
 
@@ -98,7 +99,7 @@ class SizeReader:
         """Return an expression of torch's symbols as a dimension.
 
         Raises:
-            CaptureError: it is computed by more than `+`, `-`, `*`, `//` and `%`.
+            CaptureError: the size is computed by more than `+`, `-`, `*`, `//` and `%`.
         """
         expression = sympy.expand(expression.subs(self._defined))
         size = self._size(expression)
@@ -107,7 +108,7 @@ class SizeReader:
         return size
 
     def _size(self, expression: sympy.Expr) -> Dim | None:
-        """Return an expression as a dimension, None where it is none."""
+        """Return an expression as a dimension, None if it is not expressible."""
         if expression.is_Integer:
             return int(expression)
         if expression in self._names:
@@ -117,11 +118,11 @@ class SizeReader:
             sizes = [self._size(each) for each in expression.args]
             return functools.reduce(lambda a, b: _both(join, a, b), sizes)
         if issubclass(expression.func, (Max, Min, sympy.Max, sympy.Min)):
-            return self._chosen(expression)
+            return self._extreme(expression)
         return self._quotient(expression)
 
-    def _chosen(self, expression: sympy.Expr) -> Dim | None:
-        """Return the least or greatest of sizes, where it is always the same one."""
+    def _extreme(self, expression: sympy.Expr) -> Dim | None:
+        """Return the minimum or maximum of sizes, if it is always the same one."""
         first, *others = (self._size(sympy.expand(each)) for each in expression.args)
         for other in others:
             if first is None or other is None:
@@ -134,9 +135,9 @@ class SizeReader:
         return first
 
     def _quotient(self, expression: sympy.Expr) -> Dim | None:
-        """Return a division by a number, or what it leaves, as a dimension."""
+        """Return a quotient or remainder by a constant as a dimension."""
         kind = expression.func
-        if kind is TruncToInt:  # of a size, which is not negative, times a float
+        if kind is TruncToInt:  # a non-negative size times a float
             factor, scaled = expression.args[0].as_coeff_Mul()
             ratio = sympy.Rational(float(factor))
             exact = scaled.func is ToFloat and ratio > 0 and ratio.q <= _EXACT
@@ -152,7 +153,8 @@ class SizeReader:
             return None
         quotient = floor_divide(size, int(by))
         low, high = bounds(quotient, self._symbols)
-        quotient = low if low == high else quotient  # torch knows it in some places
+        # Torch has replaced it by this number in some places.
+        quotient = low if low == high else quotient
         return (
             quotient
             if issubclass(kind, FloorDiv)
@@ -173,7 +175,7 @@ class SizeReader:
         return expression.xreplace(names)
 
     def refused(self, reason: str) -> CaptureError:
-        """Return the error for a size of the method that kvc cannot have."""
+        """Return the error for a size of the method that kvc cannot express."""
         return CaptureError(method=self._method, place="", reason=reason)
 
     def bounds(self, expression: sympy.Expr) -> tuple[int, int]:
@@ -206,8 +208,8 @@ def _both(
 def qualified_names(captured: tuple[CapturedMethod, ...]) -> dict[tuple[str, str], str]:
     """Return (method, Dim name) -> name in the program.
 
-    A Dim keeps its name where all methods give it the same bounds; otherwise each
-    method's is qualified by the method's name.
+    A Dim keeps its name if all methods give it the same bounds; otherwise it is
+    qualified by the method's name.
     """
     limits: dict[str, set[tuple[int, int]]] = {}
     for one in captured:
@@ -257,7 +259,7 @@ def size_reader(
                 _check_static(method, dim, size)
                 continue
             symbol = size.node.expr
-            if symbol.is_number:  # by what came after the trace
+            if symbol.is_number:  # replaced by a number after the trace
                 _check_static(method, dim, int(symbol))
                 continue
             name = names[method.name, dim.name]
@@ -273,7 +275,7 @@ def size_reader(
 
 
 def _check_static(method: Method, dim: DeclaredDim, size: int) -> None:
-    """Check that a size that torch takes for a number can be no other one."""
+    """Check that a size that torch made a number is declared with one value only."""
     if dim.lower < dim.upper:
         reason = (
             f"Dim {dim.name} is declared {dim.lower}..{dim.upper}, but the code holds "
@@ -282,14 +284,14 @@ def _check_static(method: Method, dim: DeclaredDim, size: int) -> None:
         raise CaptureError(method=method.name, place="", reason=reason)
 
 
-# Sizes of slices whose ends torch cannot place.
+# Sizes of slices whose ends torch cannot order.
 
 
 def define_slice_size(node: fx.Node, sizes: SizeReader) -> None:
-    """Define the symbol that a slice's size is, where its ends are sizes.
+    """Define the symbol of a slice's size, if its ends are sizes.
 
     Raises:
-        Unsupported: nobody knows from which end of the axis a place counts.
+        Unsupported: a slice end may count from the front or from the back of the axis.
     """
     source, dim, start, end, step = _arguments(node)
     made = node.meta["val"]
@@ -328,7 +330,7 @@ def _arguments(node: fx.Node) -> tuple[object, int, object, object, int]:
 def _placed(
     place: sympy.Expr, length: sympy.Expr, sizes: SizeReader
 ) -> sympy.Expr | None:
-    """Return a place within an axis, None where nobody knows what it counts from."""
+    """Return a slice end within an axis; None if its sign depends on sizes."""
     low, high = sizes.bounds(place)
     if low < 0 < high + 1:
         return None

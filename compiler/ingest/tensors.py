@@ -1,7 +1,7 @@
-"""Which tensors of a model are states and which are constants, by identity.
+"""Classify the tensors of a model as states or constants, by identity.
 
-In: the model's tensors and what each traced method mutates. Out: for a tensor in a
-graph, the state or the constant that it is, under one name.
+In: the model's tensors and the tensors that each traced method mutates. Out: for a
+tensor in a graph, its state or constant, under one name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ from kvc.schema.types import TensorType
 
 
 class TensorTable:
-    """Names the tensors of a program; grows as methods mention them."""
+    """Names the tensors of a program; grows as methods refer to them."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class TensorTable:
 
         Args:
             named: the model's tensors by each of their names.
-            mutated: those that a method writes.
-            sized: types of those whose size a session chooses, by name.
+            mutated: the tensors that a method writes.
+            sized: types of tensors whose size a session chooses, by name.
 
         Raises:
-            StateConflict: a state shares memory, or has no size of its own and does
-                not start as zeros.
+            StateConflict: a state shares memory, or its size is open and it does not
+                start as zeros.
         """
         self.named = named
         self._sized = {Identity.of(named[n]): kind for n, kind in (sized or {}).items()}
@@ -60,14 +60,14 @@ class TensorTable:
                 self._add_state(tensor)
 
     def state(self, tensor: Tensor) -> State | None:
-        """Return the state that a tensor is, None if no method writes it."""
+        """Return the state of a tensor, None if no method writes it."""
         return self.states.get(Identity.of(tensor))
 
     def constant(self, tensor: Tensor, provenance: str) -> Constant:
-        """Return the constant that a tensor is.
+        """Return the constant of a tensor.
 
         Raises:
-            StateConflict: it shares memory with a state.
+            StateConflict: the tensor shares memory with a state.
         """
         key = Identity.of(tensor)
         if key not in self.constants:
@@ -88,7 +88,7 @@ class TensorTable:
             raise StateConflict(state=state, reason=reason)
 
     def _source(self, tensor: Tensor) -> Source:
-        """Return where the values of a tensor are; a stand-in's are in a file."""
+        """Return the source of a tensor's values; that of a stand-in is a file."""
         return self._stored.get(Identity.of(tensor)) or TensorSource(tensor)
 
     def _free_name(self, stem: str) -> str:
@@ -114,7 +114,7 @@ class TensorTable:
         self.states[key] = State(name, self._sized.get(key, kind), initial)
 
     def _check_overlaps(self, name: str, tensor: Tensor) -> None:
-        """Refuse a state that shares bytes with another tensor, or within itself."""
+        """Refuse a state that shares bytes with another tensor, or overlaps itself."""
         if overlaps_itself(tensor):
             reason = (
                 "a method writes it, and elements of it share memory (shape "
@@ -140,7 +140,7 @@ def _starts_otherwise(name: str) -> StateConflict:
 
 
 def static_type(name: str, tensor: Tensor) -> TensorType:
-    """Return the type of a tensor as it is.
+    """Return the type of a tensor with its current sizes.
 
     Raises:
         CompileError: kvc has no such dtype.
@@ -151,19 +151,19 @@ def static_type(name: str, tensor: Tensor) -> TensorType:
     return TensorType(TORCH_DTYPES[tensor.dtype], tuple(tensor.shape))
 
 
-# What all graphs of one method share while they are imported.
+# Data shared by all graphs of one method while they are imported.
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What all graphs of one method share.
+    """The data that all graphs of one method share.
 
     Attributes:
         method: its name.
-        tensors: the model's.
-        sizes: what torch's symbols are.
-        ranges: what torch knows of its symbols.
-        blocks: of the whole program so far; blocks that are imported are added.
+        tensors: the table of the model's tensors.
+        sizes: the reader of torch's symbols.
+        ranges: torch's ranges of its symbols.
+        blocks: the blocks of the whole program so far; imported ones are appended.
     """
 
     method: str

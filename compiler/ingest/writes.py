@@ -1,7 +1,7 @@
 """Rules for writes into part of a tensor: slices, single indices, masks.
 
-The meaning of a Python slice (open ends, ends counted from the back, clamping) becomes
-an index tensor, so that every write is one op that can work in place.
+A Python slice (open ends, ends counted from the back, clamping) becomes an index
+tensor, so that every write is one operator that can work in place.
 """
 
 from kvc.compiler.ingest.calls import (
@@ -27,7 +27,7 @@ _MASKS = (DType.BOOL, DType.UINT8)
 
 
 def slice_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Write slices at regular places: `index_copy` at these places."""
+    """Write a slice by `index_copy` at its positions."""
     tensor, source = given(named, "self", Value), given(named, "src", Value)
     dim = given(named, "dim", int)
     count = source.type.dims[dim]
@@ -43,15 +43,15 @@ def slice_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
 def slice_places(
     named: NamedArguments, whole: Dim, count: Dim
 ) -> tuple[Tensor, tuple[OpCall, ...]]:
-    """Return the places of a slice, int64 [count], and what has to be checked of it.
+    """Return the positions of a slice, int64 [count], and the checks for them.
 
     Args:
         named: `start`, `end` and `step` of a traced slice.
-        whole: size of the axis that it is taken of.
-        count: how many places there are.
+        whole: size of the sliced axis.
+        count: the number of positions.
 
     Raises:
-        Unsupported: how many there are depends on values.
+        Unsupported: the number of positions depends on values.
     """
     step = given(named, "step", int)
     start, end = _ends(named, whole)
@@ -69,7 +69,7 @@ def slice_places(
 
 
 def select_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Write at one place of an axis, which may be counted from the back."""
+    """Write at one index of an axis, which may be counted from the back."""
     tensor, source = given(named, "self", Value), given(named, "src", Value)
     dim, place = given(named, "dim", int), named["index"]
     dims = list(source.type.dims)
@@ -92,7 +92,7 @@ def select_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def with_an_axis(op: str) -> OpRule:
-    """Return the rule for an op along an axis, which a tensor without dims lacks."""
+    """Return the rule for an operator along an axis, which scalars get added."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         tensor = given(named, "self", Value)
@@ -109,7 +109,7 @@ def with_an_axis(op: str) -> OpRule:
 
 
 def index_fill(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Write one number at places of an axis, which may be counted from the back."""
+    """Write one number at indices of an axis, which may be counted from the back."""
     tensor, index, value = given(named, "self", Value), named["index"], named["value"]
     dim = given(named, "dim", int)
     dtype, rank = tensor.type.dtype, max(1, len(tensor.type.dims))
@@ -124,7 +124,7 @@ def index_fill(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def scatter_reduce(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Scatter that reduces; one that only adds has an op of its own."""
+    """Scatter with a reduction; a sum has an operator of its own."""
     kept = {name: named[name] for name in ("self", "dim", "index", "src")}
     said = given(named, "reduce", str)
     reduce = {"add": "sum", "multiply": "prod"}.get(said, said)
@@ -137,7 +137,7 @@ def scatter_reduce(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def _ends(named: NamedArguments, whole: Dim) -> tuple[object, object]:
-    """Return where a slice starts and ends, counted from 0 and within the axis."""
+    """Return the start and end of a slice, counted from 0 and within the axis."""
     start, end = named["start"], named["end"]
     return (
         0 if start is None else _within(start, whole),
@@ -146,7 +146,7 @@ def _ends(named: NamedArguments, whole: Dim) -> tuple[object, object]:
 
 
 def _within(place: object, whole: Dim) -> object:
-    """Clamp a place as Python does; what depends on sizes is taken to be within."""
+    """Clamp an index as Python does; one that depends on sizes is taken as in range."""
     if not isinstance(place, int):
         return place
     if isinstance(whole, int):
@@ -157,10 +157,10 @@ def _within(place: object, whole: Dim) -> object:
 
 
 def refuse_masks(op: str, named: NamedArguments) -> None:
-    """Refuse to pick elements by a boolean index.
+    """Refuse to select elements by a boolean index.
 
     Raises:
-        Unsupported: how many are picked is not known before the call.
+        Unsupported: the number of selected elements is not known before the call.
     """
     if op == "aten::index.Tensor" and _mask_places(named):
         raise Unsupported(
@@ -178,7 +178,7 @@ def _mask_places(named: NamedArguments) -> list[int]:
 
 
 def index_put(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Write at a boolean index: `where`; integer indices stay as they are."""
+    """Write at a boolean index by `where`; integer indices stay unchanged."""
     masks = _mask_places(named)
     if not masks:
         return OpCall("aten::index_put", named)
@@ -191,8 +191,8 @@ def index_put(named: NamedArguments, _: TensorType | None) -> OpCall:
         raise Unsupported("a boolean index beside another")
     if not _fits_trailing(values.type, trailing, len(tensor.type.dims)):
         raise Unsupported(
-            "a boolean index that is given a value for each element it picks; give "
-            "it one value, or write torch.where with values of the full shape"
+            "a write at a boolean index, with a value for each selected element; write "
+            "one value, or use torch.where with values of the full shape"
         )
     condition = _with_trailing_ones(mask, trailing)
     new: Tensor = values
@@ -205,11 +205,11 @@ def index_put(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def _fits_trailing(values: TensorType, trailing: int, rank: int) -> bool:
-    """Tell whether all places that a mask picks are given the same values."""
+    """Tell whether all positions that a mask selects get the same values."""
     leading = values.dims[: max(0, len(values.dims) - trailing)]
     return len(values.dims) <= rank and all(size == 1 for size in leading)
 
 
 def _with_trailing_ones(mask: Value, count: int) -> Tensor:
-    """Return a mask of leading axes as one that broadcasts over all axes."""
+    """Return a mask of leading axes in a shape that broadcasts over all axes."""
     return viewed(mask, *mask.type.dims, *(1,) * count)

@@ -1,4 +1,4 @@
-"""Match the arguments of a call with its op's parameters, and check their kinds."""
+"""Match the arguments of a call with its operator's parameters; check their kinds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ def named(node: Node) -> dict[str, Argument]:
 
 
 def arguments_of(op: str, given: Mapping[str, Argument]) -> tuple[Argument, ...]:
-    """Return the arguments of an op, given by name; the others are its defaults."""
+    """Return the arguments of an operator, given by name; others are the defaults."""
     params = OPS[op].params
     assert given.keys() <= {param.name for param in params}, given
     return tuple(given.get(param.name, param.default) for param in params)
@@ -28,7 +28,7 @@ def with_named(node: Node, changes: Mapping[str, Argument]) -> Node:
 
 
 def argument_faults(spec: OpSpec, arguments: tuple[Argument, ...]) -> Iterator[str]:
-    """Yield what is wrong with arguments, one for each of the op's parameters."""
+    """Yield the faults of arguments; there is one argument for each parameter."""
     for param, argument in zip(spec.params, arguments, strict=True):
         if argument is None and param.optional:
             continue

@@ -15,14 +15,14 @@ from kvc.schema.types import TensorType
 
 
 def control_of(node: Node) -> Control[Value] | None:
-    """Return what a control node says, None for any other node."""
+    """Return the control flow of a node, None for any other node."""
     if node.op not in CONTROL_OPS:
         return None
     return cast("Control[Value]", read_control(node.op, node.arguments))
 
 
 def arguments_of(control: Control[Value]) -> tuple[Argument, ...]:
-    """Return the arguments of a control node: what `control_of` reads."""
+    """Return the arguments of a control node: the inverse of `control_of`."""
     last: tuple[Argument, ...] = (control.operands, control.over)
     if control.op == COND:
         return (control.pred, *control.blocks, *last)
@@ -35,7 +35,7 @@ def arguments_of(control: Control[Value]) -> tuple[Argument, ...]:
 
 
 def with_over(node: Node, over: tuple[int | None, ...]) -> Node:
-    """Return a control node whose results lie over these operands."""
+    """Return a control node with results in the memory of the operands `over`."""
     control = control_of(node)
     assert control is not None
     return replace(node, arguments=arguments_of(replace(control, over=over)))
@@ -52,7 +52,7 @@ def entries(program: Program) -> tuple[Method, ...]:
 
 
 def blocks_of(method: Method, blocks: Mapping[int, Method]) -> tuple[Method, ...]:
-    """Return the blocks that a method runs, each after what runs it."""
+    """Return the blocks that a method runs; callers precede the blocks they run."""
     found: list[Method] = []
     for node in method.nodes:
         control = control_of(node)
@@ -62,7 +62,7 @@ def blocks_of(method: Method, blocks: Mapping[int, Method]) -> tuple[Method, ...
 
 
 def control_faults(node: Node, blocks: Mapping[int, Method]) -> Iterator[str]:
-    """Yield what does not fit between a control node and its blocks."""
+    """Yield the mismatches between a control node and its blocks."""
     control = control_of(node)
     assert control is not None
     results = [value.type for value in node.outputs]

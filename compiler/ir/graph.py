@@ -2,8 +2,8 @@
 
 A method is a list of nodes in running order over values in SSA form. Nothing is ever
 overwritten here: a cache write is a node with a new value, and a state is a value at
-the method's start (`state_in`) and another at its end (`state_out`). Where values lie
-in memory is decided later, in side tables.
+the method's start (`state_in`) and another at its end (`state_out`). Memory is assigned
+to values later, in side tables.
 """
 
 from collections import Counter
@@ -55,29 +55,30 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """An entry point, or a block that a node of one runs; see `ir/control.py`.
+    """An entry point, or a block that a node runs; see `ir/control.py`.
 
     Attributes:
         name, role: as the user gave them.
         inputs: values that the caller provides.
-        input_names: a name for each, as messages say it.
+        input_names: a name for each input, for messages.
         position: name of the input that a session fills with its position, or "".
         input_tree, output_tree: how arguments and results nest (`kvc.schema.trees`).
-        constants: (value, name of the constant it is).
+        constants: (value, name of its constant).
         state_in: (value, name of the state whose old content it is).
-        state_out: (value, name of the state that it becomes), only where it changes.
-        input_out: (value, name of the input whose array it is written to), where a
-            method changes what the caller passes.
+        state_out: (value, name of the state whose new content it is), for changed
+            states.
+        input_out: (value, name of the input whose array it is written to), if a method
+            changes the caller's arrays.
         nodes: in running order.
         outputs: values that the caller gets.
-        block: its number where it is a block, unique in the program.
-        filled: of a block, the inputs that are parts of operands: they are put into
-            memory of its own, all others are lent.
-        cursor_in: (value, the field of a cursor that it is).
-        advances: cursor -> tokens that a call adds to it, and the name of the input
-            that says how many of them each row adds, or "".
-        in_place: of a block, whether it may write over what it reads; the library of a
-            backend may not.
+        block: the number of a block, unique in the program; None for an entry point.
+        filled: the inputs of a block that are slices of operands: these are copied into
+            memory of the block; all other inputs lie in the caller's memory.
+        cursor_in: (value, the field of a cursor that it holds).
+        advances: (cursor, tokens that a call adds to it, name of the input that counts
+            them for each row, or "").
+        in_place: whether a block may overwrite inputs while it reads them; the library
+            of a backend may not.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Method:
 
     @property
     def bound(self) -> tuple[Value, ...]:
-        """Return the values that are there beside the inputs: constants, states, ..."""
+        """Return the values of constants, states and cursor fields."""
         named = self.constants + self.state_in
         return (*(v for v, _ in named), *(v for v, _ in self.cursor_in))
 
@@ -112,7 +113,7 @@ class Method:
         return self.outputs + tuple(value for value, _ in kept)
 
     def makers(self) -> dict[int, Node]:
-        """Return value id -> the node that makes it."""
+        """Return value id -> the node that computes it."""
         return {value.id: node for node in self.nodes for value in node.outputs}
 
     def reads(self) -> Counter[int]:
@@ -134,8 +135,8 @@ class Constant:
     Attributes:
         name: unique in the program.
         type: static.
-        source: where its bytes come from; equal sources are equal data.
-        provenance: who made it: "parameter", "buffer", "literal" or a pass.
+        source: the source of its bytes; equal sources are equal data.
+        provenance: its origin: "parameter", "buffer", "literal" or a pass.
     """
 
     name: str
@@ -151,12 +152,12 @@ class State:
     Attributes:
         name: unique in the program.
         type: dims may use symbols that a session fixes; along `grows` the greatest
-            size that it can have.
-        initial: name of the constant that it starts as; None means zeros.
-        grows: the axis along which its size changes from call to call; values of it
-            have their own size there. None for a state of one size.
-        kind, axis, cursor, window: what it is, as in the file; known once the program
-            has been analysed (`kvc.compiler.analysis`).
+            possible size.
+        initial: name of the constant with its initial content; None means zeros.
+        grows: the axis along which its size changes from call to call; values of the
+            state have sizes of their own there. None for a state of one size.
+        kind, axis, cursor, window: as in the file; known once the program has been
+            analysed (`kvc.compiler.analysis`).
     """
 
     name: str
@@ -171,10 +172,10 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All methods of a model, with what they share.
+    """All methods of a model, with the data that they share.
 
     Attributes:
-        cursors: where rows stand, once the program has been analysed.
+        cursors: the counters of token positions, once the program has been analysed.
     """
 
     symbols: tuple[Symbol, ...]
@@ -185,7 +186,7 @@ class Program:
 
 
 def values_in(arguments: tuple[Argument, ...]) -> Iterator[Value]:
-    """Yield the values among arguments, those in lists too."""
+    """Yield the values among arguments, also those in lists."""
     for argument in arguments:
         if isinstance(argument, Value):
             yield argument

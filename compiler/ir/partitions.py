@@ -1,4 +1,4 @@
-"""Partitions, the parts of a method that a backend runs, and what each needs there."""
+"""Partitions, the parts of a method that a backend runs, and their run-time needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,18 +13,18 @@ class Partition:
     """A partition of a method that a backend runs.
 
     Attributes:
-        graph: the partition as a block: its inputs and outputs are what crosses the
-            border, its constants are bound by name. States are inputs as anything else
-            is; what is left in the memory of an input says `input_out`, once it is
-            proven.
-        sizes: all sizes of symbols that its values can have together, where each has
-            buckets; None where one may be any within its bounds.
-        ranges: for a backend that is `calibrated`, the least and the greatest number of
-            each floating-point value, by its id; inputs and constants among them. One
-            of no elements has none. What lies in the memory of one state has one range
+        graph: the partition as a block: its inputs and outputs are the values that
+            cross the border, its constants are bound by name. States are inputs like
+            any other; `input_out` has the outputs that lie in the memory of an input,
+            once the block is proven.
+        sizes: all combinations of sizes that its symbols can have, if each has buckets;
+            None if one may be any size within its bounds.
+        ranges: for a `calibrated` backend, value id -> the least and greatest number,
+            for each floating-point value, including inputs and constants. A value
+            without elements has none. Values in the memory of one state have one range
             in all methods. Empty for other backends.
-        scores: likewise, of the products of queries and keys of each attention, scaled,
-            by the id of its result.
+        scores: likewise, id of the result of an attention -> the range of its scaled
+            products of queries and keys.
     """
 
     graph: Method
@@ -35,16 +35,16 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """What the runtime must know about a partition beside its code.
+    """The data that the runtime needs for a partition beside its code.
 
     Attributes:
-        payload: what the backend adds to the code, in a form of its own.
+        payload: data of the backend, in a format of its own.
         memory: who lays out its workspace.
-        workspace_nbytes: bound of what it needs there beside what the reference
-            implementation of the code does.
-        tail_nbytes: bytes that must be readable after each input and output that
-            lies in the method's scratch memory. Who lays it out sees to that; where
-            states, constants and callers' arrays end is not known ahead of time.
+        workspace_nbytes: bound of its workspace, beyond the workspace of the reference
+            implementation.
+        tail_nbytes: bytes that must be readable after each input and output in the
+            method's scratch memory. The memory plan provides for that; the ends of
+            states, constants and callers' arrays are not known ahead of time.
     """
 
     payload: bytes = b""

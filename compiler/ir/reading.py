@@ -1,8 +1,8 @@
-"""Read the IR's text back, as `text.py` writes it, for tests and experiments.
+"""Parse the IR's text, as `text.py` writes it, for tests and experiments.
 
-In: text, and where the bytes of its constants come from. Out: the program. The text
-does not say how arguments nest, nor where nodes come from in the user's code: inputs
-are plain arguments, and a method with several outputs returns a tuple.
+In: text, and the sources of its constants. Out: the program. The text contains neither
+the nesting of arguments nor source lines: inputs are plain arguments, and a method with
+several outputs returns a tuple.
 """
 
 import ast
@@ -59,21 +59,21 @@ _ITEM = re.compile(r"'[^']*'|\[[^\]]*\]|[^,\[\]]+")
 
 
 def read_program(text: str, sources: Mapping[str, Source] | None = None) -> Program:
-    """Return the program that a text says.
+    """Parse the text of a program.
 
     Args:
         text: as `program_text` writes it.
         sources: of the constants, by name.
 
     Raises:
-        ValueError: a line is none of the IR's; the text says which.
+        ValueError: a line cannot be parsed; the text names it.
     """
     return _Reader({} if sources is None else sources).read(text)
 
 
 @dataclass(slots=True)
 class _Lines:
-    """What the lines of one method have said so far."""
+    """The parsed lines of one method so far."""
 
     name: str
     role: str
@@ -114,7 +114,7 @@ class _Lines:
 
 
 class _Reader:
-    """What has been read so far."""
+    """Parses the lines of a program."""
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = sources
@@ -140,7 +140,7 @@ class _Reader:
         )
 
     def _top(self, line: str) -> None:
-        """Read a declaration, or the first line of a method."""
+        """Parse a declaration, or the first line of a method."""
         word = line.partition(" ")[0]
         if word in ("method", "block"):
             block, name, role = _fields(_METHOD, line)
@@ -173,7 +173,7 @@ class _Reader:
             self._cursors.append(Cursor(name, CursorKind[kind], None, rows, most))
 
     def _inside(self, line: str) -> None:
-        """Read a line of the last method."""
+        """Parse a line of the last method."""
         method = self._methods[-1]
         word, _, rest = line.partition(" ")
         if word == "return":
@@ -190,7 +190,7 @@ class _Reader:
     def _bind(
         self, method: _Lines, number: str, word: str, name: str, kind: str, filled: str
     ) -> None:
-        """Read of a value that is there from the beginning."""
+        """Parse the line of a value that is bound at the start of a method."""
         held: Mapping[str, Constant | State] = self._states
         if word == "constant":
             held = self._constants
@@ -244,9 +244,9 @@ _NUMBERS: tuple[Callable[[str], int | float], ...] = (int, float)
 
 
 def _fields(pattern: re.Pattern[str], line: str) -> list[str]:
-    """Return the parts of a line, "" for what it leaves out."""
+    """Return the groups of a matched line, "" for missing ones."""
     match = pattern.fullmatch(line)
-    assert match, "it is no such line"
+    assert match, "the line does not match"
     return [text or "" for text in match.groups()]
 
 
@@ -262,7 +262,7 @@ def _type(text: str) -> TensorType:
 
 
 def _dim(text: str) -> Dim:
-    """Return a size, as `2*rows*seq+((seq+1)//2)-1`."""
+    """Parse a size, such as `2*rows*seq+((seq+1)//2)-1`."""
     return _size(ast.parse(text, mode="eval").body)
 
 

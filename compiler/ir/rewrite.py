@@ -13,7 +13,7 @@ def each_method(program: Program, change: Callable[[Method], Method]) -> Program
 
 
 def rename_node(node: Node, names: Mapping[int, Value]) -> Node:
-    """Return a node that reads the new value wherever an old id has one."""
+    """Return a node with operands replaced, by id."""
     if not any(value.id in names for value in node.inputs):
         return node
     arguments = tuple(
@@ -24,7 +24,7 @@ def rename_node(node: Node, names: Mapping[int, Value]) -> Node:
 
 
 def rename_results(method: Method, names: Mapping[int, Value]) -> Method:
-    """Return a method whose outputs and states are the renamed values."""
+    """Return a method with its outputs, states and changed inputs replaced, by id."""
     return replace(
         method,
         outputs=tuple(names.get(v.id, v) for v in method.outputs),
@@ -36,10 +36,10 @@ def rename_results(method: Method, names: Mapping[int, Value]) -> Method:
 def read_through(
     method: Method, stand_in: Callable[[Node], Node | tuple[Value, ...]]
 ) -> Method:
-    """Drop nodes whose results other values are as well; readers take those.
+    """Remove nodes whose results equal other values; their readers read those.
 
     `stand_in` gets each node in order, with renamed operands, and returns the values
-    that stand for its results, or the node that takes its place: mostly itself.
+    that replace its results, or the node that replaces it: mostly the node itself.
     """
     names: dict[int, Value] = {}
     kept = []
@@ -53,7 +53,7 @@ def read_through(
 
 
 class NodeList:
-    """The nodes of a method while a pass rebuilds them; `makers` says who made what."""
+    """The nodes of a method while a pass rebuilds it; `makers` is value id -> node."""
 
     def __init__(self, method: Method) -> None:
         self.nodes: list[Node] = []
@@ -61,7 +61,7 @@ class NodeList:
         self._count = method.next_id()
 
     def keep(self, node: Node) -> None:
-        """Add a node with the values that it has."""
+        """Add a node with its own output values."""
         self.nodes.append(node)
         self.makers.update((value.id, node) for value in node.outputs)
 

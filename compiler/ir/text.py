@@ -1,4 +1,4 @@
-"""The IR as text: stable, for goldens and for reading. One line a node."""
+"""The IR as text: stable, for goldens and for reading. One line for each node."""
 
 from collections.abc import Iterator, Set
 
@@ -29,7 +29,7 @@ def _program_lines(program: Program) -> Iterator[str]:
 
 
 def _said(state: State) -> str:
-    """Return what is known of how a state is written."""
+    """Return the kind, axis, cursor and window of a state as text."""
     text = "" if state.grows is None else f" grows along {state.grows}"
     if state.kind is not StateKind.PLAIN:
         text += f" {state.kind.name} along {state.axis}"

@@ -1,6 +1,7 @@
 """Check that a program is well formed: SSA, types, names, arguments.
 
-Run after every pass. A failure is a bug in kvc and names method and node.
+Run after every pass. A failure is a bug in kvc; the error names the method and the
+node.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,28 +27,29 @@ class Malformed(Exception):
     ) -> None:
         super().__init__(reason)
         self.method, self.node, self.reason = method, node, reason
-        self.sizes = dict(sizes or {})  # at which it breaks the rule, if it has any
+        self.sizes = dict(sizes or {})  # the sizes at which it breaks the rule, if any
 
 
 class VerifiedNodes:
-    """Nodes that have been found well formed, so that passes which keep them cost less.
+    """Nodes that have been found well formed, so that unchanged nodes are checked once.
 
-    What it says of a node holds wherever the node stands: whether its inputs are
-    defined is not among it.
+    The result holds at any position of a node: it does not include whether its inputs
+    are defined before it.
     """
 
     def __init__(self) -> None:
         self._samples: tuple[dict[str, int], ...] = ()
-        self._nodes: dict[int, Node] = {}  # by identity; they live, so ids are unique
+        # By identity; kept alive, so that ids stay unique.
+        self._nodes: dict[int, Node] = {}
 
     def try_at(self, samples: tuple[dict[str, int], ...]) -> None:
-        """Say at which sizes nodes are tried from now on; others forget all nodes."""
+        """Set the sizes at which nodes are checked; a change clears the set."""
         if samples != self._samples:
             self._samples = samples
             self._nodes.clear()
 
     def add(self, node: Node) -> None:
-        """Note a node that is well formed."""
+        """Add a node that is well formed."""
         self._nodes[id(node)] = node
 
     def __contains__(self, node: Node) -> bool:
@@ -58,7 +60,7 @@ def verify(program: Program, known: VerifiedNodes | None = None) -> None:
     """Check every method of a program.
 
     Args:
-        program: what a step has made.
+        program: the result of a step.
         known: nodes found well formed before; those found here are added.
 
     Raises:
@@ -78,7 +80,7 @@ def verify(program: Program, known: VerifiedNodes | None = None) -> None:
 
 
 def sample_sizes(symbols: tuple[Symbol, ...]) -> Iterator[dict[str, int]]:
-    """Yield assignments to try: all at the least, all at the most, some in between."""
+    """Yield sizes to try: all at the least, all at the most, some in between."""
     yield {s.name: s.lower for s in symbols}
     if symbols:
         yield {s.name: s.upper for s in symbols}
@@ -116,7 +118,7 @@ def _verify_method(
 
 
 def _verify_blocks(program: Program) -> None:
-    """Check that each block is run by one node, which fits it."""
+    """Check that each block is run by exactly one node, which fits it."""
     blocks, taken = blocks_by_number(program), list[int]()
     for method in program.methods:
         for node in method.nodes:
@@ -132,7 +134,7 @@ def _verify_blocks(program: Program) -> None:
 def _starts(
     method: Method, constants: Mapping[str, TensorType], states: Mapping[str, State]
 ) -> dict[int, TensorType]:
-    """Return the values that are there before the first node."""
+    """Return the types of values that are defined before the first node."""
     defined: dict[int, TensorType] = {}
     for value in method.inputs:
         _define(method, None, defined, value)
@@ -153,7 +155,7 @@ def _starts(
 
 
 def _verify_ends(method: Method, states: Mapping[str, State]) -> None:
-    """Check what becomes of states and of callers' inputs."""
+    """Check the types of new contents of states and of callers' inputs."""
     for value, name in method.state_out:
         if name not in states or not _is_of(value, states[name]):
             raise Malformed(method.name, None, f"%{value.id} cannot become {name}")
@@ -167,7 +169,7 @@ def _verify_ends(method: Method, states: Mapping[str, State]) -> None:
 
 
 def _is_of(value: Value, state: State) -> bool:
-    """Tell whether a value can be a state's content: along `grows` any size will do."""
+    """Tell whether a value fits a state: along `grows` any size does."""
     if state.grows is None:
         return value.type == state.type
     dims, wanted = list(value.type.dims), list(state.type.dims)
@@ -225,7 +227,7 @@ def _check_shapes(
 
 
 def _labels(results: Sequence[Inferred]) -> str:
-    """Return results as text, `float32[2, 1], [2, 1]`; any dtype is left out."""
+    """Return results as text, `float32[2, 1], [2, 1]`; an unknown dtype is left out."""
     return ", ".join(
         f"{'' if dtype is None else dtype.label}{list(shape)}"
         for dtype, shape in results
@@ -233,7 +235,7 @@ def _labels(results: Sequence[Inferred]) -> str:
 
 
 def concrete(argument: Argument, sizes: Mapping[str, int]) -> Concrete:
-    """Return an argument as shape rules take it, symbols replaced by `sizes`."""
+    """Return an argument in the form of shape rules, with symbols replaced by sizes."""
     if isinstance(argument, tuple):
         return tuple(_concrete_item(item, sizes) for item in argument)
     return _concrete_item(argument, sizes)

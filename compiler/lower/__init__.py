@@ -1,1 +1,1 @@
-"""From the IR to what backends run: recipes' passes, partitions, samples, buckets."""
+"""Lower a program to its backends: recipe passes, partitions, samples, buckets."""

@@ -1,7 +1,7 @@
-"""Give the sizes of a program the buckets of a recipe, and backends those they need.
+"""Restrict the sizes of a program to the buckets of a recipe.
 
-In: a program with symbols, a recipe, the partitions of a backend. Out: the program
-whose symbols say their only sizes; or an error that names the size.
+In: a program with symbols, a recipe, the partitions of a backend. Out: the program,
+whose symbols list the only sizes they may have; or an error that names the size.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,15 +14,15 @@ from kvc.schema.buckets import fixed_sizes
 from kvc.schema.errors import BadBuckets, listing, meant
 from kvc.schema.types import Symbol, symbols_in
 
-# A size that may be larger has no bound that is meant.
+# A size with a larger upper bound is taken to be unbounded.
 MAX_LARGEST: Final = 1 << 20
 
 
 def with_buckets(program: Program, recipe: Recipe) -> Program:
-    """Return a program whose sizes are those that a recipe allows.
+    """Restrict the symbols of a program to the sizes that a recipe lists.
 
     Raises:
-        BadBuckets: the program has no such size, or it has other bounds.
+        BadBuckets: the program lacks the size, or a bucket is outside of its bounds.
     """
     known = {symbol.name: symbol for symbol in program.symbols}
     for name in recipe.buckets:
@@ -39,7 +39,7 @@ def _with_sizes(symbol: Symbol, recipe: Recipe) -> Symbol:
     usual = (symbol.upper,) if largest else ()
     sizes = recipe.buckets.get(symbol.name, usual)
     if sizes and not symbol.lower <= sizes[0] <= sizes[-1] <= symbol.upper:
-        what = f"{list(sizes)} reach out of {symbol.lower}..{symbol.upper}"
+        what = f"{list(sizes)} are not all within {symbol.lower}..{symbol.upper}"
         raise BadBuckets(recipe=recipe.name, size=symbol.name, what=what)
     return replace(symbol, sizes=sizes)
 
@@ -47,11 +47,11 @@ def _with_sizes(symbol: Symbol, recipe: Recipe) -> Symbol:
 def check_fixed(
     backend: str, graphs: Iterable[Method], symbols: Sequence[Symbol], recipe: Recipe
 ) -> None:
-    """Check that partitions of a backend with fixed shapes have no other sizes.
+    """Check that every size in the partitions of a fixed-shape backend is listed.
 
     Raises:
-        BadBuckets: a size of one may be any within its bounds, or leaves a tensor
-            without elements, which such backends do not have.
+        BadBuckets: a size may have any value within its bounds, or makes a tensor
+            without elements, which fixed-shape backends do not have.
     """
     types = {value.type for graph in graphs for value in values_of(graph)}
     used = symbols_in(types)
@@ -69,7 +69,7 @@ def check_fixed(
                 what = (
                     f"the backend {backend} has no tensors without elements, and at "
                     f"{_listed(sizes)} {kind} has the shape {list(shape)}; leave out "
-                    "what is too small"
+                    "such sizes"
                 )
                 raise BadBuckets(recipe=recipe.name, size=", ".join(sizes), what=what)
 

@@ -1,9 +1,9 @@
-"""Have a program run on samples: for backends of fixed point, and for int4 weights.
+"""Run a program on samples: for fixed-point backends, and for int4 weights.
 
-In: a program whose partitions are cut and proven, and somebody who runs it. Out: the
-range of each value of the partitions, in terms of the IR; or, where the partitions are
-the linear layers, moments of what these multiply. The program is saved to a temporary
-bundle for that, as large as its weights.
+In: a program whose partitions are cut and proven, and a calibrator that runs it. Out:
+the range of each value of the partitions, by IR value; or, where the partitions are the
+linear layers, the moments of their inputs. The program is saved to a temporary bundle,
+which is as large as its weights.
 """
 
 import tempfile
@@ -50,7 +50,7 @@ class Calibrator(Protocol):
         """
 
     def sum_inputs(self, bundle: Path, progress: Progress) -> SeenInputs:
-        """Return what the linear layers of a bundle's partitions multiply.
+        """Return the summed products of the inputs of a bundle's linear layers.
 
         Raises:
             KvcError: the samples are not for this model, or a call fails.
@@ -62,10 +62,11 @@ def check_calibration(
     backends: Sequence[Sequence[Backend]],
     calibrator: Calibrator | None,
 ) -> None:
-    """Check that samples are given where they are needed, and only where of use.
+    """Check that samples are given exactly when a backend or int4 weights use them.
 
     Raises:
-        CalibrationNeeded, CalibrationUnused: they are not.
+        CalibrationNeeded: a backend needs samples and none are given.
+        CalibrationUnused: samples are given and nothing uses them.
     """
     every = [each for some in backends for each in some]
     needing = [each.name for each in every if each.calibrated]
@@ -79,7 +80,7 @@ def check_calibration(
 
 
 def plain_calls(parts: Parts) -> list[DelegateCall]:
-    """Return the delegates of a program that only the reference runs."""
+    """Return the delegate calls of a program that only the reference kernels run."""
     return [
         DelegateCall(backend.name, partition.graph, Lowered())
         for backend, by_name in parts.items()
@@ -90,12 +91,12 @@ def plain_calls(parts: Parts) -> list[DelegateCall]:
 
 @dataclass(frozen=True, slots=True)
 class Calibrating:
-    """Samples, and what running a program on them takes.
+    """Samples, and the settings for running a program on them.
 
     Attributes:
         calibrator: runs a program.
-        files: that a bundle carries, such as a tokenizer.
-        progress: told of each stage.
+        files: the files that the bundle carries, such as a tokenizer.
+        progress: called for each stage.
     """
 
     calibrator: Calibrator
@@ -105,16 +106,16 @@ class Calibrating:
     def ranges(
         self, program: model.Program, sources: Mapping[str, Source], parts: Parts
     ) -> tuple[Parts, Calibration]:
-        """Return partitions with their ranges, and what these were found with.
+        """Return partitions with the ranges of their values, and the calibration used.
 
         Args:
-            program: of `plain_calls`.
-            sources: of its names.
-            parts: its partitions, by backend and by what calls them.
+            program: a program with the calls of `plain_calls`.
+            sources: the sources of its constants, by name.
+            parts: its partitions, by backend and by calling method.
 
         Raises:
             NotCalibrated: the samples do not run a partition that needs ranges.
-            NeverSeen: one of its values has no elements in any sample.
+            NeverSeen: a value of a partition has no elements in any sample.
             KvcError: as `Calibrator.observe`, or the bundle cannot be written.
         """
         with self._saved(program, sources) as path:
@@ -135,11 +136,11 @@ class Calibrating:
     def moments(
         self, program: model.Program, sources: Mapping[str, Source]
     ) -> tuple[Mapping[str, Moments], Calibration]:
-        """Return the moments of the inputs of weights, and what these were found with.
+        """Return the moments of the inputs of weights, and the calibration used.
 
         Args:
-            program: whose linear layers are partitions of `LinearLayers`.
-            sources: of its names.
+            program: a program whose linear layers are partitions of `LinearLayers`.
+            sources: the sources of its constants, by name.
 
         Raises:
             KvcError: as `Calibrator.sum_inputs`, or the bundle cannot be written.
@@ -162,7 +163,7 @@ class Calibrating:
 
 
 class LinearLayers(Backend):
-    """Takes the linear layers whose weights can be int4, to see what they multiply."""
+    """Takes the linear layers whose weights can be int4, to observe their inputs."""
 
     name: ClassVar[str] = LINEAR_LAYERS
 
@@ -196,10 +197,11 @@ def _ranged(
 
 
 def _check_run(program: model.Program, observed: Observed, backend: str) -> None:
-    """Check that what needs ranges has run, with elements in all of its values.
+    """Check that every partition that needs ranges has run, and has all of them.
 
     Raises:
-        NotCalibrated, NeverSeen: it has not.
+        NotCalibrated: a partition has not run.
+        NeverSeen: a value of a partition never had elements.
     """
     missing, unseen = dict[str, None](), dict[str, None]()
     for number, one in enumerate(program.delegates):
@@ -226,7 +228,7 @@ def _unseen(graph: Graph, ranges: Ranges) -> bool:
 
 
 def with_calibration(program: model.Program, made: Sequence[Emitted]) -> model.Program:
-    """Return a program that says what any of its recipes was calibrated with."""
+    """Add the first calibration that any recipe used to a program's provenance."""
     used = [one.program.provenance.calibration for one in made]
     calibration = next((one for one in used if one is not None), None)
     provenance = replace(program.provenance, calibration=calibration)

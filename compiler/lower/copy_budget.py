@@ -1,4 +1,4 @@
-"""The copy budget: limits what writing the states of a method may copy."""
+"""The copy budget: a limit on the bytes that writing the states of a method copies."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
 
 def check_budgets(methods: Sequence[str], budget: Mapping[str, int]) -> None:
-    """Check what the caller asks for, before anything is traced.
+    """Check the copy budgets of the caller, before anything is traced.
 
     Args:
-        methods: names of those that are compiled.
+        methods: names of the methods to compile.
         budget: method -> bytes in a call.
 
     Raises:
@@ -37,15 +37,15 @@ def check_budgets(methods: Sequence[str], budget: Mapping[str, int]) -> None:
 def check_copy_budget(
     verdicts: Mapping[str, Sequence[Verdict]], budget: Mapping[str, int]
 ) -> None:
-    """Check that no method copies more than it may.
+    """Check that no method copies more bytes than its budget.
 
     Args:
-        verdicts: on the writes of each method.
+        verdicts: the verdicts on the writes of each method.
         budget: method -> bytes in a call, with every size at its greatest.
 
     Raises:
-        CopyBudgetExceeded: a method does; lists its copies, the largest first, and
-            what changes would save.
+        CopyBudgetExceeded: a method exceeds its budget; the error lists its copies, the
+            largest first, and the bytes that changes to the model would save.
     """
     for method, allowed in budget.items():
         nbytes = sum(verdict.nbytes for verdict in verdicts[method])
@@ -66,7 +66,7 @@ def _lines(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _changes(verdicts: Sequence[Verdict]) -> list[str]:
-    """Say what each change of a line of the model would save, the most first."""
+    """List the bytes that each change to a line of the model would save, most first."""
     saved: dict[tuple[str, str], int] = defaultdict(int)
     for v in verdicts:
         if v.nbytes and v.remedy:
@@ -83,7 +83,7 @@ def _changes(verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-# Say which caches of a model that generates are not known to be caches.
+# Warn of states that a model seems to use as caches, but a session cannot.
 
 
 _SCATTERS: Final = frozenset(
@@ -93,11 +93,11 @@ _WHOLE: Final = frozenset({"aten::copy", "aten::clone"})
 
 
 class PlainCache(UserWarning):
-    """A session does not know that a state is a cache; the message says why."""
+    """A session does not treat a state as a cache; the message gives the reason."""
 
 
 def warn_of_plain_caches(program: Program) -> None:
-    """Warn of states that look like caches and are none for a session."""
+    """Warn of states that are written like caches but are not declared as caches."""
     plain = {
         state.name
         for state in program.states
@@ -119,9 +119,10 @@ def _text(places: Mapping[str, str]) -> str:
     which = f"state {first}" + (f" (and {len(others)} more)" if others else "")
     where = f" at {place}" if place else ""
     return (
-        f"{which} is written like a cache{where}, but kvc cannot tell that this is "
-        "where the tokens of the call come: a session has no limit by it and cannot be "
-        "rewound, and a generation that fills it ends in an error. Write it with "
+        f"{which} is written like a cache{where}, but kvc cannot prove that it is "
+        "written at the position of the call's tokens: a session does not know its "
+        "capacity and cannot be rewound, and a generation that fills it ends in an "
+        "error. Write it with "
         "torch.ops.kvc.cache_update(cache, new, position), or with index_copy_ at "
         "position + torch.arange(n), with a position that every method which writes it "
         "advances by its tokens"
@@ -129,9 +130,10 @@ def _text(places: Mapping[str, str]) -> str:
 
 
 def _writes(method: Method, names: set[str]) -> Iterator[tuple[str, Node]]:
-    """Yield what writes tokens into states that nothing else changes, by their names.
+    """Yield the nodes that write tokens into the named states, with the state's name.
 
-    What a window slides over is moved as well, and never full.
+    A state that other nodes change too is left out: a sliding window also moves its
+    content, and never fills up.
     """
     held = {value.id: name for value, name in method.state_in if name in names}
     makers = method.makers()
@@ -150,7 +152,7 @@ def _writes(method: Method, names: set[str]) -> Iterator[tuple[str, Node]]:
 
 
 def _is_constant(node: Node, makers: Mapping[int, Node]) -> bool:
-    """Tell whether a node writes at places that are the same in each call."""
+    """Tell whether a node writes the same positions in each call."""
     write = axis_write(node, lean=True)
     index = None if write is None else makers.get(write.index.id)
     return index is not None and not index.inputs

@@ -1,8 +1,8 @@
-"""Choose which weights become int8 where a recipe makes int4, under a number of bytes.
+"""Select the weights that become int8 in an int4 recipe, within a number of bytes.
 
-In: a program whose weights are int4, and where their bytes come from. Out: the names of
-the weights that gain the most for their bytes: how much smaller the squared error of a
-layer's results becomes, as a share of the results themselves.
+In: a program whose weights are int4, and the sources of its constants. Out: the names
+of the weights with the largest gain per byte. The gain is the decrease of the squared
+error of a layer's results, as a share of the squared results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ _SCALE: Final = 4  # bytes of a float32, one for each block of int8
 
 
 def check_fit(recipes: Sequence[Recipe], fit: object) -> None:
-    """Check that a number of bytes is given only where something can be chosen.
+    """Check that a byte limit is given only for one recipe with int4 weights.
 
     Raises:
-        CompileError: it is no number of bytes.
-        FitUnused: it is given to a recipe without int4, or to several recipes.
+        CompileError: the limit is no number of bytes.
+        FitUnused: the recipe has no int4, or there are several recipes.
     """
     if fit is None:
         return
@@ -45,15 +45,15 @@ def check_fit(recipes: Sequence[Recipe], fit: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What int8 does for a weight.
+    """The gain and the cost of storing a weight as int8 instead of int4.
 
     Attributes:
-        name: of the weight in the model.
-        sizes: what its values and scales take, in the place of those of int4, by the
-            names of these.
-        nbytes: that it takes more.
-        error: that int4 makes: the squared error of its layer's results, as a share of
-            their squares.
+        name: the name of the weight in the model.
+        sizes: bytes of its int8 values and scales, by the names under which the int4
+            ones are stored.
+        nbytes: how many bytes int8 takes more than int4.
+        error: the squared error of the layer's results with int4, as a share of their
+            squares.
     """
 
     name: str
@@ -63,11 +63,11 @@ class Gain:
 
 
 def gains(program: model.Program, sources: Mapping[str, Source]) -> list[Gain]:
-    """Return what int8 does for each int4 weight, the most for a byte first.
+    """Return the gain of each int4 weight as int8, the largest per byte first.
 
     Args:
-        program: whose weights are int4.
-        sources: of its names.
+        program: a program whose weights are int4.
+        sources: the sources of its constants, by name.
 
     Raises:
         NotFinite: a weight has a NaN or an infinity.
@@ -105,9 +105,10 @@ def _gain(
 
 
 def _square(weight: Tensor, moments: Tensor | None) -> float:
-    """Return the sum of squares of what a matrix makes of its inputs.
+    """Return the expected sum of squares of a matrix applied to its inputs.
 
-    `moments` are those of the inputs; without any, of the matrix itself.
+    `moments` are those of the inputs; without them, return the sum of squares of the
+    matrix itself.
     """
     reached = weight if moments is None else weight @ moments
     return float((reached * weight).sum(dtype=torch.float64))
@@ -116,12 +117,12 @@ def _square(weight: Tensor, moments: Tensor | None) -> float:
 def chosen(
     ordered: Sequence[Gain], program: model.Program, room: int
 ) -> frozenset[str]:
-    """Return the names of weights that int8 takes at most `room` bytes more for.
+    """Return the names of the weights to store as int8 with at most `room` more bytes.
 
     Args:
-        ordered: what int8 does, the most for a byte first.
-        program: in which all of them are int4.
-        room: bytes, gaps between blobs among them.
+        ordered: the gains, the largest per byte first.
+        program: the program in which all of these weights are int4.
+        room: bytes, including gaps between blobs.
     """
     sizes = _sizes(program)
     names, before = set[str](), _end(sizes)
@@ -134,12 +135,12 @@ def chosen(
 
 
 def _sizes(program: model.Program) -> dict[str, int]:
-    """Return what each name takes, in the order of the file."""
+    """Return the bytes of each named constant, in the order of the file."""
     return {named.name: named.type.nbytes({}) for named in program.names}
 
 
 def _end(sizes: Mapping[str, int]) -> int:
-    """Return where blobs of some sizes end that lie one after another in a file."""
+    """Return the end offset of blobs of some sizes that follow each other in a file."""
     end = 0
     for nbytes in sizes.values():
         end = align_up(end, default_align(nbytes)) + nbytes

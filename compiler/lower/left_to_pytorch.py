@@ -1,8 +1,8 @@
-"""Say while compiling what the backends of a recipe leave to PyTorch.
+"""Warn, while compiling, of operators that a recipe's backends leave to PyTorch.
 
 In: a program as it will be written, and its recipe. Out: a warning that names the
-operators and their methods, and what to do about it. A recipe without a backend is
-meant to run on PyTorch, and says nothing.
+operators, their methods and a remedy. A recipe without a backend is meant to run on
+PyTorch and causes no warning.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,17 +17,17 @@ from kvc.schema.left import left_of
 from kvc.schema.model import Program
 from kvc.schema.torch_package import INSTALL
 
-_NAMED: Final = 6  # operators of a method
+_NAMED: Final = 6  # the most operators of a method that a message names
 
 Left = Mapping[str, Mapping[str, int]]  # method -> op -> instructions
 
 
 class LeftToPyTorch(UserWarning):
-    """No backend runs some operators of a bundle, which so needs PyTorch to run.
+    """No backend runs some operators of a bundle, so the bundle needs PyTorch.
 
     Attributes:
-        recipe: whose backends leave them.
-        left: how many instructions of which op, by method.
+        recipe: the recipe whose backends leave the operators.
+        left: method -> operator -> number of instructions.
     """
 
     def __init__(self, recipe: str, left: Left, text: str) -> None:
@@ -36,16 +36,16 @@ class LeftToPyTorch(UserWarning):
 
 
 def left_in(program: Program) -> dict[str, dict[str, int]]:
-    """Return what each method leaves to PyTorch; none of those that leave nothing."""
+    """Return the operators that each method leaves to PyTorch, if it leaves any."""
     found = {method.name: left_of(method) for method in program.methods}
     return {name: left for name, left in found.items() if left}
 
 
 def warn_of_left(program: Program, recipe: Recipe, offered: Collection[str]) -> None:
-    """Warn of what a recipe with a backend leaves to PyTorch (`LeftToPyTorch`).
+    """Warn (`LeftToPyTorch`) if a recipe with a backend leaves operators to PyTorch.
 
     Args:
-        program: compiled by this recipe.
+        program: the program, compiled by this recipe.
         recipe: the recipe.
         offered: backends of all recipes of the bundle.
     """
@@ -70,12 +70,12 @@ def _warn(program: Program, recipe: Recipe, so: str, advice: str) -> None:
 def without_pytorch(
     recipe: DefaultRecipe, make: Callable[[Recipe], Emitted]
 ) -> Emitted:
-    """Return what the first recipe makes, or the other where that needs PyTorch.
+    """Compile by the first default recipe, or by the other if that needs PyTorch.
 
-    Which of the two is a fact of the model, not of this machine.
+    The choice depends on the model only, not on this machine.
 
     Args:
-        recipe: both.
+        recipe: both recipes.
         make: compiles by a recipe.
     """
     try:
@@ -105,7 +105,7 @@ def _warn_of_copies(recipe: DefaultRecipe, error: CopyBudgetExceeded) -> None:
 
 
 def left_text(left: Left) -> str:
-    """Return what is left in words; methods that leave the same stand together."""
+    """Name the operators left; methods that leave the same operators share an entry."""
     names: dict[str, list[str]] = {}
     for method, ops in left.items():
         names.setdefault(_counted(ops), []).append(method)
@@ -119,12 +119,12 @@ def _counted(ops: Mapping[str, int]) -> str:
 
 
 def backends_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the names of a recipe's backends, that of the rest too."""
+    """Return the names of a recipe's backends, including the backend of the rest."""
     return tuple(filter(None, (recipe.backend, recipe.rest)))
 
 
 def _advice(program: Program, recipe: Recipe, offered: Collection[str]) -> str:
-    """Name the backends for processors that run some of what is left."""
+    """Name the other backends that run some of the operators left."""
     left = {op for method in program.methods for op in left_of(method)}
     others = others_taking(program.methods, offered)
     return "".join(
@@ -135,7 +135,7 @@ def _advice(program: Program, recipe: Recipe, offered: Collection[str]) -> str:
 
 
 def _how(recipe: Recipe, backend: str) -> str:
-    """Say how a backend gets what those of a recipe leave."""
+    """Say how to give the operators left to another backend."""
     if backend == "cpu" and not recipe.rest:  # recipes that come with kvc have one
         return 'write `rest = "cpu"` below `[backend]` in the recipe'
     return f"compile by a recipe of the backend {backend}"

@@ -1,7 +1,7 @@
-"""Give parts of a program to backends, and prove which of its writes happen in place.
+"""Give parts of a program to backends, and prove which of its writes are in place.
 
-In: a program that all passes have seen. Out: the same, with each backend's partitions
-as blocks that delegates run, and the verdicts on its writes.
+In: a program after all passes. Out: the same program with each backend's partitions as
+blocks that delegates run, and the verdicts on its writes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ from kvc.schema.model import MemoryKind
 from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing
 from kvc.schema.types import Symbol
 
-# Check what a backend returns, which may be code of other packages.
+# Check the answers of a backend, which may be code of other packages.
 
 
 def supported_nodes(backend: Backend, method: Method) -> frozenset[int]:
     """Return the nodes of a method that a backend takes.
 
     Raises:
-        BadBackend: it does not say indices of nodes.
+        BadBackend: the backend does not return indices of nodes.
     """
     found: object = backend.supports(method)
     where = f"supports, method {method.name}"
@@ -52,14 +52,14 @@ def lowered_partitions(
     constants: Mapping[str, Constant],
     symbols: tuple[Symbol, ...],
 ) -> dict[str, tuple[Lowered, ...]]:
-    """Return what a backend says of its partitions, by what calls them.
+    """Lower the partitions of a backend, by calling method.
 
     Raises:
-        BadBackend: it does not say one whole `Lowered` for each partition.
+        BadBackend: the backend does not return one valid `Lowered` for each partition.
     """
     found: object = backend.lower(partitions, constants, symbols)
     if not isinstance(found, Mapping):
-        expected = "a mapping from methods to what their partitions need"
+        expected = "a mapping from methods to a Lowered for each partition"
         raise _bad(backend, "lower", expected, repr(found))
     if set(found) != set(partitions):
         expected = f"a key for each of the methods {listing(sorted(partitions))}"
@@ -96,7 +96,7 @@ def _checked(
 
 
 def _facts(item: Lowered) -> Iterable[tuple[str, object, bool]]:
-    """Yield what must hold for a partition: (expected, found, whether it does)."""
+    """Yield the conditions on a `Lowered`: (expected, found, whether it holds)."""
     payload: object = item.payload
     yield "payload of bytes", payload, isinstance(payload, bytes)
     yield "memory a MemoryKind", item.memory, isinstance(item.memory, MemoryKind)
@@ -109,16 +109,13 @@ def _bad(backend: Backend, where: str, expected: str, found: str) -> BadBackend:
     return BadBackend(backend=backend.name, where=where, expected=expected, found=found)
 
 
-# Give parts of a program to backends, and prove which of its writes happen in place.
-
-
-# Make copies into states explicit, so that a backend can run them.
+# Write copies into states as nodes, which a backend can run.
 
 
 def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
-    """Return a method with a copy for each content that no node makes.
+    """Return a method with a copy node for each new content that no node computes.
 
-    Not for a state that `grows`, by name: a copy cannot change its length.
+    States in `grows` (by name) are left out: a copy cannot change their length.
     """
     method = with_old_contents(method, grows)
     makers = {value.id: node for node in method.nodes for value in node.outputs}
@@ -146,14 +143,14 @@ def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
 
 
 def _whole(makers: Mapping[int, Node], value: Value) -> Value:
-    """Return the value that this one is, in another shape at the most."""
+    """Return the value before any views that only reshape it."""
     while value.id in makers and makers[value.id].op in RESHAPING_VIEWS:
         value = makers[value.id].inputs[0]
     return value
 
 
 def _root(makers: Mapping[int, Node], value: Value) -> Value:
-    """Return the value that this one is a view of, itself when it is none."""
+    """Return the value that this value is a view of; itself if it is no view."""
     while value.id in makers and _is_view(makers[value.id]):
         value = makers[value.id].inputs[0]
     return value
@@ -163,7 +160,7 @@ def _is_view(node: Node) -> bool:
     return OPS[node.op].aliasing is Aliasing.VIEW
 
 
-# Give parts of a program to backends, and prove which of its writes happen in place.
+# Cut partitions, and order writes.
 
 
 Parts = Mapping[Backend, Mapping[str, Sequence[Partition]]]
@@ -174,9 +171,9 @@ class Lowering:
     """A program whose partitions are cut and proven.
 
     Attributes:
-        program: in write order.
-        verdicts: on the writes of each method and block.
-        owners: whose each partition is, by its block.
+        program: the program, with nodes in write order.
+        verdicts: the verdicts on the writes of each method and block.
+        owners: block of a partition -> its backend.
         backends: in the order in which they took nodes.
     """
 
@@ -186,12 +183,12 @@ class Lowering:
     backends: tuple[Backend, ...]
 
     def partitions(self, recipe: Recipe | None = None) -> Parts:
-        """Return the partitions of each backend, by what calls them.
+        """Return the partitions of each backend, by calling method.
 
-        `recipe` is who gives fixed shapes, for backends that need them.
+        `recipe` lists the sizes for backends that need fixed shapes.
 
         Raises:
-            BadBuckets: one needs fixed shapes, and the recipe does not give them.
+            BadBuckets: a backend needs fixed shapes, and the recipe does not list them.
         """
         return {each: self._partitions(each, recipe) for each in self.backends}
 
@@ -214,10 +211,10 @@ class Lowering:
         return partitions
 
     def delegates(self, parts: Parts) -> list[DelegateCall]:
-        """Ask backends what each of their partitions needs beside its code.
+        """Have each backend lower its partitions.
 
         Raises:
-            BadBackend: one answers something wrong.
+            BadBackend: a backend returns something wrong.
         """
         return [call for one, some in parts.items() for call in self._calls(one, some)]
 
@@ -235,10 +232,10 @@ class Lowering:
 
 
 def lower(program: Program, backends: Sequence[Backend]) -> Lowering:
-    """Return a program with the partitions of backends, who take nodes in their order.
+    """Cut the partitions of backends, in order, and prove the writes of a program.
 
     Raises:
-        BadBackend: one takes what it cannot.
+        BadBackend: a backend takes a node that it cannot take.
     """
     owners: dict[int, Backend] = {}
     for backend in backends:
@@ -248,12 +245,12 @@ def lower(program: Program, backends: Sequence[Backend]) -> Lowering:
 
 
 def _cut(program: Program, backend: Backend, owners: dict[int, Backend]) -> Program:
-    """Cut a backend's partitions out of all methods, and of the blocks that are left.
+    """Cut a backend's partitions out of all methods and of the blocks not yet taken.
 
     Args:
-        program: that others may have taken partitions of.
-        backend: that takes some.
-        owners: whose each partition is, by its block; those of this backend are added.
+        program: the program; earlier backends may have partitions in it.
+        backend: the backend that takes nodes.
+        owners: block of a partition -> its backend; this backend's are added.
     """
     blocks, growable = blocks_by_number(program), find_growable(program)
     done: list[Method] = []
@@ -304,7 +301,7 @@ def update_in_place(
 ) -> tuple[Program, dict[str, tuple[Verdict, ...]]]:
     """Order each method so that its writes happen in place.
 
-    After lowering, since that reorders nodes.
+    This follows lowering, which reorders nodes.
     """
     proofs = prove_all(program)
     methods = tuple(proofs[method.name].method for method in program.methods)

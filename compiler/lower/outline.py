@@ -3,8 +3,8 @@
 Nodes are grouped by depth: how many times the path to them enters the backend's nodes.
 All of the backend's nodes of one depth are one partition, a block that a
 `kvc::delegate` runs. No path leads from a partition through other nodes back into it,
-since that would increase the depth; so each partition can run as one call. Memory that
-a partition writes is lent to it.
+since that would increase the depth; so each partition can run as one call. The caller
+passes the memory that a partition writes.
 """
 
 from collections.abc import Sequence
@@ -46,9 +46,9 @@ def outline(
         method: the method, its nodes in write order.
         taken: indices of the nodes that the backend runs.
         base: number of the first partition's block.
-        growable: the values with room after them.
-        waits: the readers that each write of memory waits for, by index.
-        in_place: of the backend, see `Backend`.
+        growable: the values with free rows after them.
+        waits: index of a write -> the readers that must run before it.
+        in_place: the attribute of the backend, see `Backend`.
         foreign: indices of the views that the backend cannot make itself.
     """
     taken = frozenset(i for i in taken if not _grows_array(method.nodes[i], i, waits))
@@ -78,9 +78,10 @@ def outline(
 def _starts_that_leave(
     method: Method, groups: Sequence[Sequence[int]]
 ) -> frozenset[int]:
-    """Return the starts of writes that one partition would make and another would read.
+    """Return the `AFTER` nodes whose result would leave their partition.
 
-    What a partition makes is any value to the verifier, and no place after a cursor.
+    The verifier knows nothing about a value that a partition returns, so it could not
+    check that the value is a position after a cursor.
     """
     partition_of = {i: number for number, group in enumerate(groups) for i in group}
     made = {
@@ -97,12 +98,12 @@ def _starts_that_leave(
 
 
 def _grows_array(node: Node, index: int, waits: Waits) -> bool:
-    """Tell whether a node lengthens what is no state: a caller's array, or a copy."""
+    """Tell whether a node lengthens a tensor that is no state: an input or a copy."""
     return node.op == "kvc::append" and index not in waits
 
 
 def _call(method: Method, partition: Method) -> Node:
-    """Return a partition's call; a state that it writes gives it its source line."""
+    """Return the call of a partition, preferably at the line of a state write."""
     kept = {v.id for v, _ in (*method.state_out, *method.input_out)}
     writers = [n for n in partition.nodes if any(v.id in kept for v in n.outputs)]
     source = next((n.source for n in (*writers, *partition.nodes) if n.source), "")
@@ -125,9 +126,9 @@ def _is_view(node: Node) -> bool:
 
 
 def _without_fringe(method: Method, taken: frozenset[int]) -> frozenset[int]:
-    """Leave views outside whose results leave a partition: they cost nothing there.
+    """Leave out views at the edge of a partition: outside they cost nothing.
 
-    A partition hands over only memory that it fills itself.
+    A partition returns only memory that it fills itself.
     """
     kept = set(taken)
     results = {value.id for value in method.results}
@@ -156,7 +157,8 @@ class _Cutter:
     """Makes the partitions of one method.
 
     Attributes:
-        clones: nodes to add to the method: what partitions cannot read where it lies.
+        clones: nodes to add to the method: copies of the values that a partition cannot
+            read in their own memory.
     """
 
     def __init__(
@@ -184,7 +186,7 @@ class _Cutter:
         self.clones: list[Node] = []
 
     def partition(self, block: int, indices: Sequence[int]) -> Method:
-        """Return some nodes as a block, with what they leave for others as outputs."""
+        """Return some nodes as a block; its outputs are the values read outside."""
         method = self._method
         nodes = [method.nodes[i] for i in indices]
         if self._in_place:
@@ -227,7 +229,7 @@ class _Cutter:
         )
 
     def _with_views(self, nodes: Sequence[Node]) -> list[Node]:
-        """Return nodes with the views that they read, made once more, not `foreign`."""
+        """Add the views that nodes read, made once more, except `foreign` ones."""
         names: dict[int, Value] = {}
         found: list[Node] = []
 
@@ -249,7 +251,7 @@ class _Cutter:
         return found
 
     def _in_order(self, nodes: Sequence[Node]) -> list[Node]:
-        """Return nodes that read clones of what they cannot read where it lies."""
+        """Let nodes read clones of the values that they cannot read in place."""
         for value in dict.fromkeys(v for node in nodes for v in node.inputs):
             if value.id in self._strided and value.id not in self._cloned:
                 clone = self._cloned[value.id] = self._fresh(value)
@@ -262,15 +264,15 @@ class _Cutter:
 
 
 def _in_running_order(method: Method, nodes: list[Node]) -> tuple[Node, ...]:
-    """Return the nodes so that each stands after what it reads.
+    """Order the nodes so that each follows the nodes that it reads.
 
-    Calls run as soon as they can, so that a state which they read is still the old
-    one; all else keeps its order, but for what must come earlier.
+    Calls run as early as possible, so that a state that they read still has its old
+    content; the other nodes keep their order where they can.
     """
     ready = {value.id for value in (*method.inputs, *method.bound)}
     makers = {value.id: node for node in nodes for value in node.outputs}
     calls = [node for node in nodes if node.op == DELEGATE]
-    order: dict[int, Node] = {}  # by identity
+    order: dict[int, Node] = {}  # keyed by identity
 
     def run(node: Node) -> None:
         if id(node) not in order:

@@ -1,7 +1,7 @@
 """Keep nodes out of partitions that could then not write a state in place.
 
 A node that reads the old content of a state element by element may overwrite the state
-as it goes, and so may one whose operands follow from the old content. A partition that
+as it goes, even if its operands were computed from the old content. A partition that
 reads the old content may not, since it is one call: the whole state would be copied.
 """
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from kvc.compiler.ir import Method, Node, Value
 from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing
 
-# Find nodes that compute all the new content of a state or of a caller's array.
+# Find nodes that compute the whole new content of a state or an input.
 
 
 @dataclass(frozen=True, slots=True)
 class WholeWrite:
-    """A node that could fill a piece of memory anew.
+    """A node that could fill a whole buffer in place.
 
     Attributes:
-        old: what the memory holds when the method begins.
-        index: of the node.
+        old: the content of the buffer when the method begins.
+        index: the index of the node.
         maker: the node; updates and reshapes of its one result may follow.
     """
 
@@ -30,7 +30,7 @@ class WholeWrite:
 
 
 def whole_writes(method: Method) -> Iterator[WholeWrite]:
-    """Yield the makers of new contents that have the type of the old ones."""
+    """Yield the nodes that compute a whole new content of the type of the old one."""
     olds = {name: value for value, name in method.state_in}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
     pairs = [(olds.get(name), new) for new, name in method.state_out]
@@ -57,21 +57,18 @@ def _maker(method: Method, makers: dict[int, int], new: Value) -> int | None:
     return None
 
 
-# Keep nodes out of partitions that could then not write a state in place.
-
-
 # Group the nodes that a backend takes into partitions, by depth.
 
 
-Waits = Mapping[int, Set[int]]  # a write -> the readers of what it overwrites
+Waits = Mapping[int, Set[int]]  # index of a write -> readers that run before it
 
 
 def groups_of(method: Method, taken: frozenset[int], waits: Waits) -> list[list[int]]:
     """Return the taken nodes by depth, each group in running order.
 
-    The depth of a node is how many times the way to it enters the taken nodes from
-    outside. The way leads through what it reads, and through the readers of what it
-    overwrites, which come before it.
+    The depth of a node is how many times a path to it enters the taken nodes from
+    outside. The path leads through the node's operands, and through the readers of the
+    memory that the node overwrites, which must run before it.
     """
     depths: list[int] = []
     groups: dict[int, list[int]] = {}
@@ -89,17 +86,17 @@ def groups_of(method: Method, taken: frozenset[int], waits: Waits) -> list[list[
     return [groups[depth] for depth in sorted(groups)]
 
 
-# Keep nodes out of partitions that could then not write a state in place.
+# Keep nodes out of partitions.
 
 
 def without_writers(
     method: Method, taken: frozenset[int], waits: Waits
 ) -> frozenset[int]:
-    """Return the taken nodes without those that write what their own partition reads.
+    """Leave out the taken nodes that write memory that their own partition reads.
 
-    With a pointwise writer go the pointwise nodes that lead from the old content to it,
-    unless somebody else needs them too. No other nodes are left outside, and so no
-    products of matrices. Updates of states and of callers' arrays all are.
+    With a pointwise writer also go the pointwise nodes between the old content and the
+    writer, unless another node needs them. No other nodes are left out, so matrix
+    products stay. All updates of states and of callers' arrays are left out.
     """
     fresh = {i for i in taken if OPS[method.nodes[i].op].aliasing is Aliasing.FRESH}
     taken = frozenset(i for i in taken if i in fresh or i not in waits)
@@ -115,7 +112,7 @@ def _next_write(
 ) -> WholeWrite | None:
     """Return the first pointwise writer in a partition that reads the old content.
 
-    The first one, since what follows it is in another partition once it is outside.
+    Leaving it out moves the nodes after it to another partition.
     """
     group_of = {
         i: number
@@ -143,7 +140,7 @@ def _readers(method: Method, old: int) -> list[int]:
 
 
 def _chain(method: Method, taken: frozenset[int], write: WholeWrite) -> set[int]:
-    """Return a writer and the way of pointwise nodes to it from the old content."""
+    """Return a writer and the pointwise nodes between the old content and it."""
     chain = {write.index}
     reached = _pointwise_from(method, taken, write)
     users: dict[int, set[int]] = {value.id: {-1} for value in method.results}
@@ -160,10 +157,10 @@ def _chain(method: Method, taken: frozenset[int], write: WholeWrite) -> set[int]
 def _pointwise_from(
     method: Method, taken: frozenset[int], write: WholeWrite
 ) -> set[int]:
-    """Return the pointwise nodes that the old content alone leads to, before a writer.
+    """Return the pointwise nodes before a writer that follow from the old content.
 
-    One that reads a view of something made inside is not among them: the view would
-    have to be outside too, and what else reads it inside would be cut off.
+    A node that reads a view of a value made inside the partition is left out: the view
+    would have to move outside too, and separate its other readers inside.
     """
     values, found = {write.old.id}, set()
     views: set[int] = set()

@@ -1,4 +1,4 @@
-"""Which passes a recipe takes, and in which order."""
+"""The passes of each recipe, in order."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,11 +54,11 @@ _FIRST: Final[tuple[Pass, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """How int4 weights are chosen, where a recipe has some.
+    """The weights that become int8 in an int4 recipe, and the moments of inputs.
 
     Attributes:
         wide: names of weights that become int8 instead.
-        moments: of the inputs of weights, by name, where samples tell.
+        moments: of the inputs of weights, by name, if there are samples.
     """
 
     wide: frozenset[str] = frozenset()
@@ -74,9 +74,9 @@ def passes_for(
     """Return the passes of a recipe before lowering, in order.
 
     Args:
-        recipe: of the bundle.
-        backends: those of the recipe.
-        narrowing: of its weights.
+        recipe: the recipe.
+        backends: the backends of the recipe.
+        narrowing: the selection of its int4 and int8 weights.
     """
     passes = list(_FIRST)
     if _selects_early(backends):
@@ -86,7 +86,7 @@ def passes_for(
     elif recipe.cache == "float16":
         passes += [DropDeadCode(), NarrowCaches()]
     stored = recipe.linear != "float32" or recipe.weights != "float32"
-    own = backends[:1]  # what the recipe is named for comes first
+    own = backends[:1]  # the backend that the recipe is named for comes first
     if stored or _fuses(own):
         passes.append(LinearProducts())
     if stored:
@@ -101,10 +101,10 @@ def passes_for(
 
 
 def observing_passes(recipe: Recipe) -> tuple[Pass, ...]:
-    """Return passes after which linear layers read the weights that a recipe quantizes.
+    """Return the passes that expose the linear layers that a recipe quantizes.
 
-    Numbers stay float32, and places that nothing reads are computed, too: the layers
-    before the last token's logits would be seen for few tokens otherwise.
+    Weights stay float32. All positions are computed, even if nothing reads them: the
+    layers before the last token's logits would otherwise see few tokens.
     """
     linear: list[Pass] = [LinearProducts(), DivideMatrices()]
     linear += _rotating(recipe)
@@ -127,14 +127,15 @@ def _rotating(recipe: Recipe) -> tuple[Pass, ...]:
 
 
 def _fuses(backends: Sequence[Backend]) -> bool:
-    """Tell whether one runs operators that stand for several."""
+    """Tell whether a backend runs fused operators."""
     return any(backend.fuses for backend in backends)
 
 
 def _selects_early(backends: Sequence[Backend]) -> bool:
-    """Tell whether places that nothing reads are left out.
+    """Tell whether token positions that nothing reads are left out.
 
-    Without a backend results have the bits of eager, whose products of one row are
-    rounded otherwise; and ranges are found over all places.
+    This is false without a backend, where results equal eager bit by bit (a product of
+    one row rounds differently), and for calibration, which needs the ranges of all
+    positions.
     """
     return bool(backends) and not any(each.calibrated for each in backends)

@@ -1,8 +1,8 @@
-"""Make one program of what several recipes made of a model.
+"""Merge the programs that several recipes made of a model.
 
-In: programs as emitted, by recipes whose numbers are the same, and the sources of their
-constants. Out: the first, with the others as its variants over the same names, so that
-what is equal is stored once.
+In: emitted programs, by recipes that compute the same numbers, and the sources of their
+constants. Out: the first program, with the others as its variants over the same names,
+so that equal constants are stored once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from kvc.schema.verify.variants import signature_of
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What a recipe made of a model.
+    """The program that a recipe made of a model.
 
     Attributes:
         program: without variants.
-        sources: where the bytes of its names come from.
+        sources: the sources of its constants, by name.
     """
 
     program: Program
@@ -29,11 +29,11 @@ class Emitted:
 
 
 def together(emitted: Sequence[Emitted]) -> Emitted:
-    """Return one program, the first recipe's, with the others as variants.
+    """Return the program of the first recipe, with the others as variants.
 
     Raises:
-        RecipesApart: they are not the same program to whoever calls it, or a recipe's
-            backend takes nothing.
+        RecipesApart: the programs differ for a caller, or a recipe's backend takes
+            nothing.
     """
     if len(emitted) == 1:
         return emitted[0]
@@ -43,19 +43,19 @@ def together(emitted: Sequence[Emitted]) -> Emitted:
     for one in emitted:
         for name, source in one.sources.items():
             if sources.setdefault(name, source) != source:
-                raise _apart(recipes, f"the constant {name} is not the same")
+                raise _differ(recipes, f"the constant {name} is not the same")
     ids = {name: number for number, name in enumerate(names)}
     moved = [_moved(one.program, ids, tuple(names.values())) for one in emitted]
     for recipe, other in zip(recipes, moved, strict=True):
         if not other.delegates:
-            raise _apart(
+            raise _differ(
                 recipes, f"the backend of {recipe} takes nothing of this model"
             )
         _check_same(moved[0], other, recipes)
     first_backends = [one.backends[0] for one in moved]
     if len(set(first_backends)) < len(moved):
-        what = f"what runs of this model begins with the backends {first_backends}"
-        raise _apart(recipes, what)
+        what = f"the first backends that run this model are {first_backends}"
+        raise _differ(recipes, what)
     variants = tuple(_variant(one) for one in moved[1:])
     return Emitted(replace(moved[0], variants=variants), sources)
 
@@ -64,23 +64,25 @@ def _check_same(first: Program, other: Program, recipes: Sequence[str]) -> None:
     """Check that sessions and callers cannot tell two programs apart.
 
     Raises:
-        RecipesApart: they can.
+        RecipesApart: the programs differ.
     """
     for what in ("states", "cursors"):
         if getattr(first, what) != getattr(other, what):
-            raise _apart(recipes, f"the model has other {what} by each")
+            raise _differ(recipes, f"the {what} of the model differ between them")
     if _bounds(first) != _bounds(other):
-        raise _apart(recipes, "the model has other sizes by each")
+        raise _differ(recipes, "the sizes of the model differ between them")
     for one, two in zip(first.methods, other.methods, strict=True):
         if signature_of(one) != signature_of(two):
-            raise _apart(recipes, f"method {one.name} is called in another way by each")
+            raise _differ(
+                recipes, f"the signatures of method {one.name} differ between them"
+            )
 
 
 def _bounds(program: Program) -> list[tuple[str, int, int]]:
     return [(one.name, one.lower, one.upper) for one in program.symbols]
 
 
-def _apart(recipes: Sequence[str], what: str) -> RecipesApart:
+def _differ(recipes: Sequence[str], what: str) -> RecipesApart:
     return RecipesApart(recipes=listing(recipes), what=what)
 
 
@@ -98,7 +100,7 @@ def _variant(program: Program) -> Variant:
 def _moved(
     program: Program, ids: Mapping[str, int], names: tuple[NamedData, ...]
 ) -> Program:
-    """Return a program over other names, which include its own."""
+    """Return a program over a larger list of names, which includes its own."""
     new = [ids[named.name] for named in program.names]
     states = tuple(
         state if state.initial is None else replace(state, initial=new[state.initial])

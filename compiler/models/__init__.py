@@ -1,4 +1,4 @@
-"""Models that ship with kvc, by the names that `kvc compile` takes."""
+"""Models that ship with kvc, by their names for `kvc compile`."""
 
 from collections.abc import Callable
 

@@ -128,7 +128,7 @@ class Block(nn.Module):
         return y
 
     def cached(self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor) -> Tensor:
-        """Apply the layer to x [1, seq, dim], which follows what the cache holds."""
+        """Apply the layer to x [1, seq, dim], which follows the tokens in the cache."""
         x = x + self.attn.cached(self.attn_norm(x), cos, sin, position)
         y: Tensor = x + self.ffn(self.ffn_norm(x))
         return y
@@ -199,6 +199,6 @@ def rotary_tables(config: DecoderConfig) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn x [batch, heads, seq, head_dim] by cos, sin [seq, head_dim / 2]."""
+    """Rotate x [batch, heads, seq, head_dim] by cos, sin [seq, head_dim / 2]."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)

@@ -16,7 +16,7 @@ WEIGHTS = Path(__file__).parent / "demo.safetensors"
 CONFIG = DecoderConfig(
     vocab=256, dim=256, layers=5, heads=8, kv_heads=4, ffn=704, capacity=1024
 )
-SEPARATOR = 0  # the byte that stands between modules
+SEPARATOR = 0  # the byte between modules
 
 
 def demo() -> ModelSpec:
@@ -49,9 +49,9 @@ def decoder_caches(config: DecoderConfig) -> StateSpec:
 def decoder_methods(
     config: DecoderConfig, max_chunk: int, all_logits: bool = False
 ) -> tuple[Method, ...]:
-    """Return prefill, up to `max_chunk` tokens at a time, and decode.
+    """Return prefill, for up to `max_chunk` tokens at a time, and decode.
 
-    With `all_logits` also prefill_all, which gives the logits of every position.
+    With `all_logits` also prefill_all, which returns the logits of every position.
     """
     tokens = torch.zeros(1, 2, dtype=torch.int64)
     seq = {"tokens": {1: Dim("seq", 1, min(max_chunk, config.capacity))}}

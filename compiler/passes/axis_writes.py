@@ -1,4 +1,4 @@
-"""Writes along one axis: what `index_copy` and `index_put` at one index share."""
+"""Writes along one axis: the common form of `index_copy` and `index_put`."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ class AxisWrite:
     """A write of whole slices along one axis.
 
     Attributes:
-        target: what is written into.
+        target: the tensor that is written.
         axis: counted from 0.
-        index: the places, [count] (`index_copy` also takes [] for one place).
-        source: of the target's rank, `count` long along the axis; of lean writes it
-            may lack leading axes of size 1.
-        from_back: whether negative places count from the back; otherwise they raise.
+        index: the positions, [count] (`index_copy` also takes [] for one position).
+        source: the new slices, of the target's rank, `count` long along the axis; in
+            lean writes it may lack leading axes of size 1.
+        from_back: whether negative positions count from the back; otherwise they raise.
     """
 
     target: Value
@@ -28,16 +28,16 @@ class AxisWrite:
 
     @property
     def dims(self) -> tuple[Dim, ...]:
-        """The sizes of what is written, of the target's rank."""
+        """The sizes of the written slices, of the target's rank."""
         old, index = self.target.type.dims, self.index.type.dims
         return (*old[: self.axis], *(index or (1,)), *old[self.axis + 1 :])
 
 
 def axis_write(node: Node, *, lean: bool = False) -> AxisWrite | None:
-    """Return what a node writes along one axis, None if it does something else.
+    """Return a node's write along one axis, None if it does something else.
 
     PyTorch drops leading axes of size 1 from the values of an `index_put`; such a write
-    counts only where the caller asks for `lean` ones, see `AxisWrite.source`.
+    counts only with `lean`, see `AxisWrite.source`.
     """
     match node.op, node.arguments:
         case (
@@ -59,7 +59,7 @@ def axis_write(node: Node, *, lean: bool = False) -> AxisWrite | None:
 
 
 def _is_whole(write: AxisWrite, *, lean: bool) -> bool:
-    """Tell whether there is a value for each element, and one axis of places."""
+    """Tell whether there is a value for each element, and one axis of positions."""
     dims, given = write.dims, write.source.type.dims
     lacking = max(0, len(dims) - len(given)) if lean else 0
     whole = (*(1,) * lacking, *given) == dims
@@ -67,7 +67,7 @@ def _is_whole(write: AxisWrite, *, lean: bool) -> bool:
 
 
 def whole_source(write: AxisWrite, add: Add) -> Value:
-    """Return a write's source with the leading axes of size 1 that it lacks."""
+    """Return a write's source, with any missing leading axes of size 1 added."""
     if write.source.type.dims == write.dims:
         return write.source
     kind = TensorType(write.source.type.dtype, write.dims)
@@ -75,7 +75,7 @@ def whole_source(write: AxisWrite, add: Add) -> Value:
 
 
 def with_operands(node: Node, target: Value, axis: int, source: Value) -> Node:
-    """Return an axis write of other operands, at the same places."""
+    """Return an axis write with other operands, at the same positions."""
     write = axis_write(node, lean=True)
     assert write is not None
     arguments: tuple[Argument, ...] = (target, axis, write.index, source)

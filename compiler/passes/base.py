@@ -1,4 +1,4 @@
-"""What a pass is, and `run_passes`, which verifies after each."""
+"""The interface of passes, and `run_passes`, which verifies after each pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What a pass did: nodes and constants before and after."""
+    """The effect of a pass: the number of nodes and constants before and after."""
 
     name: str
     nodes: tuple[int, int]
@@ -36,8 +36,8 @@ def run_passes(
     """Run passes in order, verifying after each.
 
     Raises:
-        PassFailed: a pass made a program that does not verify; names pass, method,
-            node and the user's source line.
+        PassFailed: a pass returned a program that does not verify; names the pass,
+            method, node and the user's source line.
     """
     known = VerifiedNodes()
     check(program, "import", known)
@@ -58,7 +58,7 @@ def run_passes(
 
 
 def check(program: Program, step: str, known: VerifiedNodes | None = None) -> None:
-    """Verify a program that a step has made; `known` nodes only where they stand.
+    """Verify a program after a step; nodes in `known` are not verified in detail again.
 
     Raises:
         PassFailed: it breaks a rule of the IR.

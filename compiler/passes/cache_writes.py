@@ -1,8 +1,8 @@
 """Turn caches that grow by concatenation, `cat([past, new])`, into `kvc::append`.
 
 The past may be a state that the result becomes, or an input of varying size whose
-longer version the caller gets. Joins with an empty tensor, or of one tensor alone, are
-skipped on the way; all other joins stay as they are.
+longer version is returned to the caller. Concatenations with an empty tensor, or of one
+tensor alone, are skipped on the way; all others stay unchanged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -34,7 +34,7 @@ from kvc.schema.types import Affine, Dim, Symbol, TensorType, add_dims, bounds, 
 
 @dataclass(frozen=True, slots=True)
 class AppendToCaches:
-    """Make `kvc::append` of joins that lengthen a cache."""
+    """Replace concatenations that lengthen a cache by `kvc::append`."""
 
     name: ClassVar[str] = "append-to-caches"
 
@@ -53,7 +53,7 @@ class AppendToCaches:
 
 
 def _without_empty_parts(node: Node) -> Node | tuple[Value, ...]:
-    """Drop the parts of a join that hold nothing; read through a join of one."""
+    """Drop the empty parts of a concatenation; remove a concatenation of one part."""
     parts = _parts(node) if node.op == "aten::cat" else ()
     if len(parts) == 1 and parts[0].type == node.outputs[0].type:
         return parts
@@ -61,7 +61,7 @@ def _without_empty_parts(node: Node) -> Node | tuple[Value, ...]:
 
 
 def _parts(node: Node) -> tuple[Value, ...]:
-    """Return what a `cat` joins, without empty parts of the result's dtype."""
+    """Return the parts of a `cat`, without empty ones of the result's dtype."""
     axis, result = _axis(node), node.outputs[0].type
     return tuple(
         part
@@ -79,7 +79,7 @@ def _axis(node: Node) -> int:
 
 
 def _append(method: Method, joins: Set[int]) -> Method:
-    """Make appends of the joins that lead from what grows to its longer version."""
+    """Replace the concatenations of growing caches by appends."""
     rebuilt = NodeList(method)
     for node in method.nodes:
         if id(node) in joins:
@@ -92,7 +92,7 @@ def _append(method: Method, joins: Set[int]) -> Method:
 def _chains(
     method: Method, grows: Mapping[str, int], blocks: Mapping[int, Method]
 ) -> Iterator[Sequence[Node]]:
-    """Yield for each cache that grows the joins that lengthen it, in branches too."""
+    """Yield for each growing cache the concatenations that lengthen it."""
     states = {name: value for value, name in method.state_in}
     for new, name in method.state_out:
         if name in grows and name in states:
@@ -115,9 +115,9 @@ def _chain(
     axis: int,
     blocks: Mapping[int, Method],
 ) -> list[Node] | None:
-    """Return the joins on the way from a past to its new value, None without a way.
+    """Return the concatenations from a past to its new value; None without a path.
 
-    What lies between two of them may be read by nothing else: it has no memory.
+    A value between two of them must have no other reader: it has no memory of its own.
     """
     makers = method.makers()
     chain: list[Node] = []
@@ -136,7 +136,7 @@ def _chain(
         if any(part.type.dtype is not past.type.dtype for part in node.inputs):
             return None
         if any(_viewed(part, makers) == past.id for part in node.inputs[1:]):
-            return None  # an append reads nothing of the memory that it writes
+            return None  # an append may not read the memory that it writes
         if chain and not _is_read_once(method, current):
             return None
         chain.append(node)
@@ -145,7 +145,7 @@ def _chain(
 
 
 def _viewed(value: Value, makers: Mapping[int, Node]) -> int:
-    """Return the value that a value is, or is a view of."""
+    """Return the value that a value is a view of; itself if it is no view."""
     while value.id in makers:
         node = makers[value.id]
         if OPS[node.op].aliasing is not Aliasing.VIEW:
@@ -157,7 +157,7 @@ def _viewed(value: Value, makers: Mapping[int, Node]) -> int:
 def _through(
     node: Node, result: Value, axis: int, blocks: Mapping[int, Method]
 ) -> tuple[Value, list[Node]] | None:
-    """Return the operand that both branches lengthen to a result, and their joins."""
+    """Return the operand that both branches lengthen, and their concatenations."""
     control, at = control_of(node), node.outputs.index(result)
     assert control is not None
     for i, operand in enumerate(control.operands):
@@ -179,16 +179,16 @@ def _is_read_once(method: Method, value: Value) -> bool:
 
 
 def _keep_as_appends(node: Node, rebuilt: NodeList) -> None:
-    """Add a join as one append for each part after the first."""
+    """Add a concatenation as one append for each part after the first."""
     axis, (past, *parts) = _axis(node), node.inputs
     for part in parts[:-1]:
-        kind = _joined(past.type, part.type.dims[axis], axis)
+        kind = _lengthened(past.type, part.type.dims[axis], axis)
         past = rebuilt.add("kvc::append", (past, part, axis), kind, node.source)
     arguments: tuple[Argument, ...] = (past, parts[-1], axis)
     rebuilt.keep(replace(node, op="kvc::append", arguments=arguments))
 
 
-def _joined(past: TensorType, more: Dim, axis: int) -> TensorType:
+def _lengthened(past: TensorType, more: Dim, axis: int) -> TensorType:
     """Return the type of a past that is longer by `more` along an axis."""
     length = add_dims(past.dims[axis], more)
     return TensorType(past.dtype, (*past.dims[:axis], length, *past.dims[axis + 1 :]))
@@ -199,12 +199,12 @@ def _joined(past: TensorType, more: Dim, axis: int) -> TensorType:
 
 @dataclass(frozen=True, slots=True)
 class RecognizeCacheWrites:
-    """Make `kvc::cache_update` of writes to consecutive slots."""
+    """Replace writes into consecutive slots by `kvc::cache_update`."""
 
     name: ClassVar[str] = "recognize-cache-writes"
 
     def run(self, program: Program) -> Program:
-        """Return the program with its cache writes as such."""
+        """Return the program with cache updates."""
         recognizer = _Recognizer(program.symbols, NonNegative(program))
         return each_method(program, recognizer.rewrite)
 
@@ -216,7 +216,7 @@ class _Recognizer:
         self._non_negative = non_negative
 
     def rewrite(self, method: Method) -> Method:
-        """Return the method with its cache writes as such."""
+        """Return the method with cache updates."""
         rebuilt = NodeList(method)
         sums = sums_of(method, rebuilt.makers)
         for node in method.nodes:
@@ -241,7 +241,7 @@ class _Recognizer:
     def _start(
         self, write: AxisWrite, method: Method, sums: IndexSums
     ) -> IndexSum | None:
-        """Return where a write begins, None where it is no cache write."""
+        """Return the start of a write, None if it is no cache write."""
         cache, axis = write.target.type.dims, write.axis
         if axis == 0:
             return None
@@ -253,11 +253,11 @@ class _Recognizer:
             return None
         listed = any(size != 1 for v in found.addends for size in v.type.dims)
         if listed and (count == cache[0] or bounds(count, self._symbols)[0] < 1):
-            return None  # a position for each row, or none at all
+            return None  # a position for each row, or no position
         return found
 
     def _fits(self, count: Dim, slots: Dim) -> bool:
-        """Tell whether a write of `count` slots can be one, whatever the sizes."""
+        """Tell whether a write of `count` slots fits, for all sizes."""
         return all(evaluate(count, s) <= evaluate(slots, s) for s in self._samples)
 
     def _is_non_negative(self, found: IndexSum, method: Method) -> bool:

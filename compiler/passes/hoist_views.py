@@ -1,11 +1,11 @@
-"""Move views around control flow into the blocks, so that blocks are lent whole memory.
+"""Move views around control flow into the blocks, which then take whole memory.
 
-`cond(p, f, g, (cache.view(-1),))` passes a view of the cache to a block, and what is
-returned is viewed again before it becomes the cache. But a result can only lie in the
-memory of an operand that is all of that memory, in its own shape. In: such calls on the
-path from the old content of a state, or of an input, to the new one. Out: calls that
-take and return the cache itself; the views are taken, and undone, inside. These are
-views of all elements: other shapes, other orders of axes.
+`cond(p, f, g, (cache.view(-1),))` passes a view of the cache to a block, and views the
+result again before it becomes the cache. But a result can only take the memory of an
+operand that is all of that memory, in its own shape. In: such calls on the path from
+the old content of a state, or of an input, to the new one. Out: calls that take and
+return the cache itself; the views, and their inverses, are inside. These are views of
+all elements: other shapes, other orders of axes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -27,7 +27,7 @@ Views = tuple[WholeView, ...]
 
 
 def unviewed(value: Value, makers: Mapping[int, Node]) -> tuple[Value, Views]:
-    """Return the value that this one is another view of, and the views, from there."""
+    """Return the base of a chain of views of all elements, and the views, in order."""
     views: list[WholeView] = []
     while (node := makers.get(value.id)) and (view := whole_view(node)):
         views.append(view)
@@ -36,7 +36,7 @@ def unviewed(value: Value, makers: Mapping[int, Node]) -> tuple[Value, Views]:
 
 
 def without_undone_views(method: Method) -> Method:
-    """Return a method that reads through such views."""
+    """Return a method that skips views which undo each other."""
     names: dict[int, Value] = {}
     rebuilt = NodeList(method)
     reads = method.reads()
@@ -51,13 +51,13 @@ def without_undone_views(method: Method) -> Method:
 
 
 def _undone_by(node: Node, rebuilt: NodeList) -> Value | None:
-    """Return what a view is after all, where the views before it have changed it."""
+    """Return the earlier value that a view restores, None if there is none."""
     view = whole_view(node)
     return None if view is None else _base(view, node.inputs[0], rebuilt)
 
 
 def _base(view: WholeView, value: Value, rebuilt: NodeList) -> Value | None:
-    """Return what a value has been before the views that a view of it undoes."""
+    """Return the value before a chain of views that a view undoes."""
     while (inner := rebuilt.makers.get(value.id)) and (step := whole_view(inner)):
         if step.reorders != view.reorders:
             return None
@@ -70,7 +70,7 @@ def _base(view: WholeView, value: Value, rebuilt: NodeList) -> Value | None:
 def _done_to_base(
     node: Node, rebuilt: NodeList, reads: Mapping[int, int]
 ) -> Value | None:
-    """Do to the base what is done to a view of it, place by place, and then undone."""
+    """Apply a pointwise node to the base of a view, if its result is viewed back."""
     view = whole_view(node)
     inner = rebuilt.makers.get(node.inputs[0].id) if view else None
     if view is None or inner is None or not _is_even(inner):
@@ -92,30 +92,29 @@ def _done_to_base(
 
 
 def _is_even(node: Node) -> bool:
-    """Tell whether a node works place by place on values of one size."""
+    """Tell whether a node is pointwise, on values of one size."""
     sizes = {value.type.dims for value in (*node.inputs, *node.outputs)}
     return OPS[node.op].pointwise and len(node.outputs) == 1 and len(sizes) == 1
 
 
-# Move views around control flow into the blocks, so that blocks are lent whole
-# memory.
+# Move views around control flow into the blocks.
 
 
 @dataclass(frozen=True, slots=True)
 class LendWholeMemory:
-    """Take and undo views of memory that outlives a method inside of blocks."""
+    """Move views of persistent memory into blocks."""
 
     name: ClassVar[str] = "lend-whole-memory"
 
     def run(self, program: Program) -> Program:
-        """Return the program whose control flow works on whole memory."""
-        lender = _Lender(blocks_by_number(program))
+        """Return the program whose control flow takes whole memory."""
+        hoister = _Hoister(blocks_by_number(program))
         grown = {state.name for state in program.states if state.grows is not None}
         changed = {
-            method.name: lender.lend(method, _homes(method, grown))
+            method.name: hoister.hoist(method, _homes(method, grown))
             for method in entries(program)
         }
-        changed |= {block.name: block for block in lender.blocks.values()}
+        changed |= {block.name: block for block in hoister.blocks.values()}
         methods = tuple(
             method
             if changed[method.name] is method
@@ -126,7 +125,7 @@ class LendWholeMemory:
 
 
 def _homes(method: Method, grown: set[str]) -> Iterator[tuple[Value, Value]]:
-    """Yield (new, old) of all memory of one size that outlives a method."""
+    """Yield (new, old) for all memory of fixed size that outlives a method."""
     states = {name: value for value, name in method.state_in if name not in grown}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
     yield from ((new, states[n]) for new, n in method.state_out if n in states)
@@ -135,12 +134,12 @@ def _homes(method: Method, grown: set[str]) -> Iterator[tuple[Value, Value]]:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A result of control flow that should lie in the memory of an operand.
+    """A result of control flow that should take the memory of an operand.
 
     Attributes:
         node: the control node.
-        result, operand: their places.
-        seen: the views that are taken of the result on the way to the new content.
+        result, operand: their indices.
+        seen: the views of the result on the path to the new content.
     """
 
     node: Node
@@ -149,14 +148,14 @@ class _Mark:
     seen: Views
 
 
-class _Lender:
-    """Rewrites methods; `blocks` are those of the program, as they are so far."""
+class _Hoister:
+    """Rewrites methods; `blocks` are the current blocks of the program."""
 
     def __init__(self, blocks: Mapping[int, Method]) -> None:
         self.blocks = dict(blocks)
 
-    def lend(self, method: Method, roots: Iterable[tuple[Value, Value]]) -> Method:
-        """Return a method whose nodes that lead to lasting memory work on all of it."""
+    def hoist(self, method: Method, roots: Iterable[tuple[Value, Value]]) -> Method:
+        """Return a method whose control nodes take whole persistent memory."""
         marks: dict[int, dict[int, _Mark]] = {}  # id of a node -> result -> mark
         for new, old in roots:
             for mark in self._trace(method, new, old) or ():
@@ -172,9 +171,9 @@ class _Lender:
         return replace(method, nodes=tuple(rebuilt.nodes))
 
     def _trace(self, method: Method, new: Value, old: Value) -> list[_Mark] | None:
-        """Return what is asked of control flow on the way to an old content.
+        """Return the marks of control flow on the path to an old content.
 
-        None where no way leads there.
+        None if there is no path.
         """
         makers = method.makers()
         current, seen = unviewed(new, makers)
@@ -195,7 +194,7 @@ class _Lender:
     def _through(
         self, method: Method, node: Node, result: Value, seen: Views, old: Value
     ) -> list[_Mark] | None:
-        """Go on from a result of control flow to what it is made of."""
+        """Continue from a result of control flow to an operand."""
         control = control_of(node)
         assert control is not None
         at = [value.id for value in node.outputs].index(result.id)
@@ -208,7 +207,7 @@ class _Lender:
         return None
 
     def _makes(self, control: Control[Value], result: int, operand: int) -> bool:
-        """Tell whether a result may be made in the memory of an operand."""
+        """Tell whether a result may take the memory of an operand."""
         if control.is_loop:
             return operand == result and operand < control.carried
         blocks = [self.blocks[number] for number in control.blocks]
@@ -218,7 +217,7 @@ class _Lender:
         )
 
     def _derives(self, block: Method, value: Value, root: Value) -> bool:
-        """Tell whether a value of a block is written over an input, as far as seen."""
+        """Tell whether a value of a block may be written over an input."""
         makers = block.makers()
         while True:
             value, _ = unviewed(value, makers)
@@ -240,7 +239,7 @@ class _Lender:
     def _taken_inside(
         self, control: Control[Value], result: int, operand: int
     ) -> Views:
-        """Return what undoes the views that a branch takes of what it hands back."""
+        """Return the inverse of the views that a branch takes of a result."""
         for number in control.blocks:
             block = self.blocks[number]
             core, views = unviewed(block.outputs[result], block.makers())
@@ -249,7 +248,7 @@ class _Lender:
         return ()
 
     def _rewrite(self, node: Node, marks: tuple[_Mark, ...], rebuilt: NodeList) -> None:
-        """Add a control node over whole memory, and what its results were."""
+        """Add a control node over whole memory, and views that restore its results."""
         control = control_of(node)
         assert control is not None
         operands, outputs = list(control.operands), list(node.outputs)
@@ -279,7 +278,7 @@ class _Lender:
                 (block.outputs[m.result], block.inputs[_place(m.operand, same)])
                 for m in (() if tests else marks)
             ]
-            self.blocks[number] = self.lend(block, roots)
+            self.blocks[number] = self.hoist(block, roots)
 
 
 _Same = Mapping[int, tuple[int, Views]]  # operand -> the operand that it is a view of
@@ -288,9 +287,9 @@ _Same = Mapping[int, tuple[int, Views]]  # operand -> the operand that it is a v
 def _same_memory(
     operands: Sequence[Value], lent: Set[int], makers: Mapping[int, Node]
 ) -> _Same:
-    """Return the operands that are views of others, which are lent to be written.
+    """Return the operands that are views of other operands, which are written.
 
-    A branch then sees that they are the same, and reads before it writes.
+    A branch then sees that they are the same memory, and reads before it writes.
     """
     whole = {operands[i].id: i for i in lent}
     same = {}
@@ -302,12 +301,12 @@ def _same_memory(
 
 
 def _place(operand: int, dropped: _Same) -> int:
-    """Return the place of an operand among those that are not dropped."""
+    """Return the index of an operand among those that are not dropped."""
     return operand - sum(other < operand for other in dropped)
 
 
 def _undone_of(result: Value, passed: Views) -> Views:
-    """Return what puts a result back, if it is as the operand was passed."""
+    """Return the views that restore a result, if it has the viewed type."""
     undone = _undone(passed)
     return undone if undone and undone[0].before == result.type else ()
 
@@ -317,7 +316,7 @@ def _undone(views: Views) -> Views:
 
 
 def _add_views(base: Value, views: Views, last: Value, rebuilt: NodeList) -> None:
-    """Add views of a base, the last of which makes `last`."""
+    """Add views of a base; the last one computes `last`."""
     for i, view in enumerate(views):
         made = last if i == len(views) - 1 else rebuilt.value(view.after)
         rebuilt.keep(Node(view.op, (base, *view.settings), (made,), view.source))
@@ -330,7 +329,7 @@ def _over_whole(
     results: Mapping[int, Views],
     same: _Same,
 ) -> Method:
-    """Return a block that takes the views of its inputs, and gives views of outputs."""
+    """Return a block that views its inputs, and views its outputs back."""
     rebuilt = NodeList(block)
     inputs, names = list(block.inputs), dict[int, Value]()
     for i, views in operands.items():
@@ -358,5 +357,5 @@ def _over_whole(
 
 
 def _end(base: Value, views: Views, rebuilt: NodeList) -> Value:
-    """Return a value for the last of some views, the base where there is none."""
+    """Return a value for the last of some views; the base if there are none."""
     return rebuilt.value(views[-1].after) if views else base

@@ -1,10 +1,10 @@
 """Turn a `view` of a tensor that is not contiguous into a `reshape` that copies.
 
 In the IR a view is only a shape. In memory it needs the operand's elements in order,
-which a transposed operand does not have. Every op that is not a view writes its result
-in order, except growing memory, which has spare capacity. So it is enough to follow
-chains of views; this is done with torch's own rule, on tensors without memory, at
-several sizes.
+which a transposed operand does not have. Every operator that is not a view writes its
+result in order, except growing memory, which has spare capacity. So it is enough to
+follow chains of views; this is done with torch's own rule, on tensors without memory,
+at several sizes.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from kvc.schema.types import Affine
 
 @dataclass(frozen=True, slots=True)
 class MaterializeViews:
-    """Copy where a view cannot be one."""
+    """Replace a view by a copy if it cannot share the memory of its operand."""
 
     name: ClassVar[str] = "materialize-views"
 
@@ -70,9 +70,9 @@ def _with_operands_in_order(
     layouts: Mapping[int, tuple[Tensor, ...]],
     rebuilt: NodeList,
 ) -> Node:
-    """Return a control node whose blocks are lent memory in order.
+    """Return a control node whose operands are contiguous.
 
-    Or with room after it, which `growable` says of the block's inputs too.
+    Growable operands are allowed: the block's inputs are growable then too.
     """
     names: dict[int, Value] = {}
     for value in node.inputs:
@@ -91,7 +91,7 @@ def _follow(
     layouts: dict[int, tuple[Tensor, ...]],
     samples: tuple[dict[str, int], ...],
 ) -> Node:
-    """Note the layout of a view's results; return it as a copy if it cannot be one."""
+    """Record the layout of a view's results; return a reshape if it must copy."""
     base = node.arguments[0]
     assert isinstance(base, Value)
     operands = layouts.get(base.id) or tuple(

@@ -1,9 +1,9 @@
 """Write products with a constant matrix as linear layers.
 
 `x @ weight`, `mm` and `addmm` read a matrix [in, out] down its columns. Kernels and
-quantization take a linear layer's [out, in], whose rows lie together. In: a program.
-Out: the same, where such products are `aten::linear`; the matrix is transposed when its
-blob is written, or is the base of the transposed view that was read.
+quantization take a linear layer's [out, in], whose rows are contiguous. In: a program.
+Out: the same program, with such products as `aten::linear`; the matrix is transposed
+when its blob is written, or is the base of the transposed view that was read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.ops.row_blocks import ROW_ARGUMENTS
 from kvc.schema.types import TensorType
 
-# Where the matrix stands among the arguments.
+# The index of the matrix among the arguments.
 _WEIGHT: Final = {"aten::linear": 1, "aten::mm": 1, "aten::matmul": 1, "aten::addmm": 2}
 _TURNS: Final = {
     "aten::transpose.int": ((0, 1), (1, 0), (-2, -1), (-1, -2), (0, -1), (-1, 0)),
@@ -28,15 +28,15 @@ _TURNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LinearProducts:
-    """Use linear layers where a float32 tensor is multiplied by a constant matrix.
+    """Replace products of a float32 tensor with a constant matrix by linear layers.
 
-    A matrix that something else reads, too, stays as it is: it would be stored twice.
+    A matrix that another node reads too stays unchanged: it would be stored twice.
     """
 
     name: ClassVar[str] = "linear-products"
 
     def run(self, program: Program) -> Program:
-        """Return the program with such products as linear layers."""
+        """Return the program with linear layers for products with constant matrices."""
         book = WeightBook(program.constants, self.name)
         kept = frozenset(name for m in program.methods for name in _read_otherwise(m))
         methods = tuple(_rewrite(method, kept, book) for method in program.methods)
@@ -45,7 +45,7 @@ class LinearProducts:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product with a matrix; `by_columns`: of [in, out], not [out, in]."""
+    """A product with a matrix; `by_columns` means [in, out], not [out, in]."""
 
     x: Value
     weight: Value
@@ -79,7 +79,7 @@ def _linear(
 
 
 def _product(node: Node, makers: Mapping[int, Node]) -> _Product | None:
-    """Return the product that a linear layer can be, None for any other node."""
+    """Return a node's product with a matrix, None if it is not a linear layer."""
     place = _WEIGHT.get(node.op)
     if place is None:
         return None
@@ -96,7 +96,7 @@ def _product(node: Node, makers: Mapping[int, Node]) -> _Product | None:
         bias = node.arguments[0]
         assert isinstance(bias, Value)
         row = TensorType(DType.FLOAT32, weight.type.dims[1:])
-        if bias.type != row or others != [1, 1]:  # factors, of the sum and the product
+        if bias.type != row or others != [1, 1]:  # factors of the sum and the product
             return None
     while (maker := makers.get(weight.id)) is not None and _is_turn(maker):
         weight, by_columns = maker.inputs[0], not by_columns
@@ -108,7 +108,7 @@ def _is_turn(node: Node) -> bool:
 
 
 def _read_otherwise(method: Method) -> Iterator[str]:
-    """Yield the names of constants that more than products by columns read."""
+    """Yield the names of constants that other nodes than products by columns read."""
     makers, read = method.makers(), {value.id for value in method.results}
     for node in reversed(method.nodes):
         product = _product(node, makers)
@@ -122,7 +122,7 @@ def _read_otherwise(method: Method) -> Iterator[str]:
     yield from (name for value, name in method.constants if value.id in read)
 
 
-# Put products of the same quantized rows one after the other.
+# Group products of the same quantized rows.
 
 
 _NEAR = 16  # nodes
@@ -130,23 +130,25 @@ _NEAR = 16  # nodes
 
 @dataclass(frozen=True, slots=True)
 class GatherProducts:
-    """Move products up to the one of the same rows that is not far before them.
+    """Move each product up to a preceding product of the same rows.
 
-    What is moved lives longer, so that nothing is moved far: layers that all read one
-    tensor, as those of a decoder read its encoder's, would hold all their products.
+    Results of moved products live longer, so only near products are moved: layers that
+    all read one tensor, such as a decoder's layers that read the encoder's result,
+    would hold all their products.
     """
 
     name: ClassVar[str] = "gather-products"
 
     def run(self, program: Program) -> Program:
-        """Return the program with such products side by side."""
+        """Return the program with products of the same rows side by side."""
         return each_method(program, _gather)
 
 
 def _gather(method: Method) -> Method:
     made = {value.id for node in method.nodes for value in node.outputs}
-    ends: dict[tuple[Argument, ...], int] = {}  # of rows, the last product's index
-    groups: dict[int, list[Node]] = {}  # of nodes that stay, those that follow them
+    ends: dict[tuple[Argument, ...], int] = {}  # rows -> index of the last product
+    # Index of a node that stays -> the node and those moved after it.
+    groups: dict[int, list[Node]] = {}
     heads: dict[tuple[Argument, ...], int] = {}
     for index, node in enumerate(method.nodes):
         rows = node.arguments[: ROW_ARGUMENTS.get(node.op, 0)]
@@ -162,12 +164,12 @@ def _gather(method: Method) -> Method:
 
 
 def _may_move(node: Node, made: set[int]) -> bool:
-    """Tell whether a node is a product whose weights are there from the beginning."""
+    """Tell whether a node is a product whose weights no node computes."""
     rows = ROW_ARGUMENTS.get(node.op)
     return rows is not None and not made & {v.id for v in node.inputs[rows:]}
 
 
-# Make matrices of experts that lie in one matrix constants of their own.
+# Split the matrices of experts that lie in one matrix into constants.
 
 
 _VIEWS: Final = frozenset({"aten::view", "aten::reshape"})
@@ -175,12 +177,12 @@ _VIEWS: Final = frozenset({"aten::view", "aten::reshape"})
 
 @dataclass(frozen=True, slots=True)
 class DivideMatrices:
-    """Use constants where experts' matrices are views of one."""
+    """Replace views of one matrix by constants, for the matrices of experts."""
 
     name: ClassVar[str] = "divide-matrices"
 
     def run(self, program: Program) -> Program:
-        """Return the program with such matrices as constants."""
+        """Return the program with the matrices of experts as constants."""
         book = WeightBook(program.constants, self.name)
         methods = tuple(_divide(method, book) for method in program.methods)
         return replace(program, constants=book.all_constants(), methods=methods)

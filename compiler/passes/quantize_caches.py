@@ -1,11 +1,11 @@
-"""Make caches int8: quantize rows as they are written, read them as they are.
+"""Make caches int8: quantize rows as they are written, and let attention read them.
 
 A float state that `kvc::cache_update` writes and `kvc::attention` reads becomes two:
 int8 rows under its own name, and a float32 scale for each row under `NAME.scale`, with
 the same axis of slots. Each write becomes `kvc::quantize_cache` and two updates at the
-same slots; attention takes the scales. Branches and loops that are lent a cache take
-and return both. Between a state and attention, axes may be swapped, except the axis of
-a row, and attention may read parts of rows. Any other reader or writer of a cache is an
+same slots; attention takes the scales. Branches and loops that take a cache take and
+return both. Between a state and attention, axes may be permuted, except the axis of a
+row, and attention may read parts of rows. Any other reader or writer of a cache is an
 error, since its results would change.
 """
 
@@ -54,7 +54,7 @@ class QuantizeCaches:
 
 
 def _names_of_scales(program: Program, caches: Sequence[str]) -> dict[str, str]:
-    """Return state -> name of the state of its scales, which nothing else has."""
+    """Return state -> an unused name for the state of its scales."""
     taken = {state.name for state in program.states}
     names = {}
     for state in caches:
@@ -76,16 +76,16 @@ def _parts(state: State, scales: Mapping[str, str]) -> Iterator[State]:
 
 
 def _types(cache: TensorType) -> tuple[TensorType, TensorType]:
-    """Return the types of the rows and of the scales of what has a float type."""
+    """Return the types of the rows and of the scales of a float cache."""
     scale = TensorType(DType.FLOAT32, cache.dims[:-1])
     return TensorType(DType.INT8, cache.dims), scale
 
 
 class _Rewriter:
-    """One method while its caches become int8; `_pairs` are their values, by old id.
+    """Rewrites one method over int8 caches.
 
-    `blocks` are those of the program as they are so far; `cached` are the inputs of a
-    block that are caches.
+    `_pairs` maps ids of float caches to rows and scales; `blocks` are the current
+    blocks of the program; `cached` are the inputs of a block that are caches.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class _Rewriter:
         )
 
     def block(self) -> Method:
-        """Return the block, which takes and gives rows and scales for caches."""
+        """Return the block, with rows and scales in place of caches."""
         for node in self._method.nodes:
             self._rewrite(node)
         block = self._method
@@ -130,7 +130,7 @@ class _Rewriter:
         )
 
     def parts(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Return values, and rows and scales in the place of caches."""
+        """Return values, with rows and scales in place of caches."""
         return tuple(p for v in values for p in self._pairs.get(v.id, (v,)))
 
     def has(self, value: Value) -> bool:
@@ -172,7 +172,7 @@ class _Rewriter:
             self._nodes.keep(node)
 
     def _run_blocks(self, node: Node, control: Control[Value]) -> None:
-        """Add a control node whose blocks take and give rows and scales."""
+        """Add a control node whose blocks take and return rows and scales."""
         for which, number in enumerate(control.blocks):
             block = self._blocks[number]
             cached = passed_inputs(control, block, self._pairs)
@@ -216,7 +216,7 @@ class _Rewriter:
             self._nodes.keep(permuted)
 
     def _take_part(self, node: Node, pair: _Pair) -> None:
-        """Take a part of each row, which has the scale of the whole."""
+        """Take a part of each row, with the scale of the whole row."""
         whole, scale = pair
         (part,) = node.outputs
         rows = self._nodes.value(_types(part.type)[0])
@@ -274,7 +274,7 @@ def _narrow_state(state: State, caches: Iterable[str]) -> State:
 
 
 def _with(method: Method, names: Mapping[int, Value]) -> Method:
-    """Return a method, or a block, with values of other types."""
+    """Return a method or block with values of other types."""
 
     def named(values: Iterable[Value]) -> tuple[Value, ...]:
         return tuple(names.get(value.id, value) for value in values)

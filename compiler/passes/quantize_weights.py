@@ -1,16 +1,15 @@
 """Quantize linear layers and embeddings.
 
-`linear(x, weight)` becomes an op that quantizes the rows of x, and a product. With
-exactly XNNPACK's numerics: `quantize_rows(x)`, and `linear_qd8(...)` over int8 weights
-with one scale per output channel or `linear_qb4(...)` over int4 weights with one scale
-per block of 32 inputs. In blocks: `quantize_blocks(x)`, and `linear_q8(...)` over int8
-weights with a scale per block of an output channel or `linear_q4(...)`. Or it becomes
-`linear_w8(x, ...)` over the int8 weights, with activations as they are.
-
+`linear(x, weight)` becomes an operator that quantizes the rows of x, and a product.
+With exactly XNNPACK's numerics: `quantize_rows(x)`, and `linear_qd8(...)` over int8
+weights with one scale per output channel or `linear_qb4(...)` over int4 weights with
+one scale per block of 32 inputs. In blocks: `quantize_blocks(x)`, and `linear_q8(...)`
+over int8 weights with a scale per block of an output channel or `linear_q4(...)`. Or it
+becomes `linear_w8(x, ...)` over the int8 weights, with float activations.
 `embedding(weight, ids)` reads int8 rows. An int8 matrix is stored in the same way for
 both, so a tied embedding is one blob. That is why a matrix that is also an int8
 embedding is never multiplied as int4: a second copy would cost more than it saves, and
-be less exact. The matrices of experts are int8 where rows are quantized.
+be less exact. The matrices of experts are int8 if activations are quantized.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,7 @@ NARROW: Final = ("qb4", "q4")  # int4
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How rows and weights are quantized, and the ops that multiply them."""
+    """The operators and transforms of one quantization scheme."""
 
     rows: str
     int8: str
@@ -44,7 +43,7 @@ class _Form:
 
     @property
     def in_blocks(self) -> bool:
-        """Tell whether there is a scale for each of some blocks of a row."""
+        """Tell whether each block of a row has a scale."""
         return self.values is Transform.INT8_BLOCKS
 
 
@@ -72,18 +71,18 @@ _BY_BLOCK: Final = _Form(
 
 @dataclass(frozen=True, slots=True)
 class QuantizeWeights:
-    """Use quantized weights where an op reads a constant float32 matrix.
+    """Use quantized weights where an operator reads a constant float32 matrix.
 
     Attributes:
-        linear: how linear layers multiply; activations are quantized at run time, by
+        linear: the scheme of linear layers. Activations are quantized at run time, by
             rows with "qd8" and "qb4", by blocks of 32 with "q8" and "q4", and not at
             all with "w8", whose experts stay float32. "qb4" falls back to "qd8", and
-            "q4" to "q8", where rows of a weight cannot be cut into blocks, or are no
-            multiple of eight.
+            "q4" to "q8", if rows of a weight cannot be cut into blocks, or if their
+            number is no multiple of eight.
         embedding: store embeddings as int8.
-        keep: patterns of what stays float32, as routers do.
+        keep: patterns of weights that stay float32, such as routers.
         wide: names of weights that "qb4" and "q4" store as int8.
-        moments: of the inputs of weights, by name, where samples tell.
+        moments: of the inputs of weights, by name, if there are samples.
     """
 
     name: ClassVar[str] = "quantize-weights"
@@ -97,7 +96,7 @@ class QuantizeWeights:
         """Return the program over quantized weights.
 
         Raises:
-            UnmatchedPattern: there is nothing of a name in `keep`.
+            UnmatchedPattern: a pattern of `keep` matches no weight.
         """
         kept = kept_weights(program, self.keep)
         book = WeightBook(program.constants, self.name)
@@ -180,7 +179,7 @@ class QuantizeWeights:
 
 
 def _has_columns(weight: object) -> bool:
-    """Tell whether rows have elements; without any there is no scale of a row."""
+    """Tell whether rows have elements; an empty row has no scale."""
     return isinstance(weight, Value) and weight.type.dims[-1] != 0
 
 
@@ -205,10 +204,10 @@ def _int8_weight(
     book: WeightBook,
     turned: bool = False,
 ) -> tuple[Value, Value]:
-    """Return the int8 values [..., out, in] of a weight or several, and its scales.
+    """Return the int8 values [..., out, in] of one or several weights, and the scales.
 
-    They are [..., out], or [..., out, m] in blocks. `turned` exchanges the last two
-    axes first.
+    The scales are [..., out], or [..., out, m] in blocks. `turned` exchanges the last
+    two axes first.
     """
     assert isinstance(weight, Value)
     *count, rows, columns = weight.type.dims
@@ -230,7 +229,7 @@ def _int4_weight(
     builder: MethodBuilder,
     book: WeightBook,
 ) -> tuple[Value, Value]:
-    """Return the packed values [out / 8, in / 8, 8, 4], the scales beside them."""
+    """Return the packed values [out / 8, in / 8, 8, 4] and the scales."""
     rows, columns = weight.type.dims
     assert isinstance(rows, int)
     assert isinstance(columns, int)

@@ -1,4 +1,4 @@
-"""Drop nodes whose results nobody reads, then bindings, constants and states."""
+"""Remove unread nodes, then unread bindings, constants and states."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from kvc.schema.ops import OPS, Aliasing
 
 @dataclass(frozen=True, slots=True)
 class DropDeadCode:
-    """Keep what outputs and states need; the inputs of a method always stay."""
+    """Keep the nodes that outputs and states need; a method keeps all its inputs."""
 
     name: ClassVar[str] = "drop-dead-code"
 
@@ -37,7 +37,7 @@ class DropDeadCode:
 
 
 def _without_idle_blocks(program: Program) -> Program:
-    """Drop the blocks that no node runs any more."""
+    """Drop the blocks that are no longer run by any node."""
     blocks = blocks_by_number(program)
     run = {b.block for m in entries(program) for b in blocks_of(m, blocks)}
     kept = (m for m in program.methods if m.block is None or m.block in run)
@@ -68,7 +68,7 @@ def _drop_in_method(method: Method) -> Method:
     )
 
 
-# Compute equal things once: nodes of one op with equal arguments share a result.
+# Compute equal nodes once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _share(method: Method) -> Method:
 
 
 def _exact(argument: Argument) -> object:
-    """Return a key that tells 1, 1.0 and True apart."""
+    """Return a key that distinguishes 1, 1.0 and True."""
     if isinstance(argument, tuple):
         return tuple(_exact(item) for item in argument)
     return (type(argument), repr(argument) if isinstance(argument, float) else argument)
@@ -104,7 +104,7 @@ def _exact(argument: Argument) -> object:
 # Let readers skip copies that change nothing: a whole `copy`, `clone`, `alias`.
 
 
-# Op -> place of the argument that the result repeats where the types are equal.
+# Operator -> index of the argument that the result equals if the types are equal.
 _REPEATS = {
     "aten::copy": 1,
     "aten::alias": 0,
@@ -117,17 +117,17 @@ _REPEATS = {
 
 @dataclass(frozen=True, slots=True)
 class ForwardCopies:
-    """Replace the result of a copy that changes nothing by what it copies."""
+    """Replace the result of a copy that changes nothing by its operand."""
 
     name: ClassVar[str] = "forward-copies"
 
     def run(self, program: Program) -> Program:
-        """Return the program without such copies."""
+        """Return the program without copies that change nothing."""
         return each_method(program, lambda method: read_through(method, _copied))
 
 
 def _copied(node: Node) -> Node | tuple[Value, ...]:
-    """Return the value that a node only repeats, the node where it does more."""
+    """Return the operand that a node only repeats, or else the node."""
     if node.op not in _REPEATS:
         return node
     copied = node.arguments[_REPEATS[node.op]]
@@ -145,9 +145,9 @@ _LITERAL_BYTES = 1 << 16  # literals up to this size are compared by content
 class DedupeConstants:
     """Keep the first of equal constants.
 
-    Weights are compared by where they come from, without reading them; equal bytes
-    of different origin are found when blobs are written. Literals in the code are
-    small and have no identity across methods, so these are compared by content.
+    Weights are compared by their source, without reading them; equal bytes of different
+    sources are found when blobs are written. Literals in the code are small and have no
+    identity across methods, so they are compared by content.
     """
 
     name: ClassVar[str] = "dedupe-constants"
@@ -190,12 +190,12 @@ def _rebind(method: Method, names: dict[str, str]) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class DropIdleWrites:
-    """Read through writes that change nothing."""
+    """Remove writes that change nothing."""
 
     name: ClassVar[str] = "drop-idle-writes"
 
     def run(self, program: Program) -> Program:
-        """Return the program without such writes."""
+        """Return the program without writes that change nothing."""
         return each_method(program, _drop)
 
 
@@ -212,9 +212,10 @@ def _drop(method: Method) -> Method:
 
 
 def _is_idle(node: Node, makers: Mapping[int, Node]) -> bool:
-    """Tell whether a node writes what it has read, at places that are known to exist.
+    """Tell whether a node writes back the content that it read, at valid indices.
 
-    They are fixed, or have just been written at: otherwise the write may have to raise.
+    The indices are fixed, or were just written at: otherwise the write may have to
+    raise.
     """
     write = axis_write(node) if node.op == "aten::index_copy" else None
     if write is None:

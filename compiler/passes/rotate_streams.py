@@ -1,12 +1,13 @@
-"""Rotate the streams between layers, so that no coordinate of a row stands out.
+"""Rotate the streams between layers, so that no coordinate of a row is large.
 
-A row that is quantized has one step for all its values, which a few large coordinates
-make coarse for all others. Trained models have such coordinates, in the same places of
-each row. In a rotated stream they are spread over all, and the program computes the
-same: tables and the layers that write the stream make rotated rows, the layers after
-its norms read such, and have taken over the norms' weights. A table that is tied to an
-output layer stays one matrix; the norm before that layer is then followed by a product.
-In: a program. Out: the same over rotated weights, which are made when they are read.
+A quantized row has one scale for all its values; a few large coordinates make it coarse
+for all others. Trained models have such coordinates, in the same places of each row. In
+a rotated stream they are spread over all, and the program computes the same: tables and
+the layers that write the stream produce rotated rows, the layers after its norms read
+rotated rows, and have absorbed the norms' weights. A table that is tied to an output
+layer stays one matrix; the norm before that layer is then followed by a product. In: a
+program. Out: the same program over rotated weights, which are computed when they are
+read.
 """
 
 from dataclasses import dataclass, replace
@@ -25,14 +26,14 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import PassFailed
 from kvc.schema.types import TensorType
 
-# A rotated weight is rounded to float32 once more than the one that it is made of.
+# A rotated weight is rounded to float32 once more than its original.
 _TOLERANCE: Final = 1e-5
 _CHECKED_ROWS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RotateStreams:
-    """Rotate every stream of which it can be proven that nothing else sees it."""
+    """Rotate every stream that provably has no other reader or writer."""
 
     name: ClassVar[str] = "rotate-streams"
 
@@ -40,7 +41,7 @@ class RotateStreams:
         """Return the program with rotated streams.
 
         Raises:
-            PassFailed: the first weights that were made do not compute the same.
+            PassFailed: a sample of the rotated weights does not compute the same.
         """
         done = (c.name for c in program.constants if isinstance(c.source, Computed))
         streams = find_streams(program, frozenset(done))
@@ -54,7 +55,7 @@ class RotateStreams:
 
 
 class _Book:
-    """The constants of a program, and those that are made of them, by name."""
+    """The constants of a program, and the constants derived from them, by name."""
 
     def __init__(self, program: Program, streams: Streams) -> None:
         self.streams = streams
@@ -67,7 +68,7 @@ class _Book:
         return Side(name, side) in self.streams.sides  # type: ignore[arg-type]
 
     def rotated(self, name: str) -> Constant | None:
-        """Return what a constant becomes, None where it stays as it is."""
+        """Return the rotated constant, None if it is not rotated."""
         make = Rotated(self.is_rotated(name, "makes"), self.is_rotated(name, "reads"))
         if not (make.rows or make.columns):
             return None
@@ -78,14 +79,14 @@ class _Book:
         )
 
     def bias(self, weight: str, before: str, bias: str | None) -> Constant:
-        """Return the bias of a layer that adds what a norm's bias gives."""
+        """Return the bias of a layer that absorbs a norm's bias."""
         name = ".".join((weight, "bias", before, *([bias] if bias else [])))
         bases = (weight, before, *([bias] if bias else []))
         make = RotatedBias(self.is_rotated(weight, "makes"))
         return self._make(name, make, bases, self.originals[weight].type.dims[:1])
 
     def scale(self, weight: str) -> Constant:
-        """Return the matrix that stands for a norm's weight."""
+        """Return the matrix that replaces a norm's weight."""
         (width,) = self.originals[weight].type.dims
         name = f"{weight}.rotated_scale"
         return self._make(name, RotatedScale(), (weight,), (width, width))
@@ -108,7 +109,7 @@ class _Book:
 
 
 class _Rewriting:
-    """A method that is being rewritten."""
+    """Rewrites a method over rotated weights."""
 
     def __init__(self, method: Method, book: _Book) -> None:
         self._method, self._book = method, book
@@ -178,7 +179,7 @@ class _Rewriting:
         return (self._method.name, value.id) in self._book.streams.values
 
     def _operand(self, argument: Argument) -> Argument:
-        """Return what stands for a constant that is rotated; all else as it is."""
+        """Return the rotated constant of an argument, or else the argument."""
         if not isinstance(argument, Value) or argument.id not in self._names:
             return argument
         made = self._book.rotated(self._names[argument.id])
@@ -191,7 +192,7 @@ class _Rewriting:
 
 
 def _check_weights(book: _Book) -> None:
-    """Compare the first matrix of each kind with what it is made of, in float64.
+    """Compare the first matrix of each kind with its original, in float64.
 
     Raises:
         PassFailed: products differ.
@@ -209,12 +210,12 @@ def _check_weights(book: _Book) -> None:
                     method=", ".join(book.methods),
                     node=f"constant {made.name}",
                     place="",
-                    reason="it is not what it is made of, rotated",
+                    reason="it does not equal the rotated original",
                 )
 
 
 def _is_same(source: Computed) -> bool:
-    """Tell whether a rotated matrix computes what its original does."""
+    """Tell whether a rotated matrix computes the same as its original."""
     make = source.make
     assert isinstance(make, Rotated)
     if make.rows:

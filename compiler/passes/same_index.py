@@ -13,9 +13,9 @@ from kvc.schema.types import Affine, Dim, count_from_front
 def is_read_at(
     read: Value, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether `read` holds what `base` has at the places `index` of an axis.
+    """Tell whether `read` holds the content of `base` at the positions `index`.
 
-    It has the axis, even where there is only one place.
+    `read` has the axis, even for one position.
     """
     node = makers.get(read.id)
     if node is None:
@@ -31,7 +31,7 @@ def is_read_at(
 def selected_at(
     read: Value, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether `read` is the one place `index` of an axis, without the axis."""
+    """Tell whether `read` is the one position `index` of an axis, without the axis."""
     node = makers.get(read.id)
     return node is not None and _selects(node, base, axis, index, makers)
 
@@ -42,7 +42,7 @@ _SHAPING = {"aten::view", "aten::unsqueeze", "aten::reshape"}
 def _selects(
     node: Node, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether a node picks the one place of an index, without its axis."""
+    """Tell whether a node selects the one position of an index, without its axis."""
     match node.op, node.arguments:
         case "aten::select.int", (Value() as old, int(dim), int() | Affine() as place):
             same = old.id == base.id and dim % len(base.type.dims) == axis
@@ -67,7 +67,7 @@ def _takes(
     index: Value,
     makers: Mapping[int, Node],
 ) -> bool:
-    """Tell whether a node's result `read` is what lies at an index along an axis."""
+    """Tell whether a node's result `read` is the content at an index along an axis."""
     rank, count = len(base.type.dims), read.type.dims[axis]
     match node.op, node.arguments:
         case "aten::slice.Tensor", (Value() as old, int(dim), start, _, int(step)):
@@ -89,7 +89,7 @@ def _takes(
 def _counts(
     index: Value, start: Dim | None, step: int, count: Dim, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether an index is `count` places from `start` on."""
+    """Tell whether an index is `count` positions from `start` on."""
     node = makers.get(index.id)
     if node is None or index.type.dims != (count,):
         return False
@@ -99,7 +99,7 @@ def _counts(
 
 
 def counted_from_front(place: Argument, size: Dim) -> Dim | None:
-    """Return a place as counted from the front; None where that is not known."""
+    """Return a position counted from the front; None if that is unknown."""
     if not isinstance(place, int | Affine) or isinstance(place, bool):
         return None
     counted = count_from_front(place, size)
@@ -109,7 +109,7 @@ def counted_from_front(place: Argument, size: Dim) -> Dim | None:
 
 
 def equal(a: Argument, b: Argument, makers: Mapping[int, Node]) -> bool:
-    """Tell whether two arguments are the same, or computed alike of the same."""
+    """Tell whether two arguments are equal, or computed by equal nodes."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         pairs = zip(a, b, strict=True) if len(a) == len(b) else ()
         return len(a) == len(b) and all(equal(x, y, makers) for x, y in pairs)

@@ -1,10 +1,10 @@
-"""Compute only those places of an axis that a method selects afterwards.
+"""Compute only those positions of an axis that a method selects later.
 
-Of the tokens of a prompt only the last one leads to logits, so the last layer's
-queries, products and norms are needed for that token alone; so is a classifier's last
-layer for its first one. Keys and values of the others are needed, for the cache.
-In: a program. Out: the same, with selections moved before the nodes that work on each
-place by itself, as far up as all readers of a value select the same places.
+Only the last token of a prompt leads to logits, so the last layer's queries, products
+and norms are needed for that token alone; in a classifier, the last layer is needed for
+its first token alone. Keys and values of the other tokens are needed for the cache. In:
+a program. Out: the same program, with selections moved before the nodes that work on
+each position separately, as far up as all readers of a value select the same positions.
 """
 
 from collections import defaultdict
@@ -35,41 +35,41 @@ from kvc.schema.types import Affine, Dim, TensorType, add_dims
 
 @dataclass(frozen=True, slots=True)
 class SelectEarly:
-    """Move selections of places up, to what makes all of them at once."""
+    """Move selections of positions up to the node that computes them."""
 
     name: ClassVar[str] = "select-early"
 
     def run(self, program: Program) -> Program:
-        """Return the program that computes no places which nothing reads."""
+        """Return the program without positions that are never read."""
         return each_method(program, _select_early)
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """So many places of an axis from one on."""
+    """A range of positions of an axis."""
 
     axis: int
     start: Dim
     count: Dim
 
     def of(self, kind: TensorType) -> TensorType:
-        """Return the type of what lies at them."""
+        """Return the type of the selected positions of a tensor."""
         dims = (*kind.dims[: self.axis], self.count, *kind.dims[self.axis + 1 :])
         return replace(kind, dims=dims)
 
     def on(self, axis: int) -> "_Places":
-        """Return the same of another axis."""
+        """Return the same range of another axis."""
         return replace(self, axis=axis)
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How some places of a node's result are made.
+    """How a node computes some positions of its result.
 
     Attributes:
-        operands: argument -> the places of the values in it that are read; of values
-            in others, all.
-        changed: argument -> what it is instead.
+        operands: argument -> the positions of its values that are read; other arguments
+            are read whole.
+        changed: argument -> its replacement.
     """
 
     operands: Mapping[int, _Places]
@@ -92,7 +92,7 @@ def _select_early(method: Method) -> Method:
 
 
 class _Selecting:
-    """A method whose nodes make what is selected of their results."""
+    """Rebuilds a method with nodes that compute only selected positions."""
 
     def __init__(self, method: Method) -> None:
         self.made = NodeList(method)
@@ -100,7 +100,7 @@ class _Selecting:
         self._selected: dict[tuple[int, _Places], Value] = {}
 
     def keep(self, node: Node) -> None:
-        """Add a node that makes all of its result, or selects of another."""
+        """Add a node unchanged; skip a selection whose result is known."""
         chosen = _selection(node)
         known = None
         if chosen is not None:
@@ -113,7 +113,7 @@ class _Selecting:
             self.names[node.outputs[0].id] = known
 
     def make(self, node: Node, places: _Places, way: _Way) -> None:
-        """Add a node that makes some places of its result."""
+        """Add a node that computes some positions of its result."""
         arguments = list(node.arguments)
         for k, needed in way.operands.items():
             take = partial(self._take, needed, node.source)
@@ -127,7 +127,7 @@ class _Selecting:
             self._selected[whole.id, places] = part
 
     def _take(self, places: _Places, source: str, value: Value) -> Value:
-        """Return what lies at places of a value, which may have no others."""
+        """Return the positions of a value, by a slice unless they are known."""
         found = self._selected.get((value.id, places))
         if found is None:
             whole = self.names.get(value.id, value)
@@ -140,14 +140,14 @@ class _Selecting:
 
 
 def _plan(method: Method) -> dict[int, tuple[_Places, _Way]]:
-    """Find the nodes of whose result all readers select the same places.
+    """Find the nodes whose results are read at the same positions by all readers.
 
     Returns:
-        The number of each: the places, and how they are made.
+        Index of a node -> the positions, and how they are computed.
     """
     makers = method.makers()
     found: dict[int, tuple[_Places, _Way]] = {}
-    read: dict[int, set[_Places | None]] = defaultdict(set)  # None: all places
+    read: dict[int, set[_Places | None]] = defaultdict(set)  # None: all positions
     kept = (method.state_out, method.input_out)
     for value in (*method.outputs, *(v for pairs in kept for v, _ in pairs)):
         read[value.id].add(None)
@@ -168,7 +168,7 @@ def _plan(method: Method) -> dict[int, tuple[_Places, _Way]]:
 
 
 def _all_agree(node: Node, read: Mapping[int, set[_Places | None]]) -> _Places | None:
-    """Return the places that all readers of a node's results select."""
+    """Return the positions that all readers of a node's results select."""
     wanted = set[_Places | None]().union(*(read[v.id] for v in node.outputs))
     return next(iter(wanted)) if len(wanted) == 1 else None
 
@@ -176,7 +176,7 @@ def _all_agree(node: Node, read: Mapping[int, set[_Places | None]]) -> _Places |
 def _is_computed(node: Node, makers: Mapping[int, Node]) -> bool:
     """Tell whether a value is more than a view of a state, an input or a constant.
 
-    Such views are left as they are: other passes know caches by them.
+    Such views are kept: other passes recognize caches by them.
     """
     maker: Node | None = node
     while maker is not None and OPS[maker.op].aliasing is Aliasing.VIEW:
@@ -185,7 +185,7 @@ def _is_computed(node: Node, makers: Mapping[int, Node]) -> bool:
 
 
 def _selection(node: Node) -> _Places | None:
-    """Return the places that a node selects of its first operand, if not all."""
+    """Return the positions that a node selects of its first operand, if not all."""
     match node.op, node.arguments:
         case "aten::select.int", (Value() as whole, int(dim), place):
             count: Dim = 1
@@ -203,9 +203,9 @@ def _selection(node: Node) -> _Places | None:
 
 
 def _is_place(start: Argument) -> bool:
-    """Tell whether a start is a number, or sizes that only add to it.
+    """Tell whether a start is a number, or sizes added to a number.
 
-    What could be negative for some sizes would count from the end for those.
+    A start that is negative for some sizes would count from the end for those.
     """
     if not isinstance(start, Affine):
         return True
@@ -213,7 +213,7 @@ def _is_place(start: Argument) -> bool:
 
 
 def _way(node: Node, places: _Places) -> _Way | None:
-    """Return how some places of a result are made, None if only all of them can be."""
+    """Return how to compute some positions of a result; None if only all can be."""
     if OPS[node.op].pointwise or node.op == "kvc::glu":
         return _way_of_aligned(node, places)
     find = _WAYS.get(node.op)
@@ -221,7 +221,7 @@ def _way(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_aligned(node: Node, places: _Places) -> _Way:
-    """Operands are broadcast to the result."""
+    """Select positions of operands that are broadcast to the result."""
     rank = len(node.outputs[0].type.dims)
     operands = {}
     for k, argument in enumerate(node.arguments):
@@ -232,13 +232,13 @@ def _way_of_aligned(node: Node, places: _Places) -> _Way:
 
 
 def _aligned(value: Value, rank: int, places: _Places) -> _Places | None:
-    """Return the places of an operand that is broadcast; None if it has only one."""
+    """Return the positions of a broadcast operand; None if it has only one."""
     axis = places.axis - rank + len(value.type.dims)
     return None if axis < 0 or value.type.dims[axis] == 1 else places.on(axis)
 
 
 def _way_of_rows(node: Node, places: _Places, width: int = 1) -> _Way | None:
-    """Each row of the last axes is made of the same row of the first operand."""
+    """Select rows of the first operand: each result row depends on one of them."""
     return (
         _Way({0: places})
         if places.axis < len(node.outputs[0].type.dims) - width
@@ -258,7 +258,7 @@ def _way_of_softmax(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_product(node: Node, places: _Places) -> _Way | None:
-    """Rows of a matrix product are those of its first operand."""
+    """Select rows of the first operand of a matrix product."""
     rank = len(node.outputs[0].type.dims)
     ranks = [len(value.type.dims) for value in node.inputs[:2]]
     if places.axis != rank - 2 or min(ranks) < 2:
@@ -267,7 +267,7 @@ def _way_of_product(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_attention_product(node: Node, places: _Places) -> _Way | None:
-    """Each query is attended by itself; a causal one knows its place by the others."""
+    """Select queries, unless their number gives their positions (causal)."""
     rank = len(node.outputs[0].type.dims)
     _, _, _, mask, causal, *_ = node.arguments
     if places.axis != rank - 2 or causal:
@@ -277,7 +277,7 @@ def _way_of_attention_product(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_attention(node: Node, places: _Places) -> _Way | None:
-    """Queries are the last of all positions; so are the last of them."""
+    """Select the last queries, which are the last of all positions."""
     q, *_, row_lengths, _ = node.arguments
     size = node.outputs[0].type.dims[2]
     last = add_dims(places.start, places.count) == size
@@ -315,7 +315,7 @@ def _way_of_unsqueeze(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_part(node: Node, places: _Places) -> _Way | None:
-    """A selection along another axis, which `aten::select.int` takes away."""
+    """Select along another axis than the node, which `aten::select.int` removes."""
     axis = _axis(node.arguments[1], node.inputs[0])
     gone = node.op == "aten::select.int" and places.axis >= axis
     own = places.on(places.axis + gone)
@@ -328,7 +328,7 @@ def _way_of_split(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_view(node: Node, places: _Places) -> _Way | None:
-    """The axis is there before, with as much in front of it."""
+    """Select along the same axis before a view, if the axes before it are the same."""
     before, after = node.inputs[0].type.dims, node.outputs[0].type.dims
     front = [d for d in after[: places.axis] if d != 1]
     for axis, size in enumerate(before):
@@ -340,7 +340,7 @@ def _way_of_view(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_expand(node: Node, places: _Places) -> _Way:
-    """Of an axis that is repeated, there is only one place."""
+    """Select positions of an expanded tensor; a repeated axis has only one."""
     (result,) = node.outputs
     aligned = _aligned(node.inputs[0], len(result.type.dims), places)
     operands = {} if aligned is None else {0: aligned}

@@ -1,9 +1,9 @@
 """Compute the index of a cache write inside the branch that writes.
 
 Code outside of a branch computes `position + torch.arange(n)`, and the branch captures
-the result, which inside is just some index tensor. In: a program. Out: the same, except
-that small computations of integers are repeated in the blocks that use their results. A
-block then shows by itself where it writes.
+the result, which inside is an unknown index tensor. In: a program. Out: the same
+program, except that small integer computations are repeated in the blocks that use
+their results. A block then contains the computation of its write index.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from kvc.schema.control import Control
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import Keeps, ops_that_keep
 
-_LONGEST = 16  # nodes; a longer computation is more than that of an index
+_LONGEST = 16  # nodes; a longer computation is no index computation
 _INTEGERS = (DType.INT32, DType.INT64)
 _SMALL = {
     "aten::add.Tensor", "aten::add.Scalar", "aten::sub.Scalar", "aten::_to_copy",
@@ -32,12 +32,12 @@ _SMALL = {
 
 @dataclass(frozen=True, slots=True)
 class SinkIndices:
-    """Make small computations of integers where branches and loops use them."""
+    """Repeat small integer computations in the branches and loops that use them."""
 
     name: ClassVar[str] = "sink-indices"
 
     def run(self, program: Program) -> Program:
-        """Return the program whose blocks compute their places themselves."""
+        """Return the program whose blocks compute their indices themselves."""
         sinker = _Sinker(program)
         for method in entries(program):
             sinker.sink(method)
@@ -46,7 +46,7 @@ class SinkIndices:
 
 
 class _Sinker:
-    """The methods of a program as they are changed, from the outside inwards."""
+    """Rewrites the methods of a program, from the outside inwards."""
 
     def __init__(self, program: Program) -> None:
         self._blocks = blocks_by_number(program)
@@ -81,7 +81,7 @@ class _Sinker:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How an index is computed: nodes in order, and what they are computed from."""
+    """The nodes that compute an index, in order, and the values they start from."""
 
     result: Value
     nodes: tuple[Node, ...]
@@ -89,7 +89,7 @@ class _Way:
 
 
 def _ways(control: Control[Value], makers: Mapping[int, Node]) -> list[_Way]:
-    """Return the operands that blocks can compute, each with how."""
+    """Return the operands that blocks can compute, with their computations."""
     found = []
     for value in control.operands[control.fixed :]:
         way = _way_to(value, makers)
@@ -99,7 +99,7 @@ def _ways(control: Control[Value], makers: Mapping[int, Node]) -> list[_Way]:
 
 
 def _way_to(result: Value, makers: Mapping[int, Node]) -> _Way | None:
-    """Return how an index that counts on is computed; None for any other value."""
+    """Return the computation of consecutive indices; None for any other value."""
     nodes: list[Node] = []
     sources: list[Value] = []
 
@@ -137,7 +137,7 @@ def _with_way(
     way: _Way,
     added: list[Value],
 ) -> Method:
-    """Return a block that computes input `at`, and takes what is added for that."""
+    """Return a block that computes input `at`, with inputs `added` for that."""
     count = block.next_id()
     names: dict[int, Value] = {}
     fixed = zip(

@@ -1,13 +1,12 @@
-"""Make the caches of all layers that lie in one buffer states of their own.
+"""Split a buffer that holds the caches of all layers into one state for each.
 
 A model may keep its caches in one buffer `[layers, batch, heads, capacity, dim]` and
 write `self.k[i].index_copy_(2, p, x)`. In: a state of which methods read and write only
-parts, at constant places of one axis, and write these parts as caches are written. Out:
-a state for each place, `k[0]`, `k[1]`, ..., or `k[:,0]` where it is the second axis,
-which all that knows of caches then knows how to treat. A buffer of several such axes,
-as of layers, and of keys and values, is split once for each. Methods that write no
-part, as one that clears all of it, may read the whole, which is then put together, and
-may set it.
+parts, at constant positions of one axis, and write these parts like caches. Out: a
+state for each position, `k[0]`, `k[1]`, ..., or `k[:,0]` for the second axis, which
+later passes treat like other caches. A buffer with several such axes, such as layers,
+and keys and values, is split once for each. Methods that write no part, such as one
+that clears all of it, may read the whole, which is then concatenated, and may set it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,35 +24,35 @@ from kvc.schema.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class SplitStacks:
-    """Make states of the parts of states that hold several caches."""
+    """Split states that hold several caches."""
 
     name: ClassVar[str] = "split-stacks"
 
     def run(self, program: Program) -> Program:
         """Return the program without states that are stacks of caches."""
         while (found := _find(program)) is not None:
-            # Views of the whole that nothing reads any more would be in the way.
+            # Unread views of the whole would prevent the next split.
             program = DropDeadCode().run(_split(program, found))
         return program
 
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    """A state that is to be split along an axis."""
+    """A state to split along an axis."""
 
     state: State
     axis: int
 
     @property
     def part(self) -> TensorType:
-        """The type of a part, which lacks the axis."""
+        """The type of a part, without the axis."""
         dims = self.state.type.dims
         kept = (*dims[: self.axis], *dims[self.axis + 1 :])
         return TensorType(self.state.type.dtype, kept)
 
     @property
     def row(self) -> TensorType:
-        """The type of a part with an axis of one place."""
+        """The type of a part with the axis, of size 1."""
         dims = self.state.type.dims
         ones = (*dims[: self.axis], 1, *dims[self.axis + 1 :])
         return TensorType(self.state.type.dtype, ones)
@@ -68,14 +67,14 @@ class _Stack:
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """What a method does with a stack.
+    """The uses of a stack in a method.
 
     Attributes:
-        versions: ids of the values that are the stack, at the start and after writes.
-        reads: id of a value that is a part -> its place; it may have the axis.
-        writes: id of a version -> the place that was written, and with what, which has
-            the axis.
-        is_closed: whether there is nothing else that reads or makes a version.
+        versions: ids of the values of the whole stack, at the start and after writes.
+        reads: id of a value that is a part -> its position; it may have the axis.
+        writes: id of a version -> the written position, and the new part, with the
+            axis.
+        is_closed: whether no other node reads or computes a version.
     """
 
     versions: frozenset[int]
@@ -85,7 +84,7 @@ class _Uses:
 
 
 def _find(program: Program) -> _Stack | None:
-    """Return a state that can be split."""
+    """Return a state that can be split, None if there is none."""
     for state in program.states:
         if state.grows is None and state.initial is None:
             for axis, size in enumerate(state.type.dims):
@@ -97,7 +96,7 @@ def _find(program: Program) -> _Stack | None:
 
 
 def _can_be_split(methods: Sequence[Method], stack: _Stack) -> bool:
-    """Tell whether methods write parts as caches, and do nothing else that writes."""
+    """Tell whether methods write parts like caches, and write in no other way."""
     cached = False
     for method in methods:
         uses = _uses(method, stack)
@@ -115,7 +114,7 @@ def _is_cached(value: Value, makers: Mapping[int, Node], uses: _Uses) -> bool:
         return False
     if node.op == CACHE_UPDATE or _is_at_tokens(node, makers):
         return _is_of_part(node.inputs[0], makers, uses)
-    # What is written over a part, or a part of that, is the last operand.
+    # The new content of a part, or of a slice of it, is the last operand.
     write, copies = axis_write(node), node.op == "aten::copy"
     made_of = node.inputs[1:] if copies else (write.source,) if write else ()
     return any(_is_cached(v, makers, uses) for v in (node.inputs[0], *made_of))
@@ -132,13 +131,13 @@ def _is_of_part(value: Value, makers: Mapping[int, Node], uses: _Uses) -> bool:
 
 
 def _is_at_tokens(node: Node, makers: Mapping[int, Node]) -> bool:
-    """Tell whether a node writes along an axis at places that are no constant."""
+    """Tell whether a node writes along an axis at positions that are not constant."""
     write = axis_write(node, lean=True)
     return write is not None and _constant_place(node, makers) is None
 
 
 def _constant_place(node: Node, makers: Mapping[int, Node]) -> int | None:
-    """Return the one place of an axis that a node writes, where it is a constant."""
+    """Return the one position of an axis that a node writes, if it is constant."""
     write = axis_write(node)
     index = None if write is None else makers.get(write.index.id)
     if write is None or index is None or index.op != "aten::arange.start_step":
@@ -176,7 +175,7 @@ def _uses(method: Method, stack: _Stack) -> _Uses:
 
 
 def _place_read(node: Node, stack: _Stack) -> int | None:
-    """Return the place of the axis that a node takes, None if it takes another part."""
+    """Return the position of the axis that a node selects, None for another part."""
     rank, size = len(stack.state.type.dims), stack.state.type.dims[stack.axis]
     match node.op, node.arguments:
         case "aten::select.int", (Value(), int(dim), int(place)):
@@ -193,7 +192,7 @@ def _place_read(node: Node, stack: _Stack) -> int | None:
 def _place_written(
     node: Node, stack: _Stack, versions: set[int], makers: Mapping[int, Node]
 ) -> tuple[int, Value] | None:
-    """Return the place of the axis that a node writes, and what it writes there."""
+    """Return the position of the axis that a node writes, and the new part."""
     place, write = _constant_place(node, makers), axis_write(node)
     if place is None or write is None or write.axis != stack.axis:
         return None
@@ -213,7 +212,7 @@ def _split(program: Program, stack: _Stack) -> Program:
 
 
 class _Splitter:
-    """A method while its stack is split.
+    """Rewrites a method with a split stack.
 
     `parts` has the parts of each version of the stack.
     """
@@ -251,7 +250,7 @@ class _Splitter:
                 yield value, name
 
     def _rewrite(self, node: Node) -> None:
-        """Keep a node, or what it is without the stack."""
+        """Add a node, or its equivalent on parts."""
         made = node.outputs[0].id if node.outputs else -1
         if made in self._uses.reads:
             self._read(node, self._uses.reads[made])
@@ -275,7 +274,7 @@ class _Splitter:
         self._rebuilt.keep(replace(node, op="aten::view", arguments=arguments))
 
     def _part_of(self, source: Value, node: Node) -> Value:
-        """Return what is written without the axis, which may just have been added."""
+        """Return a new part without the axis, before the axis was added if it was."""
         maker = self._rebuilt.makers.get(source.id)
         if maker is not None and maker.op in RESHAPING_VIEWS:
             without = maker.inputs[0]
@@ -284,7 +283,7 @@ class _Splitter:
         return self._view(source, self._stack.part, node.source)
 
     def _whole(self, version: int) -> Value:
-        """Put a version of the stack together, for what reads all of it."""
+        """Concatenate a version of the stack, for readers of the whole."""
         stack = self._stack
         rows = tuple(self._view(v, stack.row, "") for v in self._parts[version])
         return self._rebuilt.add("aten::cat", (rows, stack.axis), stack.state.type, "")

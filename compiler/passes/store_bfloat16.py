@@ -1,8 +1,8 @@
 """Store matrices as bfloat16: linear layers compute in it, embeddings widen rows.
 
-A linear layer rounds its input to bfloat16, multiplies with float32 sums as torch's
-bfloat16 kernel does, and widens the rounded result; everything else stays float32.
-Widening whole weights in each call instead would cost more memory than it saves.
+A linear layer rounds its input to bfloat16, multiplies with float32 sums like torch's
+bfloat16 kernel, and widens the rounded result; everything else stays float32. Widening
+whole weights in each call instead would cost more memory than it saves.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,10 @@ from kvc.schema.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """An op that reads a matrix, or a row of them where `rank` is 3.
+    """An operator that reads a matrix, or several if `rank` is 3.
 
-    `weight` is the place of its operand, `floats` those of others of the same dtype.
+    `weight` is the index of its operand, `floats` are those of other operands of the
+    same dtype.
     """
 
     weight: int
@@ -40,7 +41,7 @@ class StoreBfloat16:
     """Store the float32 matrices of linear layers and embeddings as bfloat16.
 
     Attributes:
-        keep: patterns of what stays float32, as routers do.
+        keep: patterns of weights that stay float32, such as routers.
     """
 
     name: ClassVar[str] = "store-bfloat16"
@@ -50,7 +51,7 @@ class StoreBfloat16:
         """Return the program over bfloat16 matrices.
 
         Raises:
-            UnmatchedPattern: there is nothing of a name in `keep`.
+            UnmatchedPattern: a pattern of `keep` matches no weight.
         """
         kept = kept_weights(program, self.keep)
         book = WeightBook(program.constants, self.name)

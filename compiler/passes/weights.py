@@ -1,7 +1,7 @@
 """Replace weights by stored forms of them, for the recipe's passes.
 
-A `WeightBook` names derived constants (`embed.weight.int8`) and binds them in the
-method that is being rewritten, each once.
+A `WeightBook` names derived constants (`embed.weight.int8`) and binds each once in the
+method that is being rewritten.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,9 +32,10 @@ class WeightBook:
         turned: bool = False,
         moments: Moments | None = None,
     ) -> Constant:
-        """Return the constant that is a transform of the named one.
+        """Return a transform of the named constant.
 
-        `turned` exchanges the last two axes first; `moments` are of what it multiplies.
+        `turned` exchanges the last two axes first; `moments` are of the inputs of the
+        weight.
         """
         whole_name = f"{name}.{Transform.TRANSPOSED.value}" if turned else name
         derived_name = f"{whole_name}.{transform.value}"
@@ -49,7 +50,7 @@ class WeightBook:
         return self.derived[derived_name]
 
     def divide(self, name: str, kind: TensorType) -> Constant:
-        """Return the constant that is the named matrix as several, [count, out, in]."""
+        """Return the named matrix split into several, [count, out, in]."""
         divided_name = f"{name}.divided"
         if divided_name not in self.derived:
             count = kind.dims[0]
@@ -68,7 +69,7 @@ class WeightBook:
 class MethodBuilder:
     """New values and constant bindings for a method that a pass rewrites.
 
-    Constants that are `kept` are no weights, which a pass may store in another form.
+    Constants in `kept` keep their form; they do not count as weights.
     """
 
     def __init__(self, method: Method, kept: frozenset[str] = frozenset()) -> None:
@@ -93,9 +94,9 @@ class MethodBuilder:
         return self._bound[constant.name]
 
     def weight_name(self, argument: object, rank: int = 2) -> str | None:
-        """Return the name of a float32 constant matrix, None for all else.
+        """Return the name of a float32 constant matrix, None for any other argument.
 
-        Of rank 3 it is a row of matrices.
+        With rank 3 it is several matrices.
         """
         if not isinstance(argument, Value) or len(argument.type.dims) != rank:
             return None
@@ -104,10 +105,10 @@ class MethodBuilder:
         return self.names.get(argument.id)
 
 
-# Which weights a recipe's passes leave float32.
+# Find the weights that a recipe's passes leave float32.
 
 
-# The place of chosen experts among the arguments of what multiplies by their matrices.
+# The index of the selected experts among the arguments of operators with experts.
 _CHOICE: Final = {
     "kvc::expert_linear": 2,
     "kvc::expert_linear_qd8": 5,
@@ -119,13 +120,13 @@ def kept_weights(program: Program, patterns: Iterable[str]) -> frozenset[str]:
     """Return the names of constants that stay float32.
 
     Args:
-        program: whose constants have the names that a bundle has.
-        patterns: paths of modules or weights, or ends or middles of such, in which `*`
-            stands for any part of a name between two points: `mlp.experts` is of each
-            layer, `layers.0.*` is all of one.
+        program: a program whose constants have the names of the bundle.
+        patterns: paths of modules or weights, or consecutive parts of such paths; `*`
+            stands for any text between two dots: `mlp.experts` matches in each layer,
+            `layers.0.*` matches all of one layer.
 
     Raises:
-        UnmatchedPattern: no matrix has such a name.
+        UnmatchedPattern: a pattern matches no matrix.
     """
     names = [c.name for c in program.constants if len(c.type.dims) > 1]
     kept = {name for method in program.methods for name in _routers(method)}
@@ -138,7 +139,7 @@ def kept_weights(program: Program, patterns: Iterable[str]) -> frozenset[str]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Tell whether a pattern is of parts of a name that follow one another."""
+    """Tell whether a pattern matches consecutive parts of a name."""
     wanted, parts = pattern.split("."), name.split(".")
     return any(
         all(map(fnmatchcase, parts[i : i + len(wanted)], wanted))
@@ -147,7 +148,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def _routers(method: Method) -> Iterator[str]:
-    """Yield the names of matrices whose products choose experts."""
+    """Yield the names of matrices whose products select experts."""
     names = {value.id: name for value, name in method.constants}
     makers = method.makers()
     for node in method.nodes:
@@ -157,7 +158,7 @@ def _routers(method: Method) -> Iterator[str]:
 
 
 def _products(choice: Argument, makers: Mapping[int, Node]) -> Iterator[Node]:
-    """Yield the linear layers that a value is made of, without others between."""
+    """Yield the nearest linear layers from which a value is computed."""
     assert isinstance(choice, Value)
     waiting, seen = [choice], set[int]()
     while waiting:

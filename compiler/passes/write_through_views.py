@@ -2,7 +2,7 @@
 
 torch traces `cache[:2].transpose(1, 2)[:, :, p] = x` as writes into copies of the
 views, which are then written back one by one. In: such chains. Out: one write into the
-base. For a view that only reorders axes, or adds and drops axes of size 1, the write is
+base. For a view that only permutes axes, or adds and drops axes of size 1, the write is
 transformed accordingly (`_unviewed`); a part that is the whole is treated as the whole
 (`_without_whole_writes`); parts of parts become one `index_put` at several indices
 (`_merged`), provided that no index is negative, since that would count from the back.
@@ -25,13 +25,13 @@ from kvc.compiler.passes.same_index import is_read_at, selected_at
 from kvc.schema.ops import PERMUTING, RESHAPING_VIEWS
 from kvc.schema.types import Dim, TensorType
 
-# Views that, where all sizes but 1 stay the same, add or drop axes of size 1.
+# Views that add or drop axes of size 1, if all other sizes stay the same.
 _ONES = RESHAPING_VIEWS | {"aten::reshape", "aten::select.int"}
 
 
 @dataclass(frozen=True, slots=True)
 class WriteThroughViews:
-    """Turn writes into views of a value into one write into the value."""
+    """Replace writes into views of a value by one write into the value."""
 
     name: ClassVar[str] = "write-through-views"
 
@@ -44,9 +44,9 @@ class WriteThroughViews:
 
 
 def _without_whole_writes(method: Method) -> Method:
-    """Read through writes at the one place of an axis: what is written is the result.
+    """Replace a write at the only position of an axis by the written value.
 
-    So is written back what `cache[0]` of a batch of one has become.
+    For a batch of one, `cache[0]` is written back in this way.
     """
     makers = method.makers()
 
@@ -59,7 +59,7 @@ def _without_whole_writes(method: Method) -> Method:
 
 
 def _is_whole(write: AxisWrite, makers: Mapping[int, Node]) -> bool:
-    """Tell whether a write is one of all that its target holds, at place 0."""
+    """Tell whether a write replaces its whole target, at position 0."""
     place = makers.get(write.index.id)
     return (
         write.target.type.dims[write.axis : write.axis + 1] == (1,)
@@ -92,7 +92,7 @@ def _unviewed(method: Method) -> Method:
 
 
 def _maker(node: Node | None, rebuilt: NodeList) -> Node | None:
-    """Return what makes the first tensor that a node reads."""
+    """Return the node that computes the first input of a node."""
     if node is None or not node.inputs:
         return None
     return rebuilt.makers.get(node.inputs[0].id)
@@ -101,7 +101,7 @@ def _maker(node: Node | None, rebuilt: NodeList) -> Node | None:
 def _reordered(
     node: Node, inner: Node, view: Node, write: AxisWrite, rebuilt: NodeList
 ) -> Node:
-    """Return a write that leaves the axes where they are, if `node` puts them back."""
+    """Return a write into the base, if `node` undoes the permutation of a view."""
     base, there, back = view.inputs[0], axis_order(view), axis_order(node)
     if tuple(there[axis] for axis in back) != tuple(range(len(back))):
         return node
@@ -113,9 +113,9 @@ def _reordered(
 
 
 def _updated_in_order(node: Node, inner: Node, view: Node, rebuilt: NodeList) -> Node:
-    """Return a cache update of the base, if `node` puts the axes of a view of it back.
+    """Return a cache update of the base, if `node` undoes the permutation of a view.
 
-    The first axis has a start for each place, and so must stay where it is.
+    The first axis has a start for each row, and must stay in place.
     """
     cache, update, index, axis, *rest = inner.arguments
     assert isinstance(cache, Value)
@@ -135,7 +135,7 @@ def _updated_in_order(node: Node, inner: Node, view: Node, rebuilt: NodeList) ->
 def _with_ones(
     node: Node, inner: Node, view: Node, write: AxisWrite, rebuilt: NodeList
 ) -> Node:
-    """Return a write into a base of the same sizes, but for axes of size 1."""
+    """Return a write into a base whose axes differ only by axes of size 1."""
     base, viewed = view.inputs[0], view.outputs[0].type.dims
     dims = list(base.type.dims)
     same = _sides(dims) == _sides(viewed) and node.outputs[0].type == base.type
@@ -155,9 +155,9 @@ def _sides(dims: tuple[Dim, ...] | list[Dim]) -> tuple[Dim, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """A write of `source` at the places where the indices of several axes meet.
+    """A write of `source` at the intersections of the indices of several axes.
 
-    `source` has the base's axes in order; of axes with one place some may be missing.
+    `source` has the base's axes in order; axes with one position may be missing.
     """
 
     indices: Mapping[int, Value]
@@ -165,7 +165,7 @@ class _Grid:
 
 
 def _merged(method: Method, non_negative: NonNegative) -> Method:
-    """Write parts of parts at once."""
+    """Merge writes into parts of parts."""
     rebuilt = NodeList(method)
     makers = method.makers()
     reads = method.reads()
@@ -184,7 +184,7 @@ def _grid(
     reads: Mapping[int, int],
     non_negative: NonNegative,
 ) -> _Grid | None:
-    """Follow a write back into what it writes, as long as that is a written part."""
+    """Follow a write to its target, as long as the target is a part written back."""
     indices: dict[int, Value] = {}
     write = axis_write(node)
     kept = list(range(len(write.target.type.dims))) if write else []
@@ -205,9 +205,9 @@ def _grid(
 def _written_part(
     write: AxisWrite, makers: Mapping[int, Node], reads: Mapping[int, int]
 ) -> tuple[AxisWrite | None, bool]:
-    """Return the write that made a write's source of what was at its places.
+    """Return the write into the part that a write puts back, None if there is none.
 
-    Also whether that is one place, taken without its axis.
+    Also return whether the part is one position, without its axis.
     """
     at = (write.target, write.axis, write.index, makers)
     inner = makers.get(write.source.id)
@@ -236,7 +236,7 @@ def _as_index_put(node: Node, grid: _Grid, rebuilt: NodeList) -> Node:
     for number, axis in enumerate(axes):
         shape = (*(1,) * number, dims[axis], *(1,) * (len(axes) - number - 1))
         indices[axis] = _viewed(grid.indices[axis], shape, node, rebuilt)
-    if axes[-1] - axes[0] + 1 != len(axes):  # then the places come first
+    if axes[-1] - axes[0] + 1 != len(axes):  # then the indexed axes come first
         order = (*axes, *(i for i in range(len(dims)) if i not in axes))
         kind = TensorType(base.type.dtype, tuple(dims[axis] for axis in order))
         source = rebuilt.add("aten::permute", (source, order), kind, node.source)

@@ -1,4 +1,4 @@
-"""Order writes so that they happen in place, with proof; see `passes/README.md`."""
+"""Order writes so that they happen in place, with a proof; see `passes/README.md`."""
 
 from kvc.compiler.place.proof import (
     Proof,

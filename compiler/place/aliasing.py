@@ -1,9 +1,9 @@
-"""Which values share memory, in a method whose writes happen in place.
+"""Find the values that share memory, in a method whose writes happen in place.
 
-In: a method in its final order, as `kvc.compiler.place` leaves it: whatever leads to
-the new content of a state, or of an input in the caller's array, works in its memory.
-Out: for each value what it shares memory with. Other updates reuse the memory of their
-operand if that is scratch memory which nothing reads afterwards.
+In: a method in its final order, as `kvc.compiler.place` returns it: all nodes that lead
+to the new content of a state, or of an input in the caller's array, work in its memory.
+Out: for each value, the value whose memory it shares. Other updates reuse the memory of
+their operand if that is scratch memory that is not read afterwards.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class Aliases:
 
     Attributes:
         base: value id -> id of the value whose memory it shares directly.
-        root: value id -> id of the value whose memory it is, itself where it has own.
+        root: value id -> id of the value that owns its memory; itself if it owns it.
         callers: ids of the inputs that lie in the caller's arrays.
     """
 
@@ -35,7 +35,8 @@ def analyse(method: Method) -> Aliases:
     bound = [*method.inputs, *method.bound]
     base: dict[int, int] = {}
     root = {value.id: value.id for value in bound}
-    scratch = {value.id for value in method.inputs}  # what is whole, and its own
+    # Values that own whole scratch memory.
+    scratch = {value.id for value in method.inputs}
     for index, node in enumerate(method.nodes):
         view = OPS[node.op].aliasing is Aliasing.VIEW
         over = _over_operands(node)
@@ -56,7 +57,7 @@ def analyse(method: Method) -> Aliases:
 
 
 def _over_operands(node: Node) -> dict[int, int]:
-    """Return result -> operand for the results of a control node that lie over one."""
+    """Return result -> operand for results of a control node that share its memory."""
     control = control_of(node)
     if control is None:
         return {}
@@ -70,7 +71,7 @@ def _over_operands(node: Node) -> dict[int, int]:
 def callers_of(method: Method) -> frozenset[int]:
     """Return the inputs that are changed, or grow, in the caller's own array.
 
-    A block is lent all of its inputs, apart from those that are filled in.
+    A block borrows the memory of all its inputs, except those it fills.
     """
     if method.block is not None:
         return frozenset(
@@ -85,7 +86,7 @@ def callers_of(method: Method) -> frozenset[int]:
 
 
 def _stored(method: Method) -> dict[int, int]:
-    """Return value id -> what it lies over, for what leads to memory that lasts."""
+    """Return value id -> id of the value it overwrites, in lasting memory."""
     makers = method.makers()
     states = {name: value for value, name in method.state_in}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
@@ -103,7 +104,7 @@ def _stored(method: Method) -> dict[int, int]:
 def _trace(
     new: Value, old: Value, makers: Mapping[int, Node], stored: dict[int, int]
 ) -> None:
-    """Note what the writes that lead from `old` to `new` lie over."""
+    """Record the values that the writes from `old` to `new` overwrite."""
     current = new
     while current.id != old.id and current.id in makers:
         node = makers[current.id]
@@ -126,7 +127,7 @@ def _reuses(
     scratch: set[int],
     callers: frozenset[int],
 ) -> bool:
-    """Tell whether an update may take its operand's scratch memory."""
+    """Tell whether an update may reuse its operand's scratch memory."""
     node = method.nodes[index]
     if OPS[node.op].aliasing is not Aliasing.UPDATE:
         return False

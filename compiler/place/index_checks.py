@@ -1,9 +1,9 @@
 """Check the indices of writes before the first write.
 
-A write into persistent memory raises if an index is out of range. What an earlier write
-of the same call has done by then cannot be undone, so an index that depends only on
-inputs and counters is computed and checked first; all writes come after that. Any other
-index is checked by its own write, which then writes nothing.
+A write into persistent memory raises if an index is out of range. Earlier writes of the
+same call cannot be undone then, so an index that depends only on inputs and counters is
+computed and checked first; all writes follow. Any other index is checked by its own
+write, which then writes nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,14 @@ _ALONG = (
     "aten::scatter_add",
     "aten::scatter_reduce.two",
 )
-_WHOLE = (DType.INT32, DType.INT64, DType.BOOL)  # which rows take part is a bool
-_LONGEST = 64  # nodes on the way to an index; a longer way is no index computation
-# What a check reads that decides it, and its arguments.
+_WHOLE = (DType.INT32, DType.INT64, DType.BOOL)  # bool: the mask of rows that take part
+_LONGEST = 64  # nodes that compute an index; longer chains are no index computation
+# The values that decide a check, its operator and its arguments.
 Check = tuple[tuple[Value, ...], str, tuple[Argument, ...]]
 
 
 def add_index_checks(schedule: Schedule, writes: Sequence[int]) -> None:
-    """Add checks to a schedule, and put them before the nodes `writes`."""
+    """Add index checks to a schedule, before the nodes `writes`."""
     wanted: dict[tuple[object, ...], tuple[Check, str]] = {}
     for key in writes:
         for check in _checks(schedule.nodes[key]):
@@ -46,7 +46,7 @@ def add_index_checks(schedule: Schedule, writes: Sequence[int]) -> None:
 
 
 def _checks(node: Node) -> Iterator[Check]:
-    """Yield what must hold for the indices of a write."""
+    """Yield the checks for the indices of a write."""
     match node.op, node.arguments:
         case "kvc::cache_update", (
             cache, update, Value() as index, axis, "linear", x, *_
@@ -76,16 +76,16 @@ def _size(target: Value, dim: int) -> Dim:
 
 
 def _way_to_all(schedule: Schedule, values: Sequence[Value]) -> set[int] | None:
-    """Return the nodes that several values follow from, as `_way_to` does of each."""
+    """Return the nodes that compute several values, as `_way_to` does for each."""
     ways = [_way_to(schedule, value) for value in values]
     found = [way for way in ways if way is not None]
     return set().union(*found) if len(found) == len(ways) else None
 
 
 def _way_to(schedule: Schedule, index: Value) -> set[int] | None:
-    """Return the nodes that an index follows from.
+    """Return the nodes that compute an index.
 
-    None where it follows from floats or from nothing that differs from call to call.
+    None if floats take part, or if the index is the same in each call.
     """
     way: set[int] = set()
     fixed = {value.id for value, _ in schedule.method.constants}

@@ -1,4 +1,4 @@
-"""Derive memory requests from a method: which values need scratch bytes, and when."""
+"""Derive memory requests from a method: the size and lifetime of scratch values."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,9 +16,9 @@ def requests_of(
 ) -> tuple[Request, ...]:
     """Return a request for each value that has scratch memory of its own.
 
-    A value lives from its definition to the last read of it or of anything that
-    shares its memory; inputs live from before the first node, what the method hands
-    out lives to after the last one. Symbolic sizes count at their upper bound.
+    A value lives from its definition to the last read of it or of a value that shares
+    its memory. Inputs live from before the first node; results live until after the
+    last node. Symbolic sizes count at their upper bound.
     """
     owned = _owned_values(method, aliases)
     first = dict.fromkeys((value.id for value in method.inputs), -1)
@@ -54,8 +54,8 @@ def with_workspaces(
     """Return the method with scratch memory for its blocks.
 
     Args:
-        method: proven.
-        numbers: number of a block in the program -> in the file's method.
+        method: a proven method.
+        numbers: number of a block in the program -> its number in the file's method.
         needs: number of a block in the program -> bytes of its scratch memory.
     """
     count, nodes = method.next_id(), list[Node]()

@@ -2,9 +2,9 @@
 
 A state that a method changes has such memory, and so has an input whose array it
 changes. The new content is traced back: it comes from updates of the old value, which
-may all work in that memory, or from one node that makes a whole new value, and updates
-of that. If the new content cannot be made there (it is a view, it lies in other memory,
-its node reads the old content), a closing copy moves it in.
+may all work in that memory, or from one node that computes a whole new value, and
+updates of that. If the new content cannot be computed there (it is a view, it lies in
+other memory, its node reads the old content), a closing copy moves it in.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from kvc.compiler.place.schedule import Schedule
 from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing
 from kvc.schema.types import Symbol, TensorType
 
-# Why a write copies bytes, and what change of the model would save them.
+# Why a write copies bytes, and how to change the model to avoid the copy.
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class CopyReason:
     """Why a write copies.
 
     Attributes:
-        text: it.
-        remedy: what to change in the model, so that it does not.
+        text: the reason.
+        remedy: a change of the model that avoids the copy.
     """
 
     text: str
@@ -34,22 +34,22 @@ class CopyReason:
 
 
 VIEW_STORED: Final = CopyReason(
-    "what is stored is a view of another value",
+    "the stored value is a view of another value",
     "write rows into the state itself (index_copy_, cache_update), not a view",
 )
 VIEW_WRITTEN: Final = CopyReason(
-    "what is written is a view of what it overwrites",
+    "the written value is a view of the overwritten value",
     "write new values only; of rows that move a ring keeps the order "
     '(cache_update with mode="circular")',
 )
 HANDED_OUT: Final = CopyReason(
-    "the method hands the old value out",
-    "return the new value, or only what is computed of the old one",
+    "the method returns the old value",
+    "return the new value, or only values computed from the old one",
 )
 
 
 def other_length(op: str) -> CopyReason:
-    """Return why a new content of another length is moved in."""
+    """Return the reason to copy a new content that has another length."""
     return CopyReason(
         f"{op} makes a value of another length",
         "keep a state of the greatest length, and write rows into it (cache_update)",
@@ -57,7 +57,7 @@ def other_length(op: str) -> CopyReason:
 
 
 def old_value_read(op: str) -> CopyReason:
-    """Return why a new content is made elsewhere while the old one is read."""
+    """Return the reason to copy a new content whose operator reads the old one."""
     return CopyReason(
         f"the old value is still read when {op} makes the new one",
         f"change the state in place (add_, index_copy_, cache_update), not by {op}",
@@ -65,15 +65,15 @@ def old_value_read(op: str) -> CopyReason:
 
 
 def branches_elsewhere(op: str, state: str) -> CopyReason:
-    """Return why what control flow makes is moved in."""
+    """Return the reason to copy the result of control flow."""
     return CopyReason(
-        f"{op} does not make it of the old value of {state}",
+        f"{op} does not compute it from the old value of {state}",
         f"give {op} the old value of {state}, and change it in place in each branch",
     )
 
 
 def written_elsewhere(op: str, state: str) -> CopyReason:
-    """Return why what an update makes is moved in."""
+    """Return the reason to copy the result of an update of another value."""
     return CopyReason(
         f"{op} does not write over the old value of {state}",
         f"let {op} write into {state} itself, not into another value",
@@ -81,7 +81,7 @@ def written_elsewhere(op: str, state: str) -> CopyReason:
 
 
 def both_read(op: str, source: str) -> CopyReason:
-    """Return why an old value is kept for what needs the new one, too."""
+    """Return the reason to keep the old value for a node that needs the new one too."""
     place = f" at {source}" if source else ""
     return CopyReason(
         f"{op}{place} reads the old value and needs the new one",
@@ -90,7 +90,7 @@ def both_read(op: str, source: str) -> CopyReason:
     )
 
 
-# Memory that outlives a method, and the writes that lead to its new content.
+# Find persistent memory.
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,10 @@ class Write:
     """A node that works in persistent memory.
 
     Attributes:
-        key: of the node, in the schedule.
+        key: the key of the node in the schedule.
         old: the value whose bytes it overwrites.
-        result: the value that lies in the memory after it.
-        reason: why it is a copy of its own; None for a write that had to be.
+        result: the value in the memory after the write.
+        reason: why the write is an additional copy; None for a write of the program.
     """
 
     key: int
@@ -112,7 +112,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Persistent:
-    """What becomes of one piece of memory: its name, and the writes, in order."""
+    """One piece of persistent memory: its name, and its writes, in order."""
 
     name: str
     writes: tuple[Write, ...]
@@ -120,7 +120,7 @@ class Persistent:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The old and the new content of memory; `grows` is its axis if it has one."""
+    """The old and new content of memory; `grows` is the axis of a growing state."""
 
     name: str
     is_input: bool
@@ -132,12 +132,12 @@ class _Content:
 def find_persistent(
     schedule: Schedule, grows: Mapping[str, int], symbols: Mapping[str, Symbol]
 ) -> list[Persistent]:
-    """Return the persistent memory of a method; closing moves go to the schedule.
+    """Return the persistent memory of a method; add closing copies to the schedule.
 
     Args:
-        schedule: of the method.
-        grows: the axis of each state that grows.
-        symbols: the program's, to compare sizes with.
+        schedule: the schedule of the method.
+        grows: the axis of each growing state.
+        symbols: the program's symbols, to compare sizes.
     """
     memories, claimed = [], set[int]()
     for content in _contents(schedule, grows):
@@ -166,7 +166,7 @@ def _contents(schedule: Schedule, grows: Mapping[str, int]) -> list[_Content]:
 
 
 def with_old_contents(method: Method, grows: Mapping[str, int]) -> Method:
-    """Return a method with an old value of each state that it writes, read or not."""
+    """Return a method that reads the old value of each state that it writes."""
     known = {name for _, name in method.state_in}
     written = [(new, name) for new, name in method.state_out if name not in known]
     count = method.next_id()
@@ -178,7 +178,7 @@ def with_old_contents(method: Method, grows: Mapping[str, int]) -> Method:
 
 
 def _emptied(kind: TensorType, axis: int | None) -> TensorType:
-    """Return the type of a state of which nothing is read: length 0 where it grows."""
+    """Return the type of a state whose old rows are not read: length 0 if it grows."""
     if axis is None:
         return kind
     dims = (*kind.dims[:axis], 0, *kind.dims[axis + 1 :])
@@ -191,7 +191,7 @@ def _chain(
     claimed: set[int],
     symbols: Mapping[str, Symbol],
 ) -> tuple[Write, ...]:
-    """Return the writes that make the new content in place, none if that cannot be."""
+    """Return the writes that compute the new content in place, or none."""
     writes: list[Write] = []
     current = _in_one_piece(schedule, content.new)
     while current.id != content.old.id:
@@ -217,7 +217,7 @@ def _chain(
 
 
 def _target(node: Node, result: Value) -> Value | None:
-    """Return the operand that a node writes over to make a result, None without one."""
+    """Return the operand that a node overwrites with a result, or None."""
     control = control_of(node)
     if control is None:
         return node.inputs[0]
@@ -226,7 +226,7 @@ def _target(node: Node, result: Value) -> Value | None:
 
 
 def _in_one_piece(schedule: Schedule, value: Value) -> Value:
-    """Return the value that this one is, in another shape at the most."""
+    """Return the value before any views that only reshape it."""
     while (key := schedule.makers.get(value.id)) is not None:
         if schedule.nodes[key].op not in RESHAPING_VIEWS:
             break
@@ -239,8 +239,8 @@ def _may_fill(
 ) -> bool:
     """Tell whether a node may write its whole result over the old content.
 
-    It may read the old content itself only element by element. Whoever needs old and
-    new content can be given a copy of what it reads, if that is the smaller copy.
+    The node may read the old content only element by element. A node that needs both
+    contents can get a copy of the rows that it reads, if that copy is the smaller one.
     """
     lost, node = schedule.closure(old), schedule.nodes[key]
     read = [value for value in node.inputs if value.id in lost]
@@ -255,7 +255,7 @@ def _may_fill(
 
 
 def _closing(schedule: Schedule, content: _Content) -> Write:
-    """Add the node that moves a new content in, or makes it once more."""
+    """Add the node that copies a new content into place, or computes it there again."""
     new, old = content.new, content.old
     key = schedule.makers.get(new.id)
     source = schedule.nodes[key].source if key is not None else ""
@@ -273,16 +273,16 @@ def _closing(schedule: Schedule, content: _Content) -> Write:
 
 
 def _is_cheap(node: Node, old: Value) -> bool:
-    """Tell whether a node makes a new content of the old one alone, place by place.
+    """Tell whether a node computes a new content from the old one, pointwise.
 
-    To make it once more over the old content costs no more than to copy it there.
+    Computing it again over the old content costs no more than a copy.
     """
     fits = [value.type for value in node.outputs] == [old.type]
     return OPS[node.op].pointwise and node.inputs == (old,) and fits
 
 
 def _why_elsewhere(schedule: Schedule, content: _Content) -> CopyReason | None:
-    """Return why the new content is moved in; None where nothing here makes it."""
+    """Return the reason to copy the new content; None if no node computes it."""
     key = schedule.makers.get(_root(schedule, content.new).id)
     if key is None:
         return None
@@ -301,7 +301,7 @@ def _why_elsewhere(schedule: Schedule, content: _Content) -> CopyReason | None:
 
 
 def _root(schedule: Schedule, value: Value) -> Value:
-    """Return the value that this one is a view of, itself when it is none."""
+    """Return the value that this value is a view of; itself if it is no view."""
     while (key := schedule.makers.get(value.id)) is not None:
         if OPS[schedule.nodes[key].op].aliasing is not Aliasing.VIEW:
             break
@@ -310,7 +310,7 @@ def _root(schedule: Schedule, value: Value) -> Value:
 
 
 def _store(schedule: Schedule, content: _Content, stored: Value) -> None:
-    """Let `stored` be what the memory holds at the method's end."""
+    """Make `stored` the content of the memory at the method's end."""
     method = schedule.method
     pairs = method.input_out if content.is_input else method.state_out
     pairs = tuple((stored if n == content.name else v, n) for v, n in pairs)

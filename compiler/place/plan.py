@@ -7,11 +7,11 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Memory that something needs for a while.
+    """Scratch memory that is needed for a range of instructions.
 
     Attributes:
-        key: whose it is; unique in a plan.
-        nbytes: size, an upper bound where it is symbolic.
+        key: the owner's key, unique in a plan.
+        nbytes: size; an upper bound if it is symbolic.
         first: index of the instruction that writes it first, -1 for inputs.
         last: index of the last instruction that reads it, inclusive.
     """
@@ -24,7 +24,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a request lies: `offset` bytes into the arena, a multiple of ALIGNMENT."""
+    """The offset of a request in the arena, in bytes, a multiple of ALIGNMENT."""
 
     request: Request
     offset: int
@@ -37,7 +37,7 @@ class MemoryPlan:
     Attributes:
         placements: one for each request.
         nbytes: size of the arena.
-        peak_nbytes: most bytes alive at one time: no plan can be smaller.
+        peak_nbytes: most bytes alive at one time; a lower bound of any plan.
     """
 
     placements: tuple[Placement, ...]

@@ -6,7 +6,7 @@ from kvc.compiler.place.plan import ALIGNMENT, MemoryPlan, Request
 
 
 class PlanFault(Exception):
-    """The plan breaks a rule; the text says which."""
+    """The plan breaks a rule; the text names it."""
 
 
 def check_plan(requests: Sequence[Request], plan: MemoryPlan) -> None:

@@ -14,9 +14,10 @@ def plan_memory(requests: Sequence[Request]) -> MemoryPlan:
     """Return the smallest of the greedy plans of several orders.
 
     No order is best for all graphs: by size is for stacks of equal layers, the others
-    for chains of tensors that grow or shrink. The first that reaches the lower bound
-    is taken. Where none does, what lies beyond the bound is placed first, and again:
-    one round was enough for five models of timm that were up to 27% above (2026-11).
+    for chains of tensors that grow or shrink. The first plan that reaches the lower
+    bound is taken. If none does, requests that end beyond the bound are placed first,
+    repeatedly: one round was enough for five models of timm that were up to 27% above
+    (2026-11).
     """
     bound = peak(requests)
     best: MemoryPlan | None = None
@@ -30,7 +31,7 @@ def plan_memory(requests: Sequence[Request]) -> MemoryPlan:
 
 
 def _raised(requests: Sequence[Request], bound: int) -> Iterator[MemoryPlan]:
-    """Yield plans in each of which what the last one placed too high comes first."""
+    """Yield plans; each first places the requests that the last one put too high."""
     keys = [request.key for request in sorted(requests, key=by_size)]
     plan = greedy(requests, by_size)
     for _ in range(_ROUNDS):
@@ -65,23 +66,23 @@ def greedy(requests: Sequence[Request], order: Order) -> MemoryPlan:
 
 
 def by_size(request: Request) -> tuple[int, ...]:
-    """Put the largest first."""
+    """Order by size, the largest first."""
     return (-request.nbytes, request.first, request.last, request.key)
 
 
 def by_area(request: Request) -> tuple[int, ...]:
-    """Put the largest product of size and lifetime first."""
+    """Order by size times lifetime, the largest first."""
     area = request.nbytes * (request.last - request.first + 1)
     return (-area, request.first, request.key)
 
 
 def by_lifetime(request: Request) -> tuple[int, ...]:
-    """Put the longest-lived first."""
+    """Order by lifetime, the longest first."""
     return (request.first - request.last, -request.nbytes, request.key)
 
 
 def by_end(request: Request) -> tuple[int, ...]:
-    """Put the last to die first."""
+    """Order by the end of the lifetime, the latest first."""
     return (-request.last, -request.nbytes, request.key)
 
 
@@ -89,7 +90,7 @@ ORDERS: tuple[Order, ...] = (by_size, by_area, by_lifetime, by_end)
 
 
 def _best_gap(request: Request, placed: list[tuple[int, int, Placement]]) -> int:
-    """Return the offset of the smallest gap among those alive at the same time."""
+    """Return the offset of the smallest gap that fits among overlapping lifetimes."""
     need = aligned(request.nbytes)
     best: tuple[int, int] | None = None
     end = 0

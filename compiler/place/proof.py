@@ -1,11 +1,11 @@
-"""The proof: in which order every write can happen in place.
+"""The proof: an order in which every write can happen in place.
 
-In: a method, functional. Out: the method in an order in which each write may use the
-memory of what it overwrites, and a verdict for each. A write may do so if nothing reads
-the old value, or a view of it, any more: such readers are put before it. A reader that
-needs both the old and the new value, and a caller that gets the old value, get a copy
-of what they read, made just before the write; that copy is the verdict's cost. The
-emitted program is checked again by `kvc.schema.verify`, which shares nothing with this.
+In: a functional method. Out: the method in an order in which each write may use the
+memory of the value that it overwrites, and a verdict for each write. A write may do so
+if neither the old value nor a view of it is read any more: such readers are put before
+it. A reader that needs both the old and the new value, and a caller that gets the old
+value, read a copy made just before the write; that copy is the verdict's cost. The
+emitted program is checked again by `kvc.schema.verify`, which shares no code with this.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,17 +37,16 @@ from kvc.schema.types import Symbol
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one write costs beside the write itself.
+    """The cost of one write in addition to the write itself.
 
     Attributes:
         memory: name of the state or input.
         value: id of the new value.
-        reason: why bytes are copied, all there is; "" when none are: it is in place.
+        reason: all reasons why bytes are copied; "" if the write is in place.
         copies: ids of the values that hold the copied bytes.
-        nbytes: how many bytes that is in a call, sizes at their greatest.
+        nbytes: how many bytes a call copies, with sizes at their greatest.
         source: the user's line.
-        remedy: which changes of the model would save the bytes; "" when none are
-            copied.
+        remedy: the changes of the model that would avoid the copies; "" without copies.
     """
 
     memory: str
@@ -61,14 +60,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A method in its final order, and a verdict for each write in it, in order."""
+    """A method in its final order, and a verdict for each write, in order."""
 
     method: Method
     verdicts: tuple[Verdict, ...]
 
 
 def prove_all(program: Program) -> dict[str, Proof]:
-    """Return the proofs by name of methods and blocks, each after what runs it."""
+    """Return the proofs of methods and blocks by name; callers precede their blocks."""
     blocks = blocks_by_number(program)
     placer = Placer(blocks)
     proofs: dict[str, Proof] = {}
@@ -108,12 +107,12 @@ def prove(method: Method, program: Program) -> Proof:
 
 @dataclass(frozen=True, slots=True)
 class WriteOrder:
-    """A method whose readers of old contents come before the writes over them.
+    """A method in which readers of old contents precede the writes over them.
 
     Attributes:
-        method: the method; a reader that needs the new content comes after it.
-        waits: the index of each node that writes memory which outlives the method, and
-            those of the readers that it waits for.
+        method: the method; a reader that needs the new content too follows the write.
+        waits: index of a node that writes persistent memory -> indices of the readers
+            that must run before it.
     """
 
     method: Method
@@ -121,7 +120,7 @@ class WriteOrder:
 
 
 def in_write_order(method: Method, program: Program) -> WriteOrder:
-    """Return a method's nodes in an order that leaves its writes in place."""
+    """Order a method's nodes so that its writes can be in place."""
     symbols = {symbol.name: symbol for symbol in program.symbols}
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
     marked = with_old_contents(Placer(blocks_by_number(program)).mark(method), grows)
@@ -142,7 +141,7 @@ def in_write_order(method: Method, program: Program) -> WriteOrder:
 
 
 def _order_readers(schedule: Schedule, write: Write) -> set[int]:
-    """Put the readers of an old content before a write, as far as they can be."""
+    """Put the readers of an old content before a write, where possible."""
     if schedule.nodes[write.key].op == "kvc::append":
         return set()
     readers = {
@@ -155,7 +154,7 @@ def _order_readers(schedule: Schedule, write: Write) -> set[int]:
 
 
 def _forget_others(schedule: Schedule, memories: Sequence[Persistent]) -> None:
-    """Give results of control flow that do not last scratch memory of their own."""
+    """Give scratch memory to results of control flow that are not persistent."""
     written = {write.result.id for memory in memories for write in memory.writes}
     for key, node in schedule.nodes.items():
         control = control_of(node)
@@ -166,7 +165,7 @@ def _forget_others(schedule: Schedule, memories: Sequence[Persistent]) -> None:
 
 
 def _placed(block: Method) -> dict[int, str]:
-    """Return output -> input for the outputs of a block that lie over an input."""
+    """Return output -> input for outputs of a block in the memory of an input."""
     names = {value.id: name for value, name in block.input_out}
     if block.block is None:
         return {}
@@ -174,9 +173,9 @@ def _placed(block: Method) -> dict[int, str]:
 
 
 def _without_placed(method: Method) -> Method:
-    """Return a block without the outputs that are left where its inputs are.
+    """Return a block without the outputs that lie in the memory of its inputs.
 
-    They are no reason to keep an old content: what they are follows from the proof.
+    These are no reason to keep an old content: the proof decides their values.
     """
     placed = _placed(method)
     kept = tuple(v for i, v in enumerate(method.outputs) if i not in placed)
@@ -195,9 +194,9 @@ def _with_placed(final: Method, block: Method) -> Method:
 
 
 def _grown(final: Method, method: Method) -> Iterator[tuple[int, Verdict]]:
-    """Yield verdicts on nodes that grow inputs of the method in the caller's array.
+    """Yield verdicts on nodes that append to the caller's arrays.
 
-    One that grows what another has grown does so, too.
+    The result of such a node may be appended to again.
     """
     changed = {name for _, name in method.input_out}
     named = zip(method.inputs, method.input_names, strict=True)
@@ -211,17 +210,17 @@ def _grown(final: Method, method: Method) -> Iterator[tuple[int, Verdict]]:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """Copies made so that a write may overwrite: the values, and why each is needed."""
+    """Copies of values that a write overwrites, and the reasons for them."""
 
     values: tuple[Value, ...] = ()
     reasons: tuple[CopyReason, ...] = ()
 
 
 def _clear(schedule: Schedule, write: Write) -> _Saved:
-    """Let nobody read the overwritten value after a write; return what that costs."""
+    """Remove all reads of an overwritten value after a write; return the copies."""
     node = schedule.nodes[write.key]
     if node.op == "kvc::append":
-        return _Saved()  # it leaves the old rows as they are
+        return _Saved()  # it leaves the old rows unchanged
     lost = schedule.closure(write.old)
     saver = _Saver(schedule, write.key)
     for value in _beside_target(node, write):
@@ -237,7 +236,7 @@ def _clear(schedule: Schedule, write: Write) -> _Saved:
 
 
 def _beside_target(node: Node, write: Write) -> tuple[Value, ...]:
-    """Return what a write reads beside the value that it writes over."""
+    """Return the operands of a write except the value that it overwrites."""
     match OPS[node.op].aliasing:
         case Aliasing.UPDATE:
             return node.inputs[1:]
@@ -255,15 +254,15 @@ def _beside_operand(node: Node, write: Write) -> tuple[Value, ...]:
 
 
 class _Saver:
-    """Makes copies of old values before a write, one for each value."""
+    """Copies old values before a write, each at most once."""
 
     def __init__(self, schedule: Schedule, write: int) -> None:
         self._schedule, self._write = schedule, write
         self.clones: dict[int, Value] = {}
-        self.reasons: dict[CopyReason, None] = {}  # in their order
+        self.reasons: dict[CopyReason, None] = {}  # in order
 
     def save_operand(self, value: Value) -> None:
-        """Let the write itself read a copy of what it overwrites."""
+        """Let the write itself read a copy of the value that it overwrites."""
         clone = self._clone(value, VIEW_WRITTEN)
         self._schedule.rename(self._write, value, clone, but_target=True)
 
@@ -276,7 +275,7 @@ class _Saver:
                 self._schedule.rename(reader, value, self._clone(value, reason))
 
     def save_output(self, value: Value) -> None:
-        """Let the caller get a copy of a value."""
+        """Return a copy of a value to the caller."""
         clone = self._clone(value, HANDED_OUT)
         self._schedule.rename_outputs(value, clone)
 
@@ -298,7 +297,7 @@ def _verdict(
     symbols: Mapping[str, Symbol],
 ) -> Verdict:
     copies = [*saved.values, *([write.result] if write.reason else [])]
-    # Without all of these changes the bytes are copied all the same.
+    # Only all of these changes together avoid the copies.
     reasons = [*([write.reason] if write.reason else []), *saved.reasons]
     return Verdict(
         memory=memory,

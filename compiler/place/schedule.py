@@ -1,7 +1,7 @@
 """A method's nodes while they are being reordered: a graph with extra edges.
 
-In: a method in some order. Out: the method in an order that respects the data and every
-added edge, and keeps the old order otherwise.
+In: a method in some order. Out: the method in an order that respects the data flow and
+every added edge, and keeps the old order otherwise.
 """
 
 import heapq
@@ -14,12 +14,13 @@ from kvc.compiler.ir.rewrite import rename_node, rename_results
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import TensorType
 
-Rank = tuple[int, int, int]  # early, usual or late; place in the old order; before it
+# EARLY, USUAL or LATE; old position; 0 for a node inserted just before it.
+Rank = tuple[int, int, int]
 EARLY, USUAL, LATE = range(3)
 
 
 class Schedule:
-    """The nodes of one method by key; keys stay when nodes are changed."""
+    """The nodes of one method by key; a node keeps its key when it is changed."""
 
     def __init__(self, method: Method) -> None:
         self.method = method
@@ -49,13 +50,13 @@ class Schedule:
         return added
 
     def order(self, first: int, then: int) -> None:
-        """Ask that one node comes before another."""
+        """Add an edge: the first node must run before the other."""
         self._later.setdefault(first, set()).add(then)
 
     def rename(
         self, key: int, old: Value, new: Value, but_target: bool = False
     ) -> None:
-        """Let a node read another value; `but_target` is not what it writes over."""
+        """Let a node read another value; `but_target` keeps its overwritten operand."""
         node = self.nodes[key]
         renamed = rename_node(node, {old.id: new})
         if but_target:
@@ -82,7 +83,7 @@ class Schedule:
         return found
 
     def descendants(self, key: int) -> set[int]:
-        """Return the nodes that cannot run before a node has run."""
+        """Return the nodes that must run after a node."""
         found: set[int] = set()
         stack = [key]
         while stack:
@@ -113,7 +114,7 @@ class Schedule:
                 waiting[then] -= 1
                 if not waiting[then]:
                     heapq.heappush(ready, (self.ranks[then], then))
-        assert len(order) == len(self.nodes), "the edges go round in a circle"
+        assert len(order) == len(self.nodes), "the edges form a cycle"
         return order
 
     def rename_outputs(self, old: Value, new: Value) -> None:
@@ -137,7 +138,7 @@ class Schedule:
 
 
 def _keeping_target(node: Node, renamed: Node) -> tuple[Argument, ...]:
-    """Return the arguments of a renamed node, what it writes over as it was."""
+    """Return the arguments of a renamed node; keep its overwritten operands."""
     control, changed = control_of(node), control_of(renamed)
     if control is None or changed is None:
         return (node.arguments[0], *renamed.arguments[1:])

@@ -1,12 +1,12 @@
-"""Which results of control flow lie in the memory of an operand.
+"""Assign results of control flow to the memory of an operand.
 
-In: a method, functional. Out: the method whose control nodes state this (`over`), and,
-once it is proven, blocks that say which of their outputs go where (`input_out`). A
-result lies in an operand's memory if it leads from the old content of persistent memory
-to the new one, and a branch makes it from the operand: by updates, by nested control
-flow, or by returning it. The other branch then fills the operand's memory. What a loop
-carries stays in one place in any case. `proof.py` decides whether, and at which cost, a
-block can do its part.
+In: a functional method. Out: the method whose control nodes have these assignments
+(`over`), and, once it is proven, blocks whose outputs are assigned to inputs
+(`input_out`). A result gets an operand's memory if it is on the path from the old
+content of persistent memory to the new one, and a branch computes it from the operand:
+by updates, by nested control flow, or by returning it. The other branch then fills the
+operand's memory. The carried values of a loop stay in place in any case. `proof.py`
+decides whether, and at which cost, a block can do so.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from kvc.schema.ops import DELEGATE, OPS, RESHAPING_VIEWS, Aliasing
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Result `result` of a node lies over its operand `operand`."""
+    """Result `result` of a node lies in the memory of its operand `operand`."""
 
     node: Node
     result: int
@@ -27,17 +27,17 @@ class _Mark:
 
 
 class Placer:
-    """Places the results of control flow; `blocks` are those of the program."""
+    """Assigns memory to the results of control flow; `blocks` are the program's."""
 
     def __init__(self, blocks: Mapping[int, Method]) -> None:
         self._blocks = blocks
 
     def mark(self, method: Method) -> Method:
-        """Return a method whose control nodes say what should lie over what."""
+        """Return a method whose control nodes assign results to operands."""
         over: dict[int, dict[int, int]] = {}  # id of a node -> result -> operand
         for new, old in _homes(method):
             marks = self._trace(method, new, old) or ()
-            # A result on the way to two of them is in the first: one memory, one value.
+            # A result on the paths of two memories belongs to the first.
             if not any(m.result in over.get(id(m.node), {}) for m in marks):
                 for mark in marks:
                     over.setdefault(id(mark.node), {})[mark.result] = mark.operand
@@ -46,13 +46,13 @@ class Placer:
             control = control_of(node)
             if control is not None:
                 places = over.get(id(node), {})
-                said = tuple(places.get(i) for i in range(len(control.over)))
-                node = with_over(node, said)
+                operands = tuple(places.get(i) for i in range(len(control.over)))
+                node = with_over(node, operands)
             nodes.append(node)
         return replace(method, nodes=tuple(nodes))
 
     def blocks_to_prove(self, method: Method) -> Iterator[Method]:
-        """Yield the blocks that a proven method runs, with what they leave where."""
+        """Yield the blocks that a proven method runs, with their outputs assigned."""
         for node in method.nodes:
             control = control_of(node)
             if control is None:
@@ -67,9 +67,9 @@ class Placer:
     def _trace(
         self, method: Method, new: Value, old: Value
     ) -> tuple[_Mark, ...] | None:
-        """Return the control flow on the way from an old content to a new one.
+        """Return the control flow on the path from an old content to a new one.
 
-        None where no way leads there but by a copy.
+        None if there is no path without a copy.
         """
         makers, marks = method.makers(), list[_Mark]()
         current = _in_one_piece(new, makers)
@@ -89,23 +89,23 @@ class Placer:
     def _through(
         self, method: Method, node: Node, current: Value, old: Value, marks: list[_Mark]
     ) -> tuple[_Mark, ...] | None:
-        """Go on from a result of control flow to the operands that it may lie over.
+        """Continue from a result to the operands whose memory it may take.
 
-        To the old content first: what is lent that has no other place in its memory.
+        The old content comes first.
         """
         result = [value.id for value in node.outputs].index(current.id)
         makers = method.makers()
         candidates = self._candidates(node, result)
         for operand, value in sorted(candidates, key=lambda one: one[1].id != old.id):
             if not _is_whole(value, makers):
-                continue  # a block is lent all of a memory, in its own shape
+                continue  # a block needs whole memory, in its own shape
             further = self._trace(method, value, old)
             if further is not None:
                 return (*marks, _Mark(node, result, operand), *further)
         return None
 
     def _candidates(self, node: Node, result: int) -> Iterator[tuple[int, Value]]:
-        """Yield the operands over which a result could lie, and gain by it."""
+        """Yield the operands whose memory a result could take, and save a copy."""
         control = control_of(node)
         assert control is not None
         for i, value in enumerate(control.operands):
@@ -122,7 +122,7 @@ class Placer:
                 yield i, value
 
     def _leads(self, block: Method, output: int, operand: int) -> bool:
-        """Tell whether a block makes an output of an input, and not of anything new."""
+        """Tell whether a block computes an output by updating an input."""
         makers, root = block.makers(), block.inputs[operand]
         current = _in_one_piece(block.outputs[output], makers)
         while current.id != root.id:
@@ -136,7 +136,7 @@ class Placer:
                 ways = self._candidates(node, result)
                 return any(self._reaches(block, v, root) for _, v in ways)
             else:
-                # The library of a backend may write before it has read everything.
+                # A backend's library may write before it has read everything.
                 return block.in_place and _fills_itself(node, root)
         return True
 
@@ -145,7 +145,7 @@ class Placer:
 
 
 def _may_fill(block: Method, output: int, operand: int) -> bool:
-    """Tell whether a delegate may make a new content in the memory of an operand."""
+    """Tell whether a delegate may write a new content into an operand's memory."""
     makers, root = block.makers(), block.inputs[operand]
     current = _in_one_piece(block.outputs[output], makers)
     while current.id in makers:
@@ -160,20 +160,20 @@ def _may_fill(block: Method, output: int, operand: int) -> bool:
 
 
 def _grows(operand: Value, node: Node, result: int) -> bool:
-    """Tell whether a result is an operand that is longer; its shape stays the same."""
+    """Tell whether a result has the shape of an operand, except for its length."""
     old, new = operand.type.dims, node.outputs[result].type.dims
     pairs = zip(old, new, strict=False)
     return len(old) == len(new) and sum(a != b for a, b in pairs) == 1
 
 
 def _fills_itself(node: Node, root: Value) -> bool:
-    """Tell whether a node makes a new content place by place of the old one."""
+    """Tell whether a node computes a new content from the old one, pointwise."""
     same = [value.type for value in node.outputs] == [root.type]
     return OPS[node.op].pointwise and root in node.inputs and same
 
 
 def _homes(method: Method) -> Iterator[tuple[Value, Value]]:
-    """Yield (new, old) of all memory that outlives a method."""
+    """Yield (new, old) for all memory that outlives a method."""
     states = {name: value for value, name in method.state_in}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
     for new, name in method.state_out:
@@ -186,7 +186,7 @@ def _homes(method: Method) -> Iterator[tuple[Value, Value]]:
 def _with_homes(block: Method, places: Mapping[int, int]) -> Method:
     """Return a block that leaves outputs in the memory of inputs.
 
-    Of one value that is left in two places the second is a copy.
+    If one value is left in two places, the second is a copy.
     """
     outputs, nodes = list(block.outputs), list(block.nodes)
     count, seen = block.next_id(), set[int]()
@@ -205,7 +205,7 @@ def _with_homes(block: Method, places: Mapping[int, int]) -> Method:
 
 
 def _is_whole(value: Value, makers: Mapping[int, Node]) -> bool:
-    """Tell whether a value is no view of its memory, and no update of one."""
+    """Tell whether a value is neither a view of its memory nor an update of a view."""
     while (node := makers.get(value.id)) is not None:
         if OPS[node.op].aliasing is not Aliasing.UPDATE:
             return OPS[node.op].aliasing is not Aliasing.VIEW
@@ -214,7 +214,7 @@ def _is_whole(value: Value, makers: Mapping[int, Node]) -> bool:
 
 
 def _in_one_piece(value: Value, makers: Mapping[int, Node]) -> Value:
-    """Return the value that this one is, in another shape at the most."""
+    """Return the value before any views that only reshape it."""
     while value.id in makers and makers[value.id].op in RESHAPING_VIEWS:
         value = makers[value.id].inputs[0]
     return value

@@ -1,1 +1,1 @@
-"""What is asked of the compiler: a model's methods, what they may change, releases."""
+"""Requests to the compiler: methods, states, limits, supported releases."""

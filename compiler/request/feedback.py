@@ -1,4 +1,4 @@
-"""Tell how far a compilation is; where something is told, an interrupt ends it."""
+"""Report the progress of a compilation; each report also raises pending interrupts."""
 
 import sys
 import warnings
@@ -9,9 +9,9 @@ from kvc.schema.interrupts import check_interrupts
 
 
 def reporting(progress: Progress | None) -> Progress:
-    """Return what tells progress, if anybody wants to know.
+    """Return a function that reports progress, if there is a callback.
 
-    It raises an interrupt that came and whose exception was swallowed.
+    It also raises an interrupt whose exception was swallowed.
     """
 
     def report(stage: str, done: int, total: int, item: str = "") -> None:
@@ -22,14 +22,14 @@ def reporting(progress: Progress | None) -> Progress:
     return report
 
 
-# Warn whoever called kvc, and not a line of kvc's own.
+# Warn with the line of the caller, not with a line of kvc.
 
 
 _OURS: Final = ("kvc", "functools", "contextlib")
 
 
 def warn_caller(warning: Warning) -> None:
-    """Give a warning, with the line that called kvc."""
+    """Give a warning with the line that called kvc."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _OURS:
         level, frame = level + 1, frame.f_back

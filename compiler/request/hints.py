@@ -1,4 +1,4 @@
-"""Limit the position as the caller asks, where no cache of the model limits it.
+"""Limit the position to the caller's `max_length`, if caches do not limit it.
 
 In: an emitted program, the most positions. Out: the program with that capacity. A ring
 has no limit, but the positions that a model was trained for have.
@@ -14,10 +14,10 @@ from kvc.schema.verify.limits import MAX_DIM
 
 
 def check_max_length(max_length: object) -> None:
-    """Check a limit before anything is traced.
+    """Check `max_length` before anything is traced.
 
     Raises:
-        CompileError: it is no number of positions.
+        CompileError: `max_length` is no number of positions.
     """
     whole = isinstance(max_length, int) and not isinstance(max_length, bool)
     if max_length is None or (whole and 1 <= max_length <= MAX_DIM):  # type: ignore[operator]
@@ -27,10 +27,10 @@ def check_max_length(max_length: object) -> None:
 
 
 def limited(program: Program, max_length: int | None) -> Program:
-    """Return the program whose position goes no further than `max_length`.
+    """Return the program with its position limited to `max_length`.
 
     Raises:
-        CompileError: nothing counts tokens, or a session chooses the limit.
+        CompileError: no cursor counts tokens, or a session chooses the limit.
     """
     if max_length is None:
         return program
@@ -50,13 +50,13 @@ def limited(program: Program, max_length: int | None) -> Program:
     return replace(program, cursors=(limit, *program.cursors[1:]))
 
 
-# Point to `export_hf` in the error when the capture of a transformers model fails.
+# Name `export_hf` in the error if the capture of a transformers model fails.
 
 
 def with_front_end(model: nn.Module, error: CaptureError) -> CaptureError | None:
-    """Return an error with the front end for this model, None if there is none.
+    """Return the error with advice to use the front end for this model, or None.
 
-    Told from the names of classes, so that transformers is not imported.
+    The model is recognized by the names of its classes, without importing transformers.
     """
     kinds = {
         (kind.__module__.split(".")[0], kind.__name__) for kind in type(model).__mro__

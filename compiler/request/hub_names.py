@@ -1,6 +1,6 @@
-"""Recognize names of models on a hub, which kvc does not download, and say what to do.
+"""Recognize names of models on a hub, from which kvc does not download.
 
-In: what was given in place of a folder. Out: the end of a message.
+In: a name given in place of a folder. Out: the end of a message.
 """
 
 import re
@@ -13,7 +13,7 @@ _HUB_NAME: Final = re.compile(
 
 
 def why_not_fetched(name: str) -> str:
-    """Say that there is no such folder, and what to do where it looks like a hub's."""
+    """Say that there is no such folder, and how to download a model of a hub."""
     text = "there is no such folder, and kvc downloads nothing from a hub"
     found = _HUB_NAME.fullmatch(name)
     if found is None:

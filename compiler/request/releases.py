@@ -1,4 +1,4 @@
-"""Which releases of torch and of transformers the compiler works with.
+"""The releases of torch and of transformers that the compiler supports.
 
 It patches undocumented functions of both; with an untested release it might silently
 make a wrong program.
@@ -25,7 +25,7 @@ class Releases:
         return self.first <= (int(found[1]), int(found[2])) < self.before
 
     def __str__(self) -> str:
-        """Return the range as pip takes it."""
+        """Return the range in the syntax of pip."""
         (a, b), (c, d) = self.first, self.before
         return f"{self.package}>={a}.{b},<{c}.{d}"
 

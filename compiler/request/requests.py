@@ -1,7 +1,7 @@
-"""Check what the user asks to compile, before anything is traced.
+"""Check the request to compile, before anything is traced.
 
 In: the arguments of `compile_program`. Out: nothing, or an error that names the wrong
-argument. Whether they fit the model's code is found later.
+argument. Whether the arguments fit the model's code is found later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,17 @@ from kvc.schema.roles import ROLES, SINGLE_ROLES
 _WITHOUT_SHAPE: Final = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
 _DYNAMIC: Final = 'a mapping such as {"x": {1: Dim("seq", 1, 8)}}'
 _SPEC: Final = (
-    "a ModelSpec; give what it holds: compile_program(spec.model, spec.methods, "
+    "a ModelSpec; pass its fields: compile_program(spec.model, spec.methods, "
     "states=spec.states, metadata=spec.metadata, files=spec.files)"
 )
 _CARRY: Final = 'a mapping such as {"past": "present"}'
 
 
 def check_request(model: object, methods: object, states: object = ()) -> None:
-    """Check what was given to compile, apart from the model's code.
+    """Check the arguments of a compilation, without the model's code.
 
     Raises:
-        CompileError: with what was expected and found.
+        CompileError: with the expected and the found argument.
     """
     if isinstance(model, ModelSpec):
         raise _unexpected("the model", "a torch.nn.Module", model, _SPEC)
@@ -37,25 +37,25 @@ def check_request(model: object, methods: object, states: object = ()) -> None:
     _check_tensors(model)
     _check_items("methods", methods, Method)
     _check_items("states", states, StateSpec)
-    assert isinstance(methods, Sequence)  # of Method, as has been seen
+    assert isinstance(methods, Sequence)  # of Method, as checked above
     if not methods:
         raise CompileError(message="no methods to compile")
     for method in methods:
         _check_method(method)
     _check_unique("methods", [method.name for method in methods])
-    # Prefills may be several, for different numbers of tokens.
+    # There may be several prefills, for different numbers of tokens.
     _check_unique("roles", [m.role for m in methods if m.role in SINGLE_ROLES])
 
 
 def _check_tensors(model: nn.Module) -> None:
-    """Check that all of a model is of a kind that can be compiled at all."""
+    """Check that all modules and tensors of a model are of supported kinds."""
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             found = f"{path or 'it'} is compiled by torch.jit"
             raise _unexpected("the model", "modules of Python", module, found)
     for name, tensor in tensors_of(model).items():
         if isinstance(tensor, _WITHOUT_SHAPE):
-            found = f"{name} has no shape yet; call the model once, which gives it one"
+            found = f"{name} has no shape yet; call the model once to give it one"
             raise _unexpected("the model", "tensors with shapes", tensor, found)
         if tensor.layout is not torch.strided or tensor.is_quantized:
             found = f"{name} is sparse or quantized; call to_dense() or dequantize()"
@@ -66,7 +66,7 @@ def check_mapping(what: str, given: object) -> None:
     """Check that an argument is a mapping or None.
 
     Raises:
-        CompileError: it is neither.
+        CompileError: the argument is neither.
     """
     if not isinstance(given, Mapping | None):
         raise _unexpected(what, "a mapping", given)
@@ -85,7 +85,7 @@ def _check_items(what: str, given: object, kind: type) -> None:
 
 
 def _check_method(method: Method) -> None:
-    """Check the fields of a declaration, which Python does not."""
+    """Check the types of a method's fields, which Python does not check."""
     name: object = method.name
     if not isinstance(name, str):
         raise _unexpected("the name of a method", "text", name)
@@ -111,7 +111,7 @@ def _check_method(method: Method) -> None:
 
 
 def _check_args(where: str, args: object) -> None:
-    """Check that examples are a tuple or list: a tensor alone would be taken apart."""
+    """Check that examples are a tuple or list: a tensor alone would be unpacked."""
     if isinstance(args, tuple | list):
         return
     found = f"{_kind(args)}; give args=(x,) for one argument"

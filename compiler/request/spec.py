@@ -1,4 +1,4 @@
-"""What a user declares: dimensions, methods, states, a model as a whole."""
+"""The user's declarations: dimensions, methods, states, a whole model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,17 +54,17 @@ class Method:
         name: attribute of the model; any name.
         args: example positional arguments: tensors, constants, nested containers.
         kwargs: example keyword arguments.
-        dynamic: for each dynamic input its dynamic axes; the key is the parameter's
-            name, or a path such as "past[0]" or "cache.key" into a container.
-        role: what it is to a generation loop: "prefill", "decode", "prefill_all" or "";
-            or "encode": each call of it on a session begins the session anew, and the
-            methods that read where its cursors are need it to have run.
+        dynamic: input -> axis -> Dim, for dynamic axes; an input is a parameter name,
+            or a path into a container such as "past[0]" or "cache.key".
+        role: the method's role in a generation loop: "prefill", "decode", "prefill_all"
+            or ""; or "encode": each call of it starts a session anew, and methods that
+            read cursors can only run after it.
         carry: arguments that the session keeps from call to call. The key is the
             argument's name, or a path into it; a whole container is allowed. The value
-            says which result it becomes: a key of a returned dict, a path such as
-            "present[0]" or "[1]" for a returned tuple, or a number among the tensors
-            that are returned. Both disappear from the call. Methods that carry the
-            same path share one state; a method without the argument may make it.
+            is the result that replaces it: a key of a returned dict, a path such as
+            "present[0]" or "[1]" for a returned tuple, or the index of a returned
+            tensor. Both disappear from the call. Methods that carry the same path share
+            one state; a method without the argument may create it.
         position: the int64 input that the session fills with its position, or with the
             positions of the new tokens; "" if there is none.
     """
@@ -84,9 +84,9 @@ class StateSpec:
 
     Attributes:
         name: the buffer's name, or a pattern such as "layers.*.k" (`fnmatch`).
-        axis: where `capacity` is; may count from the end.
-        capacity: the sizes that it may have along `axis`.
-        batch: the sizes that it may have along axis 0, if these are to be chosen too.
+        axis: the axis of `capacity`; may count from the end.
+        capacity: the possible sizes along `axis`.
+        batch: the possible sizes along axis 0, if a session chooses them too.
     """
 
     name: str
@@ -95,7 +95,7 @@ class StateSpec:
     batch: Dim | None = None
 
     def __post_init__(self) -> None:
-        """Check that it asks for something.
+        """Check that the spec is consistent.
 
         Raises:
             CompileError: an axis without a capacity or the other way round, nothing to
@@ -123,11 +123,11 @@ class StateSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What a MODEL factory of the command line returns.
+    """A model to compile: the result of a MODEL factory of the command line.
 
     Attributes:
         model: the module; in evaluation mode.
-        methods: what to compile of it.
+        methods: the methods to compile.
         states: buffers whose size is chosen when a session is opened.
         metadata: settings to keep in the bundle; values that JSON can hold.
         files: files to store in the bundle, such as a tokenizer, by plain name: the

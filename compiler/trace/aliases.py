@@ -1,4 +1,4 @@
-"""Recognize the memory of a model while it is traced, however code reaches it.
+"""Recognize the memory of a model while it is traced, however code refers to it.
 
 torch traces the tensors that modules have registered. The same memory may also be an
 attribute of a plain object, an item of a list, a variable of a closure, a second
@@ -47,7 +47,7 @@ from kvc.compiler.trace.registered import same_shape
 from kvc.compiler.weights.identity import Extent, memory_of
 
 _MEMBERS = nn.Module._named_members
-# What torch raises where code asks for values, which a trace has not.
+# Errors of torch when code asks for values, which traced tensors do not have.
 _OF_TRACING = (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -66,7 +66,7 @@ def is_real(tensor: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredView:
-    """Where a tensor lies: in which registered one, and the views that lead there."""
+    """The registered tensor that contains a tensor, and the views that lead there."""
 
     name: str
     views: Views
@@ -74,12 +74,12 @@ class RegisteredView:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a module, some names of which torch does not see.
+    """A table of a module with names that are hidden from torch.
 
     Attributes:
-        table: of parameters or buffers, by name.
-        whole: what it holds when nothing is hidden.
-        hidden: the names.
+        table: the parameters or buffers, by name.
+        whole: the content of the table with nothing hidden.
+        hidden: the hidden names.
     """
 
     table: dict[str, Any]
@@ -87,12 +87,12 @@ class Table:
     hidden: frozenset[str]
 
     def hide(self) -> None:
-        """Take the names away."""
+        """Remove the hidden names from the table."""
         for name in self.hidden:
             self.table.pop(name, None)
 
     def show(self, hidden: Mapping[str, object]) -> None:
-        """Put other values under the names, in their places; the others stay."""
+        """Insert the hidden names with new values, at their old positions."""
         known = {**hidden, **self.table}
         self.table.clear()
         self.table.update({name: known.pop(name) for name in self.whole}, **known)
@@ -102,9 +102,9 @@ class RegisteredMemory:
     """The registered tensors of a model, each part of memory under one name.
 
     Attributes:
-        named: name -> tensor, without what is another name for one of them, or for a
-            part of a buffer.
-        tables: those of modules that have such other names.
+        named: name -> tensor, without further names of a tensor, and without parts of
+            other buffers.
+        tables: the tables of modules that have names left out of `named`.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -119,22 +119,22 @@ class RegisteredMemory:
         self._layouts = {
             name: StridedLayout.of(tensor) for name, tensor in real.items()
         }
-        modules = model.named_modules()  # one that is mounted twice comes once
+        modules = model.named_modules()  # a module that is mounted twice comes once
         tables = ((p, t) for p, m in modules for t in (m._parameters, m._buffers))
         self._slots = [f"{p}.{n}" if p else n for p, table in tables for n in table]
 
     def whole_of(self, name: str) -> str | None:
-        """Return the name that stands for memory of a tensor if it is not its own."""
+        """Return the name of the registered tensor that contains this one, if any."""
         return self._wholes.get(name)
 
     def other_name(self, name: str) -> str | None:
-        """Return another place in the model for memory of a registered tensor."""
+        """Return another name in the model for the memory of a registered tensor."""
         whole = self._wholes.get(name, name)
         others = (n for n in self._slots if self._wholes.get(n, n) == whole)
         return next((other for other in others if other != name), None)
 
     def alias(self, tensor: Tensor) -> RegisteredView | None:
-        """Return where a real tensor lies; None where in no registered one."""
+        """Return the registered tensor that contains a real tensor, with views."""
         extent, layout = Extent.of(tensor), StridedLayout.of(tensor)
         for name, own in self._extents.items():
             if own.holds(extent):
@@ -144,16 +144,16 @@ class RegisteredMemory:
         return None
 
     def _is_weight(self, name: str) -> bool:
-        # Part of a weight is a weight too: stored, and packed, for itself.
+        # Part of a parameter is a weight too: it is stored and packed separately.
         return isinstance(self.named[name], nn.Parameter)
 
     def overlapping(self, extent: Extent) -> str | None:
-        """Return the name of a registered tensor that has bytes of an extent."""
+        """Return the name of a registered tensor that shares bytes with an extent."""
         return next((n for n, own in self._extents.items() if own.meets(extent)), None)
 
 
 def _slot(model: nn.Module, name: str) -> tuple[int, str]:
-    """Return where a tensor is registered; alike for a module with two names."""
+    """Return where a tensor is registered; the same for both names of one module."""
     owner, _, leaf = name.rpartition(".")
     return id(model.get_submodule(owner)), leaf
 
@@ -167,10 +167,10 @@ def _tables(model: nn.Module, hidden: Set[tuple[int, str]]) -> Iterator[Table]:
 
 
 def _wholes(everything: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return name -> the name of another tensor in which that one lies, if it does.
+    """Map the names of tensors that lie in another tensor to the name of that tensor.
 
-    The same tensor under several names is all of its first one. What is part of a
-    parameter stays for itself, since weights are stored and packed one by one.
+    A tensor with several names is represented by its first name. A part of a parameter
+    stays separate, since weights are stored and packed one by one.
     """
     found: dict[str, str] = {}
     wholes: list[tuple[str, Tensor, Extent]] = []
@@ -195,11 +195,12 @@ def _is_part(tensor: Tensor, extent: Extent, whole: Tensor, around: Extent) -> b
 
 
 class AliasMode(TorchFunctionMode):
-    """Lets operators meet what is traced instead of the real memory of the model.
+    """Replaces the real memory of the model by traced tensors in operator calls.
 
     Attributes:
-        used: name of a registered tensor -> a real one over its memory that was met.
-        given: a real tensor that was to have other memory (`.data = ...`), or None.
+        used: name of a registered tensor -> a real tensor over its memory that an
+            operator was given.
+        given: a real tensor that code gave other memory (`.data = ...`), or None.
         failed: an error that only a trace raises; code may have caught it.
     """
 
@@ -209,13 +210,13 @@ class AliasMode(TorchFunctionMode):
         traced: Mapping[str, Tensor],
         sized: Mapping[str, Sequence[int]],
     ) -> None:
-        """Take what stands for the memory.
+        """Create the mode for the tensors of one trace.
 
         Args:
-            memory: of the model, before it is traced.
-            traced: name -> what is traced in the place of a registered tensor.
-            sized: name -> axes whose size is chosen later, so that a view that cuts
-                them would mean another part then.
+            memory: the memory of the model, before it is traced.
+            traced: name of a registered tensor -> the traced tensor that replaces it.
+            sized: name -> axes whose size is chosen later. A view that cuts such an
+                axis would be another part of the memory at another size.
         """
         super().__init__()
         self.used: dict[str, Tensor] = {}
@@ -224,7 +225,7 @@ class AliasMode(TorchFunctionMode):
         self._memory = memory
         self._traced = traced
         self._sized = sized
-        # id -> the real one, what stands for it, and the sizes of that
+        # id -> the real tensor, its replacement, and the size of the replacement
         self._met: dict[int, tuple[Tensor, Tensor, torch.Size]] = {}
 
     def __torch_function__(
@@ -248,21 +249,21 @@ class AliasMode(TorchFunctionMode):
         inputs = [_mapped(argument, traced) for argument in args]
         named = {name: _mapped(one, traced) for name, one in (kwargs or {}).items()}
         if isinstance(func, HigherOrderOperator):
-            inputs = _apart(inputs, own)
+            inputs = _without_shared_memory(inputs, own)
         try:
             result = func(*inputs, **named)
         except _OF_TRACING as error:
             self.failed = self.failed or error
             raise
-        # `box.k += 1` assigns what it gives back: the tensor that was there.
+        # `box.k += 1` assigns the result of the operator: return the original tensor.
         return own.get(id(result), result)
 
     def traced(self, structure: object) -> object:
-        """Return nested results with what is traced in the place of real memory."""
+        """Replace real memory of the model by traced tensors in nested results."""
         return tree_map_only(Tensor, self._stand_in, structure)
 
     def reshaped(self) -> Tensor | None:
-        """Return a real tensor whose stand-in has another shape than at first."""
+        """Return a real tensor whose traced replacement has changed its shape."""
         met = self._met.values()
         others = (a for a, stood, shape in met if not same_shape(stood.shape, shape))
         return next(others, None)
@@ -286,23 +287,25 @@ class AliasMode(TorchFunctionMode):
         return taken(whole, alias.views)
 
 
-def _apart(inputs: list[object], stand_ins: Collection[int]) -> list[object]:
-    """Return what a branch or loop captures, with copies of parts of one memory.
+def _without_shared_memory(
+    inputs: list[object], stand_ins: Collection[int]
+) -> list[object]:
+    """Clone captured tensors of a branch or loop that share memory with each other.
 
-    torch takes no operands that share memory; bodies do not write into any.
+    torch takes no operands that share memory; bodies do not write into them.
     """
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
     shared = Counter(map(memory_of, tensors))
 
-    def apart(tensor: Tensor) -> Tensor:
+    def unshared(tensor: Tensor) -> Tensor:
         several = shared[memory_of(tensor)] > 1
         return tensor.clone() if several and id(tensor) in stand_ins else tensor
 
-    return [_mapped(argument, apart) for argument in inputs]
+    return [_mapped(argument, unshared) for argument in inputs]
 
 
 def _mapped(thing: object, change: Callable[[Tensor], Tensor]) -> object:
-    """Return what operators take and give with other tensors in it."""
+    """Return nested arguments or results with `change` applied to each tensor."""
     if isinstance(thing, Tensor):
         return change(thing)
     if type(thing) is list:
@@ -322,10 +325,10 @@ def _mapped(thing: object, change: Callable[[Tensor], Tensor]) -> object:
 
 @contextmanager
 def one_name_each(memory: RegisteredMemory) -> Iterator[None]:
-    """Let torch see each part of a model's memory under one name.
+    """Show torch each part of a model's memory under one name.
 
-    It cannot trace two inputs over the same bytes where one of them is written. Other
-    threads see all that is not this model's.
+    torch cannot trace two inputs over the same bytes if one of them is written. Other
+    threads still see all names of other models.
     """
     thread = threading.get_ident()
 
@@ -351,9 +354,9 @@ def one_name_each(memory: RegisteredMemory) -> Iterator[None]:
 
 @contextmanager
 def all_names(memory: RegisteredMemory, aliases: AliasMode) -> Iterator[None]:
-    """Let the traced method see what it knows: every name, and one tensor for each.
+    """Show the traced method every name, with one traced tensor for each memory.
 
-    What torch is not told of gets what is traced of it.
+    Names hidden from torch get the traced tensors of the same memory.
     """
     with patch.object(nn.Module, "_named_members", _MEMBERS):
         try:

@@ -1,9 +1,9 @@
-"""Trace the bodies of branches and loops as the code around them.
+"""Trace the bodies of branches and loops under the same modes as their caller.
 
-torch first reads bodies by their bytecode, and would read what a mode does as well. In:
-modes. Out: a context that removes them while a body is read, and restores them where
-its operator is called with what the body captures. What was read calls functions in
-other words where the code around does (`rephrased`).
+torch first reads a body by its bytecode, and would read the code of a mode as well. In:
+modes. Out: a context that removes the modes while a body is read, and restores them
+when its operator is called with the captured tensors. Function calls in the body are
+replaced as in the code around it (`rephrase_bodies`).
 """
 
 from collections.abc import Callable, Iterator
@@ -31,12 +31,13 @@ _without_aliases = _make_temp_remove_mode_context_manager(AliasMode)
 
 @contextmanager
 def outside_of_bodies(aliases: AliasMode, guard: Guard) -> Iterator[None]:
-    """Enter modes, and leave them wherever torch reads a body."""
+    """Enter modes, and leave them whenever torch reads a body."""
     set_up = utils.setup_compilation_env
 
     @contextmanager
     def set_up_without() -> Iterator[Compiler]:
-        # Of a size that may be any, torch cannot say how results lie: Max(1, n - 1).
+        # If a size is dynamic, torch cannot compute the strides of results: Max(1, n -
+        # 1).
         known = dynamo_settings.patch(assume_static_by_default=True)
         _forget_calls()
         with _without_aliases(), _pop_mode_temporarily(), set_up() as compiler, known:
@@ -48,10 +49,10 @@ def outside_of_bodies(aliases: AliasMode, guard: Guard) -> Iterator[None]:
 
 
 def _forget_calls() -> None:
-    """Forget which functions were called how often, which torch notes to name nodes.
+    """Clear the record of function calls with which torch names nodes.
 
-    It would read that with each body, each function as a variable; that takes time, and
-    of some functions it finds no value.
+    torch would read that record with each body, each function as a variable; this is
+    slow, and for some functions torch finds no value.
     """
     for mode in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
         if isinstance(mode, TorchFunctionMetadataMode):
@@ -60,7 +61,7 @@ def _forget_calls() -> None:
 
 
 def _within(compiler: Compiler, aliases: AliasMode, guard: Guard) -> Compiler:
-    """Return a compiler whose code runs in the modes."""
+    """Return a compiler whose compiled code runs under the modes."""
 
     def compiled(
         module: fx.GraphModule, *args: object, **kwargs: object

@@ -1,8 +1,8 @@
 """Pass constants that are made in bodies of branches and loops from outside.
 
 torch traces `torch.tensor(...)` in a body as an attribute of that body, and has no
-functional form for it. In: a trace. Out: the same, in which such a tensor is a constant
-of the method, passed to the body as what it captures is.
+functional form for it. In: a trace. Out: the same trace, in which such a tensor is a
+constant of the method, passed to the body like a captured tensor.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from kvc.compiler.trace.body_writes import bodies_of
 
 _ops = torch.ops.higher_order
-# Which argument holds what all bodies take after what else they take.
+# The index of the argument that holds the captured tensors of all bodies.
 _CAPTURED: Mapping[object, int] = {
     _ops.cond: 3,
     _ops.while_loop: 3,
@@ -26,7 +26,7 @@ _CAPTURED: Mapping[object, int] = {
 
 
 def pass_constants(exported: ExportedProgram) -> None:
-    """Pass each constant of a body from outside, through the bodies around it."""
+    """Pass each constant of a body from outside, through the enclosing bodies."""
     root = exported.graph_module
     passed = _pass_into_bodies(root, _names_taken(exported))
     if not passed:
@@ -37,7 +37,7 @@ def pass_constants(exported: ExportedProgram) -> None:
 
 
 def _names_taken(exported: ExportedProgram) -> set[str]:
-    """Return names that mean something in a method or its bodies."""
+    """Return the names in use in a method or its bodies."""
     names = {*exported.state_dict, *exported.constants}
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
@@ -47,7 +47,7 @@ def _names_taken(exported: ExportedProgram) -> set[str]:
 
 
 def _pass_into_bodies(module: fx.GraphModule, taken: set[str]) -> list[fx.Node]:
-    """Return the constants of a module that are passed to its bodies, as nodes."""
+    """Return the constants that a module now passes to its bodies, as nodes."""
     passed: list[fx.Node] = []
     for node in [*module.graph.nodes]:
         if node.target in _CAPTURED:
@@ -80,7 +80,7 @@ def _pass(
     constant: str,
     taken: set[str],
 ) -> fx.Node:
-    """Pass a constant of one body of a node to all of them; return it, outside."""
+    """Pass a constant of one body to all bodies of a node; return the outer node."""
     tensor, name = getattr(body, constant), _unused(taken)
     setattr(module, name, tensor)
     with module.graph.inserting_before(node):
@@ -103,14 +103,14 @@ def _pass(
 
 
 def _added_input(graph: fx.Graph, name: str) -> fx.Node:
-    """Return a new input after the others."""
+    """Add an input to a graph, after its other inputs."""
     after = [node for node in graph.nodes if node.op != "placeholder"]
     with graph.inserting_before(after[0]):
         return graph.placeholder(name)
 
 
 def _fake(tensor: Tensor, module: fx.GraphModule) -> Tensor:
-    """Return a tensor as a trace sees it, in other memory than what is made of it."""
+    """Return a fake tensor like a constant, in memory of its own."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, FakeTensor):
@@ -119,7 +119,7 @@ def _fake(tensor: Tensor, module: fx.GraphModule) -> Tensor:
 
 
 def _unused(taken: set[str]) -> str:
-    """Return a name that means nothing yet; torch puts letters before some."""
+    """Return an unused name; torch puts a prefix before some names."""
     number = 0
     while any(name.endswith(f"constant_of_body_{number}") for name in taken):
         number += 1
@@ -128,7 +128,7 @@ def _unused(taken: set[str]) -> str:
 
 
 def _lift(exported: ExportedProgram, node: fx.Node) -> None:
-    """Make a constant of a method an input that torch calls a constant."""
+    """Make a constant of a method an input of the kind CONSTANT_TENSOR."""
     root, signature = exported.graph_module, exported.graph_signature
     target = str(node.target)
     with root.graph.inserting_before(next(iter(root.graph.nodes))):

@@ -2,7 +2,7 @@
 
 torch traces `torch.cond(p, f, g, (x,))` where f writes into a buffer, but has no
 functional form for it, and its message names neither the line nor a remedy. In: a
-trace, or torch's error. Out: nothing, or a `CaptureError` that says what to write
+trace, or torch's error. Out: nothing, or a `CaptureError` with the code to write
 instead.
 """
 
@@ -31,7 +31,7 @@ _REMEDY = (
 
 
 def refuse_body_writes(method: str, exported: ExportedProgram) -> None:
-    """Raise where a body writes into what it is passed, or finds outside.
+    """Refuse bodies that write into tensors passed to them or captured from outside.
 
     Raises:
         CaptureError: with the line and the remedy.
@@ -44,7 +44,7 @@ def refuse_body_writes(method: str, exported: ExportedProgram) -> None:
 
 
 def body_write_of(method: str, error: Exception) -> CaptureError | None:
-    """Return the refusal that torch's complaint comes to, None for other complaints."""
+    """Translate torch's error about a write in a body; return None for other errors."""
     text = str(error)
     if not any(part in text for part in _COMPLAINTS):
         return None
@@ -53,7 +53,7 @@ def body_write_of(method: str, error: Exception) -> CaptureError | None:
 
 
 def _refusal(method: str, place: str, buffer: str) -> CaptureError:
-    what = f"buffer {buffer}" if buffer else "something that is made outside of it"
+    what = f"buffer {buffer}" if buffer else "a tensor that is made outside of it"
     reason = f"the body of a branch or loop changes {what}; {_REMEDY}"
     return CaptureError(method=method, place=place, reason=reason)
 
@@ -61,11 +61,11 @@ def _refusal(method: str, place: str, buffer: str) -> CaptureError:
 def _writes_in_bodies(
     module: fx.GraphModule, names: dict[fx.Node, str]
 ) -> Iterator[tuple[fx.Node, str]]:
-    """Yield the calls in bodies that write into their inputs, and the buffers' names.
+    """Yield the nodes in bodies that write into an input, and the buffer's name.
 
     Args:
-        module: what runs the bodies.
-        names: the buffer that a node of it is, "" for others.
+        module: the module that runs the bodies.
+        names: node of the module -> the name of its buffer, "" for other nodes.
     """
     for node in module.graph.nodes:
         if not isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -104,10 +104,11 @@ def _writes(
 
 
 def views_of(node: object) -> Iterator[fx.Node]:
-    """Yield a node, what it is a view of, and so on."""
+    """Yield a node, then the tensor that it is a view of, and so on to the base."""
     while isinstance(node, fx.Node):
         yield node
-        if node.target is operator.getitem:  # of the views that split gives
+        # An item of the list of views that split returns.
+        if node.target is operator.getitem:
             node = node.args[0]
         elif isinstance(node.target, torch._ops.OpOverload):
             node = _seen_through(node, node.target._schema)
@@ -116,12 +117,12 @@ def views_of(node: object) -> Iterator[fx.Node]:
 
 
 def _seen_through(node: fx.Node, schema: torch.FunctionSchema) -> object:
-    """Return the argument that a call gives or views, None where it gives none."""
+    """Return the argument that a call returns or views; None if there is none."""
     if not schema.returns or (view := schema.returns[0].alias_info) is None:
         return None
     for place, argument in enumerate(schema.arguments):
         of = argument.alias_info
-        listed = not view.before_set  # as of the views that split gives
+        listed = not view.before_set  # a list of views, as split returns
         if of is not None and (listed or of.before_set == view.before_set):
             given = [*node.args[place : place + 1], node.kwargs.get(argument.name)][0]
             return None if _is_converted(node, given) else given
@@ -129,21 +130,21 @@ def _seen_through(node: fx.Node, schema: torch.FunctionSchema) -> object:
 
 
 def _is_converted(node: fx.Node, given: object) -> bool:
-    """Tell whether a call makes another tensor, of another dtype."""
+    """Tell whether a call converts its argument to a new tensor of another dtype."""
     if node.target not in CONVERSIONS or not isinstance(given, fx.Node):
         return False
     return node.meta["val"].dtype is not given.meta["val"].dtype
 
 
-# Refuse cache updates whose result is lost, in branches and loops too.
+# Refuse cache updates whose result is unused, also in branches and loops.
 
 
 _REASON = (
-    "nothing uses what cache_update returns, and it changes none of its arguments; "
+    "the result of cache_update is unused, and it changes none of its arguments; "
     "write it back: cache.copy_(torch.ops.kvc.cache_update(cache, ...))"
 )
 _IN_BODY = (
-    "nothing uses what cache_update returns in the body of a branch or loop, and it "
+    "the result of cache_update is unused in the body of a branch or loop, and it "
     "changes none of its arguments; let the body return it, and write it back outside: "
     "new = torch.cond(pred, lambda c, x: torch.ops.kvc.cache_update(c, x, ...), "
     "lambda c, x: c.clone(), (self.cache, x)); self.cache.copy_(new)"
@@ -152,10 +153,10 @@ _IN_BODY = (
 
 @contextmanager
 def unused_kept() -> Iterator[None]:
-    """Let torch keep what nothing uses, but that does something.
+    """Keep torch from dropping unused nodes that have an effect.
 
-    It would drop updates and norms in training from bodies, and checks without a
-    message anywhere.
+    Otherwise it drops, from bodies, cache updates and norms in training mode, and
+    everywhere checks without a message.
     """
     kept = fx_node._side_effectful_functions
     update, check = torch.ops.kvc.cache_update, torch.ops.aten._assert_async.default
@@ -170,10 +171,10 @@ def unused_kept() -> Iterator[None]:
 
 
 def refuse_lost_updates(method: str, exported: ExportedProgram) -> None:
-    """Check that something uses each `kvc::cache_update`.
+    """Check that the result of each `kvc::cache_update` is used.
 
     Raises:
-        CaptureError: nothing uses one.
+        CaptureError: a result is unused.
     """
     for place, reason in _lost(exported.graph_module, "", _REASON):
         raise CaptureError(method=method, place=f" at {place}", reason=reason)
@@ -182,12 +183,12 @@ def refuse_lost_updates(method: str, exported: ExportedProgram) -> None:
 def _lost(
     module: fx.GraphModule, caller: str, reason: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield where an update is lost, and why that is refused.
+    """Yield the place of each unused cache update, and the reason to refuse it.
 
     Args:
         module: a method or a body, with the bodies that it runs.
-        caller: the line that runs it; torch keeps no lines of bodies.
-        reason: for those in the module itself.
+        caller: the line that runs the module; torch keeps no lines of bodies.
+        reason: the reason for updates in the module itself.
     """
     for node in module.graph.nodes:
         place = source_of(node.meta) or caller
@@ -202,7 +203,7 @@ def _lost(
 
 
 def _leaves(cond: fx.Node, body: fx.GraphModule) -> bool:
-    """Tell whether a branch returns an update that nothing takes, there or outside."""
+    """Tell whether a branch returns an update that nothing else uses, in or outside."""
     taken = {
         user.args[1]
         for user in cond.users

@@ -1,4 +1,4 @@
-"""Prepare example arguments: which leaves are dynamic, and long enough to trace.
+"""Prepare example arguments: find the dynamic tensors, and lengthen short examples.
 
 torch.export treats a dynamic dimension whose example has length 0 or 1 as that
 constant, so such examples are lengthened first.
@@ -35,7 +35,7 @@ def parameter_names(model: nn.Module, method: Method) -> tuple[str, ...]:
 
 
 def _methods(model: nn.Module) -> list[str]:
-    """Return the names of the methods that the user's classes add to torch's."""
+    """Return the names of the methods that the user's classes add to nn.Module."""
     own = [kind for kind in type(model).__mro__ if not issubclass(nn.Module, kind)]
     names = {n for kind in own for n, value in vars(kind).items() if callable(value)}
     return sorted(name for name in names if not name.startswith("_"))
@@ -61,7 +61,7 @@ def named_arguments(model: nn.Module, method: Method) -> dict[str, object]:
     """Return the example arguments by parameter name, in the order of parameters.
 
     Raises:
-        CaptureError: they are not one for each parameter without a default.
+        CaptureError: there is not one example for each parameter without a default.
     """
     names = parameter_names(model, method)
     _check_names(model, method, names)
@@ -97,7 +97,7 @@ def _parameters(model: nn.Module, method: Method) -> tuple[inspect.Parameter, ..
 
 
 def constant_defaults(model: nn.Module, method: Method) -> dict[str, object]:
-    """Return the defaults of parameters that may be passed: those without tensors."""
+    """Return the defaults of parameters whose default contains no tensor."""
     parameters = _parameters(model, method)
     return {p.name: p.default for p in parameters if _is_constant(p.default)}
 
@@ -151,7 +151,7 @@ def _check_axis(
 def _check_same_dim(
     method: Method, dim: Dim, size: int, seen: dict[str, tuple[Dim, int]]
 ) -> None:
-    """Check that one name is one Dim, with one size; examples of 0 or 1 fit all."""
+    """Check that each name is one Dim, with one size; 0 and 1 fit any size."""
     before, other = seen.get(dim.name, (dim, 1))
     if before != dim:
         reason = (
@@ -172,10 +172,10 @@ def _refused(method: Method, reason: str) -> CaptureError:
 def lengthen(arguments: Mapping[str, object], method: Method) -> dict[str, object]:
     """Return the examples with every dynamic axis of length 0 or 1 made longer.
 
-    Axes of one Dim get one length: that of a longer example, or 2 where the bounds
-    allow it. Examples are copies: torch takes one tensor given as two arguments for
-    one, and one over the memory of a buffer for that buffer. Those on the meta device
-    become memory that nobody touches.
+    Axes of one Dim get one length: that of a longer example, or 2 if the bounds allow
+    it. Examples are cloned, because torch merges two arguments that are one tensor, and
+    merges an argument with a buffer over the same memory. Examples on the meta device
+    become uninitialized memory that is never read.
     """
     lengths = _lengths(arguments, method)
 
@@ -196,7 +196,7 @@ def lengthen(arguments: Mapping[str, object], method: Method) -> dict[str, objec
 
 
 def lengthened_dims(arguments: Mapping[str, object], method: Method) -> dict[str, int]:
-    """Return Dim name -> size in the trace, where examples are made longer."""
+    """Return Dim name -> size in the trace, for Dims whose examples are lengthened."""
     lengths = _lengths(arguments, method)
     found: dict[str, int] = {}
 
@@ -212,7 +212,7 @@ def lengthened_dims(arguments: Mapping[str, object], method: Method) -> dict[str
 
 
 def _lengths(arguments: Mapping[str, object], method: Method) -> dict[str, int]:
-    """Return Dim name -> the length that its examples get."""
+    """Return Dim name -> the length of its examples in the trace."""
     lengths = {d.name: min(d.upper, max(d.lower, 2)) for d in _dims(method)}
 
     def note(path: str, example: Tensor) -> Tensor:
@@ -227,7 +227,7 @@ def _lengths(arguments: Mapping[str, object], method: Method) -> dict[str, int]:
 
 
 def _repeated(example: Tensor, axis: int, length: int) -> Tensor:
-    """Return a tensor of size 0 or 1 along an axis with another size there."""
+    """Return a tensor of size 0 or 1 along an axis, enlarged to another size there."""
     if example.shape[axis] == 0:
         shape = list(example.shape)
         shape[axis] = length
@@ -236,7 +236,7 @@ def _repeated(example: Tensor, axis: int, length: int) -> Tensor:
 
 
 def tensor_paths(arguments: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the path of every tensor among arguments, in order."""
+    """Return the path of every tensor among the arguments, in order."""
     paths: list[str] = []
 
     def note(path: str, example: Tensor) -> Tensor:
@@ -249,7 +249,7 @@ def tensor_paths(arguments: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def beneath(path: str, root: str) -> bool:
-    """Tell whether a path is another one, or leads into its container."""
+    """Tell whether a path equals another path, or lies inside its container."""
     return path == root or path.startswith((f"{root}[", f"{root}."))
 
 
@@ -272,7 +272,7 @@ def torch_dynamic_shapes(
         return {a: dims[dim.name] for a, dim in axes.items() if dim.name in dims}
 
     def static(structure: object) -> object:
-        """Replace constants by None, as torch.export wants for them."""
+        """Replace constants by None, as torch.export requires."""
         if isinstance(structure, tuple | list):
             items = [static(s) for s in structure]
             return items if isinstance(structure, list) else tuple(items)
@@ -286,7 +286,7 @@ def torch_dynamic_shapes(
 
 
 def names_of_sizes(method: Method, traced: Mapping[str, object]) -> dict[str, str]:
-    """Return what torch calls the sizes of traced inputs -> the names of their Dims.
+    """Return torch's names of the sizes of traced inputs -> the names of their Dims.
 
     Args:
         method: as the user declared it.

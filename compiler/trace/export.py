@@ -1,8 +1,8 @@
-"""Trace each method with `torch.export`, functional, leaving the model as it was.
+"""Trace each method with `torch.export`, functionally; leave the model unchanged.
 
-In: a module and the declared methods. Out: one `CapturedMethod` each. `shadow` puts a
-method where torch looks for it, `traced` and `lifted` say what its inputs are;
-`decompositions` says which operators are taken apart.
+In: a module and the declared methods. Out: one `CapturedMethod` each. `shadow` installs
+the method as `forward`, where torch looks for it; `traced` lists its inputs;
+`decompositions` lists the operators that are decomposed.
 """
 
 import logging
@@ -62,29 +62,29 @@ logger = logging.getLogger(__name__)
 _ONE_AT_A_TIME = threading.RLock()  # torch is patched while it traces
 _VALUES = (
     "it asks for the value of a tensor while it is traced (`if` on a tensor, "
-    "`int(...)`, a size that depends on values); use torch.where, and for the place of "
-    "a write .item() with a slice of fixed length, or index_copy_ at a tensor"
+    "`int(...)`, a size that depends on values); use torch.where, and for the position "
+    "of a write .item() with a slice of fixed length, or index_copy_ at a tensor"
 )
 _NO_ARRAYS = (
     "it makes a numpy array of a tensor, which has no values while it is traced; use "
     "torch's functions"
 )
 _ALIKE = (
-    "torch.cond wants what both branches give to lie in memory alike; return "
+    "the results of both branches of torch.cond need the same layout in memory; return "
     ".clone(memory_format=torch.contiguous_format) of views"
 )
 _NESTED = (
-    "of a branch within another one or within a loop torch may not know a size (u0); "
-    "write the inner one with torch.where"
+    "torch may not know a size (u0) of a branch within another branch or a loop; write "
+    "the inner branch with torch.where"
 )
-_SIZE = re.compile(r"\bs\d+\b")  # what torch calls a size that is dynamic
+_SIZE = re.compile(r"\bs\d+\b")  # torch's name of a dynamic size
 _NO_GRADIENTS = "it computes gradients, which a bundle does not"
-# Of two inputs over the same bytes, where one of them is written.
+# torch's errors about two inputs over the same bytes, one of which is written.
 _OF_OVERLAPS = ("compiled_fn", "input mutation")
-# Of sizes that torch cannot reason about; the second is a mistake in its solver.
+# Errors about sizes that torch cannot reason about; the second is a bug of its solver.
 _VIOLATED = "Constraints violated"
 _OF_SIZES = (_VIOLATED, "Expected op to be '=='")
-# What to do about torch's complaints, by a part of their text.
+# A part of torch's error text -> advice for the user.
 _ADVICE = {
     "register it as buffer": (
         "it writes into an attribute that is a plain tensor, which is not part of the "
@@ -98,16 +98,16 @@ _ADVICE = {
         "are states or views of them"
     ),
     "might be aliasing": (
-        "torch.cond and loops take and give no tensors that share memory; pass "
-        ".clone() of views, and return .clone() of what is only handed on"
+        "torch.cond and loops take and return no tensors that share memory; pass "
+        ".clone() of views, and return .clone() of unchanged inputs"
     ),
     "sorted order of strides": _ALIKE,
     "KeyError: Max(": f"{_ALIKE}; {_NESTED}",
     "KeyError: Min(": f"{_ALIKE}; {_NESTED}",
     "simple accumulative multiplication": f"{_ALIKE}; {_NESTED}",
     "have same metadata": (
-        "torch.while_loop and scan want what they carry to keep its shape, dtype and "
-        "order in memory; return .clone(memory_format=torch.contiguous_format) of "
+        "the carried tensors of torch.while_loop and scan must keep their shape, dtype "
+        "and order in memory; return .clone(memory_format=torch.contiguous_format) of "
         f"views; {_NESTED}"
     ),
     "data-dependent": _VALUES,
@@ -118,7 +118,7 @@ _ADVICE = {
     ".numpy() is not supported": _NO_ARRAYS,
     "got an unexpected keyword argument 'axis'": _NO_ARRAYS,
     "data is not allocated yet": (
-        "it makes a tensor of the values of others, as torch.tensor([x[0], x[1]]); use "
+        "it makes a tensor from values of others, as torch.tensor([x[0], x[1]]); use "
         "torch.stack or torch.cat"
     ),
     "support for cuda": "bundles run on the CPU; leave .cuda() and device=... out",
@@ -129,7 +129,7 @@ _ADVICE = {
         "it gives an input another shape (t_, unsqueeze_, resize_); return the new "
         "value"
     ),
-    "Can't pickle": "it pickles or saves what is traced; do that outside of the method",
+    "Can't pickle": "it pickles or saves traced tensors; do that outside of the method",
     "maximum recursion depth": "it calls itself without an end",
     "UnsupportedOperatorException": "torch has no rule to trace this operator by",
 }
@@ -143,13 +143,13 @@ class CapturedMethod:
     """A traced method.
 
     Attributes:
-        method: what the user declared; `dynamic` as it was traced, with the lifted
-            buffers, whose paths are `kvc_states[0]` and so on.
-        arguments: the examples it was traced with, by parameter name.
+        method: as the user declared it, but with the `dynamic` axes of the trace, which
+            include the lifted buffers; their paths are `kvc_states[0]` and so on.
+        arguments: the examples of the trace, by parameter name.
         lifted: the buffers that are inputs after the arguments, in order.
-        exported: functional: mutations are outputs.
-        observed: how it reached the model's memory.
-        bounds: of tables whose rows it shortens, by their places.
+        exported: the functional trace: mutations are outputs.
+        observed: how the method accessed the model's memory.
+        bounds: place of a table -> the bound to which its rows are shortened.
     """
 
     method: Method
@@ -168,11 +168,12 @@ def capture(
     Args:
         model: the module; it is unchanged afterwards.
         method: the method and its example arguments.
-        states: buffers whose size is chosen when a session is opened; they are
-            traced as inputs.
+        states: buffers whose size is chosen when a session is opened; they are traced
+            as inputs.
 
     Raises:
-        CaptureError: the method cannot be traced; says where and what to try.
+        CaptureError: the method cannot be traced; the error names the line and a
+            remedy.
         CompileError: a spec does not fit the model.
     """
     lifted = lifted_buffers(model, states)
@@ -194,7 +195,7 @@ def _export(
         except CaptureError:
             raise
         except Exception as error:
-            check_interrupts()  # native code may have made this error of one
+            check_interrupts()  # native code may have replaced one by this error
             refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
             if any(part in str(error) for part in _OF_OVERLAPS):
                 _refuse_overlaps(model, traced.method.name, observed)
@@ -204,15 +205,19 @@ def _export(
 def _attempt(
     model: nn.Module, traced: Traced, asked: list[Question]
 ) -> tuple[ExportedProgram, Bounds]:
-    """Export once, or more; what the code asks about sizes is added to `asked`."""
+    """Export a method, with weaker checks if the first try fails.
+
+    The conditions on sizes that the code evaluates are added to `asked`.
+    """
     try:
         return _trace(model, traced, asked)
     except Exception as error:
         if not any(part in str(error) for part in _OF_SIZES):
             raise
-        # To know whether a slice lies in one piece, torch asks whether it is all of its
-        # axis. It can do without the answer, but then asks whether a size is 1. What is
-        # left it may not be able to prove, as that n // 2 is at most n; kvc tries it.
+        # To know whether a slice is contiguous, torch asks whether it covers its whole
+        # axis. It can do without the answer, but then asks whether a size is 1. It may
+        # fail to prove the remaining conditions, such as n // 2 <= n; kvc checks these
+        # itself.
         for deferred in (False, True):
             logger.info("method %s: tracing again, fewer questions", traced.method.name)
             try:
@@ -231,12 +236,12 @@ def _trace(
     oblivious: bool = False,
     deferred: bool = False,
 ) -> tuple[ExportedProgram, Bounds]:
-    # Without "duck shapes": two Dims stay two when their examples are equal.
+    # Without "duck shapes", two Dims stay two symbols if their examples are equal.
     settings = symbol_settings.patch(  # type: ignore[attr-defined]
         use_duck_shape=False, backed_size_oblivious=oblivious
     )
     method, inputs = traced.method, traced.inputs
-    # Bodies that it has seen before have sizes of then, which this trace would take.
+    # Clear bodies that torch has cached: this trace would take their old sizes.
     torch._dynamo.reset()
     shapes = examples.torch_dynamic_shapes(inputs, method)
     patched = (
@@ -276,7 +281,7 @@ hold_interrupts(_trace.__code__, below_torch)
 
 
 def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:
-    """Raise where two tensors over the same bytes explain why torch gave up."""
+    """Raise if two tensors over the same bytes explain the failure of torch."""
     for name, place in observed.missed.items():
         raise unseen(method, name, place)
     named = tensors_of(model)
@@ -292,7 +297,7 @@ def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:
 def _translated(
     traced: Traced, error: Exception, sizes_named: Mapping[str, str]
 ) -> CaptureError:
-    """Return an error of the trace as one paragraph of ours, with advice and line."""
+    """Translate an error of the trace to one paragraph, with advice and the line."""
     refused = body_write_of(traced.method.name, error)
     if refused is not None:
         return refused

@@ -1,9 +1,9 @@
 """Express a tensor that lies within another one as a chain of views.
 
-In: two tensors of one memory. Out: `Views`, which select, slice, split, join, permute
-and expand axes, and give the same part of any tensor that stands for the whole; or None
-if there are none. All of it is arithmetic: while a method is traced, operators on the
-tensors themselves would be traced too.
+In: two tensors of one memory. Out: `Views`, which select, slice, split, merge, permute
+and expand axes, and apply in the same way to any tensor that replaces the whole; or
+None if there are none. This uses arithmetic only, since operators on the tensors would
+become part of the trace.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ Views = tuple[View, ...]
 
 @dataclass(frozen=True, slots=True)
 class StridedLayout:
-    """Where the elements of a tensor lie.
+    """The position and strides of the elements of a tensor.
 
     Attributes:
-        begin: of the first, in bytes.
-        kind: of all: dtype, and whether they are read as conjugates.
-        itemsize: of one, in bytes.
+        begin: address of the first element, in bytes.
+        kind: dtype, and whether elements are read as complex conjugates.
+        itemsize: bytes of an element.
         shape: sizes.
-        stride: steps, in elements.
+        stride: strides, in elements.
     """
 
     begin: int
@@ -43,13 +43,13 @@ class StridedLayout:
         return cls(tensor.data_ptr(), kind, tensor.itemsize, shape, stride)
 
     def select(self, axis: int, place: int) -> "StridedLayout":
-        """Return one place along an axis."""
+        """Return the layout of one index along an axis."""
         at = self.slice(axis, place, place + 1, 1)
         shape = at.shape[:axis] + at.shape[axis + 1 :]
         return replace(at, shape=shape, stride=at.stride[:axis] + at.stride[axis + 1 :])
 
     def slice(self, axis: int, start: int, stop: int, step: int) -> "StridedLayout":
-        """Return every `step`-th place of an axis, from `start` to before `stop`."""
+        """Return every `step`-th index of an axis, from `start` to before `stop`."""
         shape, stride = [*self.shape], [*self.stride]
         begin = self.begin + start * stride[axis] * self.itemsize
         shape[axis], stride[axis] = -(-(stop - start) // step), stride[axis] * step
@@ -61,14 +61,14 @@ class StridedLayout:
         return replace(self, shape=shape, stride=tuple(self.stride[a] for a in order))
 
     def unsqueeze(self, axis: int) -> "StridedLayout":
-        """Return one more axis, of size 1."""
+        """Return the layout with one more axis, of size 1."""
         shape = (*self.shape[:axis], 1, *self.shape[axis:])
         return replace(
             self, shape=shape, stride=(*self.stride[:axis], 0, *self.stride[axis:])
         )
 
     def expand(self, shape: Sequence[int]) -> "StridedLayout":
-        """Return axes of size 1 as long as in a shape."""
+        """Return the layout with axes of size 1 expanded to the sizes of a shape."""
         steps = zip(self.stride, self.shape, shape, strict=True)
         stride = tuple(0 if size == 1 < wide else step for step, size, wide in steps)
         return replace(self, shape=tuple(shape), stride=stride)
@@ -79,7 +79,7 @@ class StridedLayout:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Return the strides that count: an axis of size 1 is never stepped along."""
+        """Return the strides, with 0 for axes of size 1, whose stride has no effect."""
         pairs = zip(self.stride, self.shape, strict=True)
         return tuple(stride if size > 1 else 0 for stride, size in pairs)
 
@@ -89,7 +89,7 @@ class StridedLayout:
         return self.steps == replace(self, stride=_contiguous(self.shape)).steps
 
     def is_at(self, other: "StridedLayout") -> bool:
-        """Tell whether this is the same elements in the same shape as another one."""
+        """Tell whether another layout has the same elements in the same shape."""
         mine, others = (self.begin, self.shape), (other.begin, other.shape)
         return mine == others and self.steps == other.steps
 
@@ -99,7 +99,7 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def views_between(whole: StridedLayout, part: StridedLayout) -> Views | None:
-    """Return the views that lead from a tensor to one within its memory."""
+    """Return the views that lead from a tensor to a tensor within its memory."""
     if whole.kind != part.kind:
         return None
     for first in ((), _split(whole, part)):
@@ -111,7 +111,7 @@ def views_between(whole: StridedLayout, part: StridedLayout) -> Views | None:
 
 
 def taken(tensor: Tensor, views: Views) -> Tensor:
-    """Return the part of a tensor that views lead to."""
+    """Apply views to a tensor."""
     for name, arguments in views:
         tensor = getattr(torch.ops.aten, name)(tensor, *arguments)
     return tensor
@@ -125,15 +125,20 @@ def _through(layout: StridedLayout, views: Views) -> StridedLayout:
 
 
 def touched_axes(views: Views, rank: int) -> set[int]:
-    """Return the axes of a tensor of some rank that views do not leave whole."""
+    """Return the axes of a tensor of some rank that views cut."""
     if any(name == "view" for name, _ in views):
         return set(range(rank))
-    # Slices, then selections from the last axis on: axes still have their numbers.
+    # Slices come first, then selections from the last axis on, so axes keep their
+    # numbers.
     return {int(a[0]) for name, a in views if name in ("select", "slice")}  # type: ignore[call-overload]
 
 
 def _split(whole: StridedLayout, part: StridedLayout) -> Views:
-    """Return views of a tensor in which a part is made of whole axes, if there are."""
+    """Return views that split the axes of a tensor at the strides of a part.
+
+    Empty if the tensor is not contiguous, or if the strides of the part do not divide
+    its axes.
+    """
     order = sorted(range(len(whole.shape)), key=whole.steps.__getitem__, reverse=True)
     if not whole.permute(order).is_contiguous:
         return ()
@@ -147,7 +152,7 @@ def _split(whole: StridedLayout, part: StridedLayout) -> Views:
 
 
 def _views(whole: StridedLayout, part: StridedLayout) -> Views | None:
-    """Return views that begin with slices of the axes of a tensor as they are."""
+    """Return views from a tensor to a part of it that start with slices of its axes."""
     starts = _starts(whole, part)
     if starts is None:
         return None
@@ -169,7 +174,7 @@ def _views(whole: StridedLayout, part: StridedLayout) -> Views | None:
 def _arranged(
     part: StridedLayout, order: Sequence[int], matched: dict[int, int]
 ) -> list[View]:
-    """Return the views that put axes in order and add those of one place."""
+    """Return the views that permute axes and add axes of stride 0."""
     views: list[View] = []
     if list(order) != sorted(order):
         views.append(("permute", (list(order),)))
@@ -181,7 +186,7 @@ def _arranged(
 
 
 def _starts(whole: StridedLayout, part: StridedLayout) -> list[int] | None:
-    """Return where a part begins along each axis, None between elements or outside."""
+    """Return the start of a part along each axis; None if it starts at no element."""
     nbytes = part.begin - whole.begin
     left, between = divmod(nbytes, whole.itemsize)
     steps, starts = whole.steps, [0] * len(whole.shape)
@@ -195,9 +200,9 @@ def _starts(whole: StridedLayout, part: StridedLayout) -> list[int] | None:
 def _matched(
     whole: StridedLayout, part: StridedLayout, starts: Sequence[int]
 ) -> dict[int, int] | None:
-    """Return axis of a part -> axis of the whole, in the order of the part's.
+    """Return axis of a part -> axis of the whole, in the order of the part's axes.
 
-    None where an axis of more than one element is none of the whole's.
+    None if an axis with more than one element matches no axis of the whole.
     """
     matched: dict[int, int] = {}
     steps = part.steps
@@ -215,7 +220,7 @@ def _matched(
 def _fits(
     whole: StridedLayout, axis: int, part: StridedLayout, own: int, start: int
 ) -> bool:
-    """Tell whether an axis of a part runs along one of the whole."""
+    """Tell whether an axis of a part runs along an axis of the whole."""
     size, step, stride = part.shape[own], part.stride[own], whole.stride[axis]
     if size == 1:
         return whole.shape[axis] == 1 and step == stride

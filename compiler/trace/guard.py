@@ -1,9 +1,9 @@
 """Refuse writes into real memory while a method is traced, before they happen.
 
-A trace computes with tensors that have no values. For a real tensor that it does not
-know, torch computes with its values, and really writes. In: every operator of a trace.
-Out: a `CaptureError` before such a write, and the names of registered tensors whose
-memory was read in a way that the trace does not see.
+A trace computes with tensors that have no values. With a real tensor that is not part
+of the trace, torch computes real values, and really writes. In: every operator of a
+trace. Out: a `CaptureError` before such a write, and the names of registered tensors
+whose memory was read outside of the trace.
 """
 
 import sys
@@ -22,12 +22,12 @@ from kvc.schema.errors import CaptureError, StateConflict
 
 
 class Guard(TorchDispatchMode):
-    """Stands before every operator that a trace runs.
+    """Checks every operator that a trace runs, before it runs.
 
     Attributes:
         refused: the first write that was refused; code may have caught the error.
-        missed: name of a registered tensor -> ` at module:line` where its memory was
-            read by its values.
+        missed: name of a registered tensor -> ` at module:line` where the values in its
+            memory were read.
     """
 
     supports_higher_order_operators = True
@@ -41,7 +41,7 @@ class Guard(TorchDispatchMode):
         self._method = method
         self._memory = memory
         self._state = state
-        # What the trace has made, by its memory; kept alive.
+        # Tensors that the trace has made, by their memory; kept alive.
         self._fresh: dict[object, Tensor] = {}
 
     def __torch_dispatch__(
@@ -66,7 +66,7 @@ class Guard(TorchDispatchMode):
         kwargs: dict[str, object],
     ) -> None:
         if func._schema.name.startswith("aten::lift_fresh"):
-            self._add_fresh(_real(args))  # what torch.tensor(...) has just made
+            self._add_fresh(_real(args))  # a new tensor of torch.tensor(...)
         for tensor in _real(written_arguments(func, args, kwargs)):
             if not self._is_fresh(tensor):
                 self.refused = self.refused or self._refusal(func, tensor)
@@ -102,7 +102,7 @@ class Guard(TorchDispatchMode):
 
 
 def unseen(method: str, name: str, place: str) -> StateConflict:
-    """Return why memory of a state may not be read as `missed` says."""
+    """Return the error for a read of a state's memory that the trace did not see."""
     reason = (
         f"method {method}{place} uses its memory through a tensor that cannot be "
         "traced as a part of it, so that it would keep the value of one moment; take "

@@ -1,9 +1,9 @@
-"""Refuse writes into what a body of a branch or loop hands back through a dropout.
+"""Refuse writes into tensors that a branch or loop may return through a dropout.
 
-Outside of training eager's dropout gives its input itself. So `torch.cond(p, drop,
-other, (x,))` may give x itself, and what is written into the result reaches x, or not,
-as the values are. In: a trace that still writes, in which such a dropout is a copy.
-Out: nothing, or a `CaptureError` with the line and the remedy.
+In eager mode, dropout outside of training returns its input itself. So `torch.cond(p,
+drop, other, (x,))` may return x itself, and then a write into the result changes x, or
+not, depending on values. In: a trace that still writes, in which such a dropout is a
+copy. Out: nothing, or a `CaptureError` with the line and the remedy.
 """
 
 import operator
@@ -20,21 +20,21 @@ from kvc.compiler.trace.sources import at_source_of
 from kvc.schema.errors import CaptureError
 
 _ops = torch.ops.higher_order
-# Which arguments are what bodies take; what `map` gives lies in new memory.
+# The arguments that bodies take. The results of `map` lie in new memory.
 _TAKEN: Mapping[object, slice] = {
     _ops.cond: slice(3, 4),
     _ops.while_loop: slice(2, 4),
     _ops.scan: slice(1, 4),
 }
 _REASON = (
-    "it writes into what a branch or loop gives or takes, which are one tensor where a "
-    "body gives what dropout gives outside of training; let the body return .clone() "
-    "of that"
+    "it writes into an input or a result of a branch or loop; these are one tensor if "
+    "the body returns the result of a dropout outside of training; let the body return "
+    ".clone() of that result"
 )
 
 
 def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
-    """Raise where such a write would be seen through another name.
+    """Raise if such a write would be visible through another name.
 
     Raises:
         CaptureError: with the line and the remedy.
@@ -47,7 +47,7 @@ def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
 
 
 def _seen_elsewhere(module: fx.GraphModule) -> Iterator[fx.Node]:
-    """Yield writes into a tensor that may be another one that is read later."""
+    """Yield writes into a tensor that may be the same as a tensor read later."""
     nodes, roots = [*module.graph.nodes], _Roots()
     for start, node in enumerate(nodes):
         if node.target in _TAKEN:
@@ -70,7 +70,7 @@ def _writes_seen(
 
 
 def _changes_nothing(write: fx.Node, maybe_one: set[fx.Node]) -> bool:
-    """Tell whether a call copies one whole tensor into another that it may be."""
+    """Tell whether a call copies a tensor into one that may be the same tensor."""
     if write.target is not torch.ops.aten.copy_.default:
         return False
     into, given = write.args[:2]
@@ -89,7 +89,7 @@ def _read_by(nodes: Sequence[fx.Node]) -> Iterator[object]:
 
 
 class _Roots:
-    """Knows what tensors may be in eager, other than what the trace says."""
+    """Finds the tensors that a traced tensor may be identical to in eager mode."""
 
     def __init__(self) -> None:
         self._known: dict[fx.Node, set[fx.Node]] = {}
@@ -97,7 +97,7 @@ class _Roots:
     def maybe_one(
         self, module: fx.GraphModule, call: fx.Node
     ) -> Iterator[set[fx.Node]]:
-        """Yield sets of what a call takes and gives that may be one tensor."""
+        """Yield sets of inputs and results of a call that may be one tensor."""
         results: dict[object, list[fx.Node]] = {}
         for user in call.users:
             if user.target is operator.getitem:
@@ -111,16 +111,16 @@ class _Roots:
                 yield given | self._taken(module, call, body, root)
 
     def _of_results(self, body: fx.GraphModule, call: fx.Node) -> list[set[fx.Node]]:
-        """Return what each result of a body may be: `scan` copies those of steps."""
+        """Return the possible roots of each result; `scan` copies step results."""
         (given,) = body.graph.output_node().args
         if not isinstance(given, Sequence):
-            return []  # whether a loop goes on
+            return []  # the condition of a loop
         first: object = call.args[1]
         carried = isinstance(first, Sequence) and call.target is _ops.scan
         return [self._of(body, one) for one in given[: len(first) if carried else None]]  # type: ignore[arg-type]
 
     def _of(self, module: fx.GraphModule, node: object) -> set[fx.Node]:
-        """Return what a tensor may be, or be a view of."""
+        """Return the tensors that a node may be, or may be a view of."""
         if not isinstance(node, fx.Node):
             return set()
         if node not in self._known:
@@ -140,7 +140,7 @@ class _Roots:
     def _handed_back(
         self, module: fx.GraphModule, call: fx.Node, index: object
     ) -> set[fx.Node]:
-        """Return what is taken by a call of bodies that a result of it may be."""
+        """Return the inputs of a call of bodies that one of its results may be."""
         found = set[fx.Node]()
         for body in bodies_of(module, call):
             for place, roots in enumerate(self._of_results(body, call)):
@@ -151,7 +151,10 @@ class _Roots:
     def _taken(
         self, module: fx.GraphModule, call: fx.Node, body: fx.GraphModule, root: fx.Node
     ) -> set[fx.Node]:
-        """Return what a call passes as an input of a body, none of what is no input."""
+        """Return the roots of the argument that a call passes for an input of a body.
+
+        The set is empty if `root` is no input.
+        """
         if root.op != "placeholder":
             return set()
         inputs = body.graph.find_nodes(op="placeholder")

@@ -1,10 +1,10 @@
-"""Let dropout outside of training hand on what it is given where that is written.
+"""Replace dropout outside of training by its input if either is written later.
 
-Eager's dropout gives its input itself, so that a write reaches both; torch's functional
-form is a copy. In: a trace that still writes. Out: the same, in which what such a
-dropout gives is its input, wherever either is written afterwards. Elsewhere the copy
-stays, since a body of a branch or loop may not give what it is given; nor may it take
-or give one tensor twice, so that such are copied there.
+Eager's dropout returns its input itself, so a write changes both; torch's functional
+form is a copy. In: a trace that still writes. Out: the same trace, in which the result
+of such a dropout is its input wherever either is written afterwards. Elsewhere the copy
+stays, since a body of a branch or loop may not return its input. Nor may a body take or
+return one tensor twice, so such tensors are cloned.
 """
 
 import operator
@@ -22,11 +22,11 @@ _DROPOUTS = (_aten.dropout.default, _aten.dropout_.default)
 
 
 def hand_on(exported: ExportedProgram) -> None:
-    """Replace such dropouts by what they are given, in bodies too."""
+    """Replace dropouts that drop nothing by their inputs, also in bodies."""
     root = exported.graph_module
     for module in root.modules():
         if isinstance(module, fx.GraphModule) and _hand_on(module.graph):
-            _keep_apart(module.graph, is_body=module is not root)
+            _clone_repeats(module.graph, is_body=module is not root)
             module.recompile()
 
 
@@ -58,9 +58,10 @@ def is_idle(node: fx.Node) -> bool:
 
 
 def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
-    """Return where memory is written last, of what dropouts take and give as of one.
+    """Return memory -> index of its last write, for inputs and results of dropouts.
 
-    Writes into a copy that might be a view of it, by how it lies, count as well.
+    The input and the result of a dropout count as one memory. Writes also count into a
+    copy that would be a view for some layouts.
     """
     one: dict[object, object] = {}
     for node in idle:
@@ -79,13 +80,13 @@ def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
 
 
 def _trace_again(graph: fx.Graph, moved: dict[fx.Node, object]) -> None:
-    """Tell nodes that lie in other memory now, and all that is made of them, so."""
+    """Recompute the fake values of nodes whose memory changed, and of their users."""
     for node in graph.nodes:
         known = isinstance(node.target, torch._ops.OpOverload)
         if node not in moved or not (known or node.target is operator.getitem):
             continue
         if isinstance(node.meta.get("val"), _NUMBERS):
-            continue  # torch would take what item() gives for another number
+            continue  # torch would make a new symbol for the number that item() returns
         args, kwargs = fx.node.map_arg(
             (node.args, node.kwargs), lambda each: each.meta.get("val")
         )
@@ -93,19 +94,19 @@ def _trace_again(graph: fx.Graph, moved: dict[fx.Node, object]) -> None:
         moved |= dict.fromkeys(node.users)
 
 
-def _keep_apart(graph: fx.Graph, is_body: bool) -> None:
-    """Copy what branches and loops take, or bodies give, that is in one memory."""
+def _clone_repeats(graph: fx.Graph, is_body: bool) -> None:
+    """Clone arguments and results of bodies that share memory with each other."""
     for node in graph.nodes:
         runs_bodies = isinstance(node.target, torch._ops.HigherOrderOperator)
         if runs_bodies or (is_body and node.op == "output"):
-            node.args = fx.node.map_arg(node.args, _apart(node))
+            node.args = fx.node.map_arg(node.args, _cloner_of_repeats(node))
 
 
-def _apart(node: fx.Node) -> Callable[[fx.Node], fx.Node]:
-    """Return what copies a tensor before a node, if it is in memory that has come."""
+def _cloner_of_repeats(node: fx.Node) -> Callable[[fx.Node], fx.Node]:
+    """Return a function that clones a tensor whose memory was already passed."""
     come = set[object]()
 
-    def apart(given: fx.Node) -> fx.Node:
+    def cloned_if_repeated(given: fx.Node) -> fx.Node:
         memory = memory_of(given)
         if memory is None or memory not in come:
             come.add(memory)
@@ -115,4 +116,4 @@ def _apart(node: fx.Node) -> Callable[[fx.Node], fx.Node]:
         copied.meta |= {**given.meta, "val": given.meta["val"].clone()}
         return copied
 
-    return apart
+    return cloned_if_repeated

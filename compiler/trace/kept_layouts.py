@@ -1,10 +1,10 @@
-"""Keep results laid out as the trace saw them where something is written through views.
+"""Keep the traced memory layout of results that are written through views.
 
-torch tells by strides whether `x.reshape(-1)` is a view of x. Where the operator that
-made x is then computed by others, whose result has other strides, the same call would
-be a copy, and what is written through it would be lost. In: a trace that still writes.
-Out: the same, in which such results are copied into the layout that they had, or that
-`real_layouts` finds them to have.
+torch tells by strides whether `x.reshape(-1)` is a view of x. If the operator that made
+x is later decomposed, and the result has other strides, the same call would be a copy,
+and a write through it would be lost. In: a trace that still writes. Out: the same
+trace, in which such results are copied into the layout of the trace, or into the real
+layout that `real_layouts` finds.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -20,7 +20,7 @@ from kvc.compiler.trace.real_layouts import Order, wrong_in_trace
 from kvc.schema.errors import CaptureError
 
 _aten = torch.ops.aten
-# Views of some layouts, copies or errors for others.
+# Operators whose result is a view for some layouts, and a copy or error for others.
 _BY_LAYOUT = {
     _aten.contiguous.default,
     _aten.flatten.using_ints,
@@ -34,19 +34,19 @@ _BY_LAYOUT = {
 CONVERSIONS = {_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device, _aten.to.other}
 
 _REASON = (
-    "it writes through a view of what {operator} gives, whose order in memory torch's "
-    "trace has wrong; use .clone(memory_format=torch.contiguous_format) of the result "
-    "before it is reshaped and written"
+    "it writes through a view of the result of {operator}, whose order in memory is "
+    "wrong in torch's trace; use .clone(memory_format=torch.contiguous_format) of the "
+    "result before it is reshaped and written"
 )
 
 
 def keep_layouts(method: str, exported: ExportedProgram) -> None:
-    """Copy what is written, and seen through a view that its layout allows.
+    """Copy tensors that are written and viewed by a layout-dependent operator.
 
-    Also copied, into their real layout, are results of which the trace has it wrong.
+    Results whose layout is wrong in the trace are copied into their real layout.
 
     Raises:
-        CaptureError: such a result does not lie in one piece.
+        CaptureError: such a result is not contiguous in any order of its axes.
     """
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
@@ -68,12 +68,13 @@ def _keep(method: str, module: fx.GraphModule) -> None:
 def _orders(
     method: str, nodes: Sequence[fx.Node], made: Mapping[object, fx.Node]
 ) -> Mapping[fx.Node, Order]:
-    """Return what is to be copied, and in which order of its axes."""
+    """Return the nodes to copy -> the order of their axes in memory."""
     written = {memory for node in nodes for memory in written_by(node)} - {None}
     seen = {memory_of(node) for node in nodes if is_by_layout(node)} & written
     wrong = wrong_in_trace([made[memory] for memory in _sources(nodes, written)])
     orders: dict[fx.Node, Order] = {}
-    undecided = {*wrong}  # and what is a view or a copy only by the order of these
+    # Nodes that are a view or a copy depending on the order of axes of `wrong`.
+    undecided = {*wrong}
     for node in nodes:
         memory = memory_of(node)
         if memory is None or made[memory] is not node:
@@ -89,7 +90,7 @@ def _orders(
 
 
 def is_by_layout(node: fx.Node) -> bool:
-    """Tell whether a call gives a view of some layouts, and a copy of others."""
+    """Tell whether a call returns a view for some layouts, and a copy for others."""
     told = (*node.args, *node.kwargs.values())
     in_order = any(isinstance(each, torch.memory_format) for each in told)
     return node.target in _BY_LAYOUT or (node.target in CONVERSIONS and in_order)
@@ -107,7 +108,10 @@ def _in_one_piece(method: str, node: fx.Node, order: Order | None) -> Order:
 
 
 def _sources(nodes: Sequence[fx.Node], written: Container[object]) -> list[object]:
-    """Return the memory of what is seen by its layout, if it or that is written."""
+    """Return the memory of layout-dependently viewed tensors that are written.
+
+    A write through the view counts too.
+    """
     found: dict[object, None] = {}
     for node in nodes:
         if is_by_layout(node):
@@ -118,12 +122,12 @@ def _sources(nodes: Sequence[fx.Node], written: Container[object]) -> list[objec
 
 
 def written_by(node: fx.Node) -> list[object]:
-    """Return the memory of what a call writes into."""
+    """Return the memory of the tensors that a call writes into."""
     return [memory_of(each) for each in written_into(node)]
 
 
 def written_into(node: fx.Node) -> list[fx.Node]:
-    """Return the tensors that a call writes into, `out=` and items of lists as well."""
+    """Return the tensors that a call writes into, with `out=` and items of lists."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     found: list[object] = []
@@ -133,7 +137,7 @@ def written_into(node: fx.Node) -> list[fx.Node]:
 
 
 def made_of(node: fx.Node) -> set[fx.Node]:
-    """Return a node and all that is made of it and lies in its memory."""
+    """Return a node and all nodes that follow from it and lie in its memory."""
     found, left = {node}, [node]
     while left:
         for user in left.pop().users:
@@ -144,7 +148,7 @@ def made_of(node: fx.Node) -> set[fx.Node]:
 
 
 def _memories(node: fx.Node) -> list[object]:
-    """Return the memory of a node's tensor, or of those in a list."""
+    """Return the memory of a node's tensor, or of its list of tensors."""
     value = node.meta.get("val")
     if not isinstance(value, list | tuple):
         return [memory_of(node)]
@@ -152,7 +156,7 @@ def _memories(node: fx.Node) -> list[object]:
 
 
 def memory_of(node: fx.Node) -> object:
-    """Return the memory of a node's tensor, None where it has none of its own."""
+    """Return the memory of a node's tensor; None if it has no strided memory."""
     value = node.meta.get("val")
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return None
@@ -160,7 +164,7 @@ def memory_of(node: fx.Node) -> object:
 
 
 def _lay_out(maker: fx.Node, order: Order) -> None:
-    """Let all that read a node's tensor read a copy whose axes lie in an order."""
+    """Let all readers of a node's tensor read a copy with a given order of axes."""
     users = [*maker.users]
     back = [order.index(axis) for axis in range(len(order))]
     copied = _added(maker, _aten.permute.default, [*order])
@@ -172,9 +176,9 @@ def _lay_out(maker: fx.Node, order: Order) -> None:
 def _added(
     node: fx.Node, target: torch._ops.OpOverload, *args: list[int], **kwargs: Argument
 ) -> fx.Node:
-    """Return a new node after another one, which is its first argument.
+    """Insert a node after another one, which becomes its first argument.
 
-    It is the same one if it would only name axes in their order.
+    Return the other node itself if the arguments are all axes in order.
     """
     if args == ([*range(node.meta["val"].ndim)],):
         return node

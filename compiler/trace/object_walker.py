@@ -2,8 +2,8 @@
 
 In: any object. Out: its `Holder`s, each of one kind: attributes, slots, attributes of a
 class, items, elements, variables of a closure, globals of a function, bytes of an
-array, what a function remembers. `python_state` walks them; this module does not look
-at what is held. Objects may be hostile: their own methods are never called.
+array, cached results of a function. `python_state` walks them; this module does not
+look at the contents. Objects may be hostile: their own methods are never called.
 """
 
 import array
@@ -22,17 +22,18 @@ import numpy as np
 from torch import Tensor, nn
 
 Contents = dict[Any, object]
-Path = Callable[[], str]  # made when an error names it
+Path = Callable[[], str]  # called when an error names it
 Label = Callable[[object], str]
 Memory: TypeAlias = "bytearray | array.array[Any] | np.ndarray"
 
 _PLAIN: Final = (list, dict, set, deque, bytearray, array.array, np.ndarray)
-_TABLES: Final = ("_parameters", "_buffers", "_modules")  # named as attributes
-_LARGEST: Final = 1 << 26  # bytes; arrays above this are not looked into
-# What nn.RNNBase keeps of its parameters, in the form that a library wants.
+# The tables of a module; their items have the paths of attributes.
+_TABLES: Final = ("_parameters", "_buffers", "_modules")
+_LARGEST: Final = 1 << 26  # bytes; larger arrays are not read
+# Copies of the parameters that nn.RNNBase keeps for cuDNN.
 _FLAT: Final = ("_flat_weights", "_flat_weight_refs")
-# Of these packages, objects are not opened: they are large, shared, or nothing that a
-# trace can freeze. Modules of torch.nn are, and plain containers of Python.
+# Objects of these packages are not opened: they are large, shared, or hold nothing that
+# a trace can freeze. Modules of torch.nn and Python's plain containers are opened.
 _CLOSED: Final = sys.stdlib_module_names | {"builtins", "numpy", "torch"}
 _OPEN: Final = frozenset({"argparse", "collections", "types"})
 _INSTALLED: Final = ("site-packages", "dist-packages")
@@ -43,16 +44,15 @@ class Holder:
     """One way in which an object holds others.
 
     Attributes:
-        path: of the object.
-        read: return what it holds now.
-        write: make it hold something else, in place.
-        label: the path of what is held under a key.
-        whole: a change of which keys there are is one of the object, not of a key.
-        ignored: tell whether what is under a key is looked at elsewhere.
-        remembered: tell whether what is under a new key is only kept from being
-            computed again.
-        compared: whether anything of it is compared.
-        opened: tell whether an object that it holds is looked into too.
+        path: the path of the object.
+        read: return the current contents.
+        write: replace the contents, in place.
+        label: the path of the object under a key.
+        whole: report added or removed keys as a change of the object, not of a key.
+        ignored: tell whether the value under a key is checked elsewhere.
+        remembered: tell whether the value under a new key is only a cached result.
+        compared: whether the contents are compared at all.
+        opened: tell whether an object in the contents is walked too.
     """
 
     path: Path
@@ -67,12 +67,12 @@ class Holder:
 
 
 def is_closed(thing: object) -> bool:
-    """Tell whether nothing is to be asked of an object, not even its class."""
+    """Tell whether nothing may be asked of an object, not even its class."""
     return type(thing) in weakref.ProxyTypes
 
 
 def holders_of(path: Path, thing: object) -> Iterator[Holder]:
-    """Yield the ways in which an object holds others; nothing for most."""
+    """Yield the ways in which an object holds others; none for most objects."""
     match thing:
         case dict():
             yield _items(path, thing)
@@ -104,7 +104,7 @@ def _is_open(thing: object) -> bool:
 
 @functools.cache
 def of_library(module: str) -> bool:
-    """Tell whether a module is none of the user's: Python's, installed, or kvc's."""
+    """Tell whether a module belongs to Python, an installed package or kvc."""
     package = str(module).partition(".")[0]
     if package in _CLOSED or package == "kvc":
         return True
@@ -113,7 +113,7 @@ def of_library(module: str) -> bool:
 
 
 def _attributes(path: Path, thing: object) -> Iterator[Holder]:
-    """Yield what an object of a Python class holds by name."""
+    """Yield the attributes and slots of an object of a Python class."""
 
     def label(name: object) -> str:
         return f"{path()}.{name}" if path() else str(name)
@@ -126,7 +126,7 @@ def _attributes(path: Path, thing: object) -> Iterator[Holder]:
         yield Holder(path, read, write, label, ignored=ignored, remembered=cached)
         for name in _TABLES if isinstance(thing, nn.Module) else ():
             table = own.get(name)
-            if isinstance(table, dict):  # a compiled module has none of Python's
+            if isinstance(table, dict):  # a compiled module has no Python dict
                 yield _table(path, table, label, compared=name == "_modules")
     slots = _slots(type(thing))
     if slots:
@@ -137,7 +137,7 @@ def _attributes(path: Path, thing: object) -> Iterator[Holder]:
 def _dictionary(thing: object) -> dict[str, Any] | None:
     try:
         own = object.__getattribute__(thing, "__dict__")
-    except Exception:  # what a property or the lack of one raises
+    except Exception:  # errors of a property, or of a missing attribute
         return None
     return own if type(own) is dict else None
 
@@ -149,7 +149,7 @@ def _is_cached_property(owner: object, name: object) -> bool:
 
 
 def _is_ignored(owner: object, name: object) -> bool:
-    """Tell whether an attribute is looked at elsewhere, or says nothing."""
+    """Tell whether an attribute is checked elsewhere, or is redundant."""
     if isinstance(owner, nn.RNNBase) and name in _FLAT:
         return True
     return isinstance(owner, nn.Module) and name in _TABLES
@@ -158,12 +158,12 @@ def _is_ignored(owner: object, name: object) -> bool:
 def _table(
     path: Path, table: dict[Any, object], label: Label, compared: bool
 ) -> Holder:
-    """Return what a module has registered; tensors are compared elsewhere."""
+    """Return a module's table of tensors or modules; tensors are compared elsewhere."""
     return Holder(path, lambda: dict(table), _into(table), label, compared=compared)
 
 
 def _into(held: dict[Any, object]) -> Callable[[Contents], None]:
-    # As the builtin class does it: a subclass may do more when an item is set.
+    # Call the builtin class: a subclass may do more when an item is set.
     kind = OrderedDict if isinstance(held, OrderedDict) else dict
 
     def write(contents: Contents) -> None:
@@ -206,7 +206,7 @@ def _through(
 
 
 def of_class(kind: type) -> Iterator[Holder]:
-    """Yield what classes of the user's hold: one, and those that it derives from."""
+    """Yield the attributes of a user's class and of its bases."""
     for one in kind.__mro__:
         if not of_library(one.__module__):
             yield _of_one_class(one)
@@ -268,7 +268,7 @@ def _members(path: Path, members: set[object]) -> Holder:
 
 
 def _is_small(memory: Memory) -> bool:
-    """Tell whether the bytes of an array are worth keeping, and say what it holds."""
+    """Tell whether an array is small enough to keep, and has no objects in it."""
     if isinstance(memory, np.ndarray):
         return memory.nbytes <= _LARGEST and not memory.dtype.hasobject
     return len(memory) * getattr(memory, "itemsize", 1) <= _LARGEST
@@ -292,7 +292,7 @@ def _bytes(path: Path, memory: Memory) -> Holder:
 
 
 def _remembered(path: Path, function: Any) -> Holder:  # noqa: ANN401 it has no type
-    """Return what `functools.lru_cache` keeps; results of a trace are forgotten."""
+    """Return the cache of `functools.lru_cache`; results of a trace are cleared."""
 
     def write(contents: Contents) -> None:
         function.cache_clear()
@@ -304,7 +304,7 @@ def _remembered(path: Path, function: Any) -> Holder:  # noqa: ANN401 it has no 
 
 
 def of_tensor(path: Path, tensor: Tensor) -> Iterator[Holder]:
-    """Yield what a tensor holds in Python; torch notes its own things there too."""
+    """Yield the Python attributes of a tensor; torch stores its own there too."""
     own = _dictionary(tensor)
     if own is not None:
         read, write = (lambda: dict(own)), _into(own)
@@ -323,7 +323,7 @@ def _attributes_of_function(path: Path, function: FunctionType) -> Holder:
 
 
 def _variables(path: Path, function: FunctionType) -> Iterator[Holder]:
-    """Yield what a function of the user's captures, and the globals that it names."""
+    """Yield the captured variables and the used globals of a user's function."""
     names = function.__code__.co_freevars
     cells = dict(zip(names, function.__closure__ or (), strict=True))
     if cells:
@@ -336,7 +336,7 @@ def _variables(path: Path, function: FunctionType) -> Iterator[Holder]:
 
 
 def _names_in(code: CodeType) -> list[str]:
-    """Return the names that code uses, and the functions that it defines."""
+    """Return the names that code uses, including the functions that it defines."""
     inner = [part for part in code.co_consts if isinstance(part, CodeType)]
     names = [*code.co_names, *(name for part in inner for name in _names_in(part))]
     return list(dict.fromkeys(names))
@@ -360,7 +360,7 @@ def _of_cells(path: Path, cells: Mapping[str, CellType]) -> Holder:
 
 
 def _of_space(module: str, space: dict[str, Any], names: list[str]) -> Holder:
-    """Return what the globals of a module hold under some names."""
+    """Return the globals of a module under some names."""
     return Holder(
         lambda: module,
         lambda: {name: space[name] for name in names if name in space},
@@ -371,7 +371,7 @@ def _of_space(module: str, space: dict[str, Any], names: list[str]) -> Holder:
 
 
 def _is_users(thing: object) -> bool:
-    """Tell whether an object is plain, or of a class or function of the user's."""
+    """Tell whether an object is plain, or of a user's class or function."""
     if isinstance(thing, (*_PLAIN, functools._lru_cache_wrapper)):
         return True
     kind = thing if isinstance(thing, FunctionType | type) else type(thing)

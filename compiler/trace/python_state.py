@@ -1,9 +1,9 @@
-"""The Python state that a model reaches: read, compared and restored.
+"""The Python state that a model refers to: read, compared and restored.
 
 A trace records the tensor operations of one call. A counter `self.pos += 1`, a list
-that grows, an attribute of a plain object that is assigned: all of these would keep the
-value of that one call. So everything that holds something (`holders`) is read before
-and after the traced call, and then restored: compiling changes nothing.
+that grows, or an assigned attribute of a plain object would keep the value of that one
+call. So every object with contents (`object_walker`) is read before and after the
+traced call, and then restored: compiling changes nothing.
 """
 
 import enum
@@ -34,7 +34,7 @@ _PLAIN = (
 )
 
 
-# What wraps a function, and the attribute under which it is.
+# Type of a wrapper -> its attribute for the wrapped function.
 _WRAPPED = {
     staticmethod: "__func__",
     classmethod: "__func__",
@@ -45,19 +45,23 @@ _WRAPPED = {
 
 
 class PythonState:
-    """What things hold at one moment.
+    """The contents of objects at one moment.
 
     Attributes:
-        tensors: path -> tensor, for each way to every tensor that is reached.
-        arrays: path -> numpy array, for each that is reached.
+        tensors: path -> tensor, for every path to every tensor.
+        arrays: path -> numpy array, one path each.
     """
 
     def __init__(self, *roots: object) -> None:
-        """Read everything that is reached from some objects; "" is the first's path."""
+        """Read all objects that can be found from some roots.
+
+        The path of the first root is "".
+        """
         self.tensors: dict[str, Tensor] = {}
         self.arrays: dict[str, np.ndarray] = {}
         self._held: list[tuple[Holder, Contents]] = []
-        self._seen: dict[int, object] = {}  # keeps all alive, so that ids stay theirs
+        # Keeps all objects alive, so that their ids stay unique.
+        self._seen: dict[int, object] = {}
         self._classes: set[type] = set()
         self._waiting: deque[tuple[Path, object]] = deque()
         for i, root in enumerate(roots):
@@ -105,28 +109,28 @@ class PythonState:
                 self._waiting.append((functools.partial(holder.label, key), value))
 
     def changed(self) -> str | None:
-        """Return the path of the first thing that differs now; None when none does.
+        """Return the path of the first changed object; None if none has changed.
 
-        Registered tensors are not looked at.
+        Registered tensors are not compared.
         """
         compared = (pair for pair in self._held if pair[0].compared)
         return next(filter(None, (_difference(*pair) for pair in compared)), None)
 
     def restore(self) -> None:
-        """Put everything back in its place."""
+        """Restore all contents."""
         for holder, before in self._held:
             if not _identical(holder.read(), before):
                 holder.write(before)
 
     def path_of(self, tensor: Tensor, besides: str = "") -> str:
-        """Return where a tensor is reached, `besides` only if nowhere else; or ""."""
+        """Return a path of a tensor, `besides` only if it is the only one, or ""."""
         paths = [path for path, one in self.tensors.items() if one is tensor]
         others = (path for path in paths if path != besides)
         return next(others, paths[0] if paths else "")
 
 
 def _parts(path: Path, thing: object) -> Iterator[tuple[Path, object]]:
-    """Yield what an object holds that cannot be put there anew."""
+    """Yield the parts of an object that cannot be replaced."""
     match thing:
         case tuple() | frozenset():
             for i, one in enumerate(thing):
@@ -150,7 +154,7 @@ def _numbered(path: Path, place: int) -> str:
 
 
 def _difference(holder: Holder, before: Contents) -> str | None:
-    """Return the path of what differs in a holder now, None where nothing does."""
+    """Return the path of a change in a holder; None if nothing has changed."""
     now = holder.read()
     if holder.whole and now.keys() != before.keys():
         return holder.path()
@@ -168,7 +172,7 @@ def _same_under(key: object, a: Contents, b: Contents) -> bool:
 
 
 def _same(a: object, b: object) -> bool:
-    """Tell whether code can tell two values apart; tensors and objects by identity."""
+    """Tell whether two values are equal to code; tensors and objects by identity."""
     if a is b:
         return True
     if type(a) is not type(b) or is_closed(a):
@@ -193,14 +197,14 @@ def _identical(a: Contents, b: Contents) -> bool:
     )
 
 
-# Restore everything that a model reaches after compiling, also after errors.
+# Restore the Python state of a model after compiling, also after errors.
 
 
 class Unchanged:
-    """A context that puts back, at its end, what some objects reach.
+    """A context that restores the Python state of some objects at its end.
 
     Attributes:
-        state: what they reached at its beginning.
+        state: the state at the beginning.
     """
 
     def __init__(self, *roots: object) -> None:

@@ -1,12 +1,12 @@
-"""Find results that lie in memory otherwise than torch's trace says.
+"""Find results whose memory layout differs from torch's trace.
 
-While torch traces, a rule says how the result of each operator lies in memory; a few
-rules are wrong (torch 2.13: `max_unpool2d`, `roll`, `isin`, batch norm of turned
-tensors). It matters where something is written through `reshape`, which is a view of
-some layouts and a copy of others. In: nodes of a trace that still writes. Out: what
-lies otherwise, found by running operators on zeros that lie in memory as their inputs
-do. Inputs in plain order are not tried: rules hold for them. What is large, or has
-sizes that only a call knows, is not tried either: there the trace is believed.
+While torch traces, a rule gives the strides of the result of each operator; a few rules
+are wrong (torch 2.13: `max_unpool2d`, `roll`, `isin`, batch norm of permuted tensors).
+This matters if a tensor is written through `reshape`, which is a view for some layouts
+and a copy for others. In: nodes of a trace that still writes. Out: the nodes with
+another layout, found by running operators on zeros in the layout of their inputs.
+Operators on contiguous inputs are not run: the rules hold for them. Large tensors, and
+sizes known only at a call, are not tried either: there the trace is believed.
 """
 
 import operator
@@ -16,17 +16,17 @@ import torch
 from torch import SymBool, SymFloat, SymInt, Tensor, fx
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-Order = Sequence[int]  # axes, the one with the longest steps in memory first
-_MOST_NBYTES = 1 << 26  # of all that an operator takes and gives: it is quick then
+Order = Sequence[int]  # axes, the one with the largest stride first
+_MOST_NBYTES = 1 << 26  # of all operands and results, so that the run is quick
 
 
 def wrong_in_trace(seen: Sequence[fx.Node]) -> Mapping[fx.Node, Order | None]:
-    """Return what lies otherwise than its trace says, and its real order.
+    """Return the nodes whose layout differs from the trace -> the order of their axes.
 
-    The order is None of what does not lie in one piece.
+    The order is None for a tensor that is not contiguous in any order of its axes.
 
     Args:
-        seen: nodes of a graph; what they are computed of is looked at too.
+        seen: nodes of a graph; the nodes that they depend on are checked too.
     """
     layouts = _Layouts()
     for node in _with_sources(seen):
@@ -35,7 +35,7 @@ def wrong_in_trace(seen: Sequence[fx.Node]) -> Mapping[fx.Node, Order | None]:
 
 
 def _with_sources(seen: Sequence[fx.Node]) -> list[fx.Node]:
-    """Return nodes and all that they are computed of, in the order of their graph."""
+    """Return nodes and all nodes that they depend on, in the order of their graph."""
     left, found = [*seen], set[fx.Node]()
     while left:
         node = left.pop()
@@ -46,19 +46,19 @@ def _with_sources(seen: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 class _Layouts:
-    """How what nodes give lies in memory: tensors without values, or None.
+    """The memory layouts of the results of nodes: tensors without values, or None.
 
     Attributes:
-        other: of nodes whose tensor lies otherwise than the trace says.
+        other: node -> layout, if that differs from the trace.
     """
 
     def __init__(self) -> None:
         self.other: dict[fx.Node, Tensor] = {}
         self._of: dict[fx.Node, object] = {}
-        self._ran: dict[str, object] = {}  # by calls: layers that are alike run once
+        self._ran: dict[str, object] = {}  # call -> layout: equal layers run once
 
     def add(self, node: fx.Node) -> None:
-        """Find the layout of what a node gives, after those of its inputs."""
+        """Find the layout of a node's result, after those of its inputs."""
         traced = tree_map(_at_example, node.meta.get("val"))
         real = self._of[node] = self._real(node, traced)
         if isinstance(real, Tensor) and not _alike(traced, real):
@@ -83,13 +83,13 @@ class _Layouts:
 
 
 def _is_turned(given: object) -> bool:
-    """Tell whether a tensor does not lie in plain order."""
+    """Tell whether a tensor is not contiguous."""
     tensors = (each for each in tree_leaves(given) if isinstance(each, Tensor))
     return not all(each.is_contiguous() for each in tensors)
 
 
 def _is_small(layouts: object) -> bool:
-    """Tell whether all is known, and does not take much memory or time."""
+    """Tell whether all sizes are known, and small in sum."""
     known = tree_leaves(layouts)
     sizes = (_nbytes(each) for each in known if isinstance(each, Tensor))
     return all(each is not None for each in known) and sum(sizes) <= _MOST_NBYTES
@@ -100,12 +100,12 @@ def _nbytes(layout: Tensor) -> int:
 
 
 def _run(target: torch._ops.OpOverload, call: object) -> object:
-    """Return the layouts of what an operator makes of zeros, None if it fails."""
+    """Run an operator on zeros; return the layouts of its results, None if it fails."""
     try:
         args, kwargs = tree_map_only(Tensor, _zeros, call)
         with torch.random.fork_rng(devices=()):
             made = target(*args, **kwargs)
-    except Exception:  # of zeros there is nothing
+    except Exception:  # the operator refuses zeros
         return None
     return tree_map_only(Tensor, _without_values, made)
 
@@ -126,7 +126,7 @@ def _described(each: object) -> object:
 
 
 def _at_example(value: object) -> object:
-    """Return a layout at the sizes of the example, None if one is not known."""
+    """Return a layout at the sizes of the example; None if a size is not known."""
     if isinstance(value, SymInt | SymFloat | SymBool):
         return value.node.hint
     if not isinstance(value, Tensor):
@@ -141,7 +141,7 @@ def _at_example(value: object) -> object:
 
 
 def _alike(traced: object, real: Tensor) -> bool:
-    """Tell whether tensors lie alike, or cannot be compared."""
+    """Tell whether two layouts are equal, or cannot be compared."""
     if not isinstance(traced, Tensor) or traced.shape != real.shape or not real.numel():
         return True
     steps = zip(real.shape, traced.stride(), real.stride(), strict=True)
@@ -149,7 +149,7 @@ def _alike(traced: object, real: Tensor) -> bool:
 
 
 def _order(layout: Tensor) -> Order | None:
-    """Return the axes in their order, None of what does not lie in one piece."""
+    """Return the order of axes in which a tensor is contiguous, or None."""
     steps = layout.stride()
     order = sorted(range(layout.ndim), key=steps.__getitem__, reverse=True)
     return order if layout.permute(order).is_contiguous() else None

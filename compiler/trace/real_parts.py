@@ -1,8 +1,8 @@
-"""Let who reads a part of complex numbers have it from where it is computed.
+"""Remove complex numbers: let readers of real parts read the tensors they come from.
 
 In: an exported graph after decompositions, in which `aten.complex` puts parts together
 and `view_as_real` takes them apart again. Out: the same graph without complex numbers;
-a complex constant is read as its real view [..., 2]. What is complex all the same is
+a complex constant is read as its real view [..., 2]. A remaining complex tensor is
 refused: an input, a result, a state, or an operator without a rule.
 """
 
@@ -22,10 +22,10 @@ _FOURIER = (_aten._fft_r2c.default, _aten._fft_c2c.default)
 
 
 def without_complex(method: str, exported: ExportedProgram) -> None:
-    """Take complex numbers out of a graph.
+    """Remove complex numbers from a graph.
 
     Raises:
-        CaptureError: some are left, with the line that makes them.
+        CaptureError: some remain; the error names the line that makes them.
     """
     signature = exported.graph_signature
     constants = {*signature.inputs_to_buffers, *signature.inputs_to_parameters}
@@ -46,7 +46,7 @@ def without_complex(method: str, exported: ExportedProgram) -> None:
 def _read_parts(node: fx.Node, constants: set[str]) -> None:
     """Compute a real view, and selections of its parts, without complex numbers.
 
-    Nodes keep their names, by which results are known.
+    Nodes keep their names, since results are identified by them.
     """
     (whole,) = node.args
     assert isinstance(whole, fx.Node)
@@ -80,9 +80,9 @@ def _refuse_rest(method: str, module: fx.GraphModule, unread: Set[str]) -> None:
     """Raise for the first complex number of a graph, or of bodies that it runs.
 
     Args:
-        method: by name.
+        method: the name of the method.
         module: the graph.
-        unread: the names of the model's tensors that it does not read.
+        unread: the names of the model's tensors that the graph does not read.
     """
     for node in module.graph.nodes:
         if _is_complex(node) and node.name not in unread:
@@ -93,7 +93,7 @@ def _refuse_rest(method: str, module: fx.GraphModule, unread: Set[str]) -> None:
 
 
 def _why(node: fx.Node) -> str:
-    """Say why a node's complex numbers cannot be written in real ones."""
+    """Say why a node's complex numbers cannot be replaced by real ones."""
     real = "a bundle has real numbers only"
     if node.op == "placeholder":
         return (
@@ -108,7 +108,7 @@ def _why(node: fx.Node) -> str:
     if node.target in _FOURIER:
         return (
             f"it computes a Fourier transform other than of a fixed length of at most "
-            f"{MOST_LENGTH}, and {real}; cut or fill up what it transforms"
+            f"{MOST_LENGTH}, and {real}; cut or pad its input"
         )
     user = next((one for one in node.users if one.op == "call_function"), node)
     blamed = user if node.target is _aten.complex.default else node

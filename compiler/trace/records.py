@@ -1,9 +1,9 @@
-"""Trace data classes and named tuples as plain containers, unseen by the user's code.
+"""Trace data classes and named tuples as plain containers, unseen by user code.
 
 torch.export supports no data classes unless they are registered with torch for ever. So
 arguments are traced as dicts of their fields and rebuilt inside the traced call;
-results leave it as a `Typed`, which torch knows. The instances that were given are not
-changed.
+results are returned from it as a `Typed`, which is registered with torch. The caller's
+instances are not changed.
 """
 
 import copy
@@ -25,7 +25,8 @@ from kvc.schema.trees import member
 
 _NOTHING = object()
 _CONSTANTS = (bool, int, float, str, type(None))
-_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # refused when imported
+# Symbolic numbers, which are refused at the import into the IR.
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _KINDS = "tensors, constants, and tuples, lists, dicts, named tuples and data classes"
 
 
@@ -51,10 +52,10 @@ register_pytree_node(
 
 
 def plain(path: str, structure: object) -> object:
-    """Return an argument as it is traced: records are dicts, arrays are tensors.
+    """Convert an argument for the trace: records become dicts, arrays tensors.
 
     Raises:
-        Unknown: something in it is neither tensor, constant nor container.
+        Unknown: a part of it is neither tensor, constant nor container.
     """
     kind = record_type(structure)
     if kind is not None:
@@ -73,7 +74,7 @@ def plain(path: str, structure: object) -> object:
 
 
 def _is_dense(thing: object) -> bool:
-    """Tell whether something is a tensor as kvc has them."""
+    """Tell whether an object is a dense tensor, the only kind that kvc supports."""
     if not isinstance(thing, Tensor) or thing.is_quantized or thing.is_nested:
         return False
     return thing.layout is torch.strided
@@ -82,10 +83,10 @@ def _is_dense(thing: object) -> bool:
 def plain_arguments(
     arguments: Mapping[str, object], method: Method
 ) -> dict[str, object]:
-    """Return all arguments of a method as they are traced.
+    """Convert all arguments of a method for the trace.
 
     Raises:
-        CaptureError: one is neither tensor, constant nor container of these.
+        CaptureError: an argument is neither tensor, constant nor container of these.
     """
     try:
         return {name: plain(name, thing) for name, thing in arguments.items()}
@@ -102,7 +103,7 @@ def _tensor(path: str, array: np.ndarray) -> Tensor:
 
 
 class Unknown(Exception):
-    """Something is no part of an argument or result; the text says what."""
+    """An object cannot be part of an argument or result; the text names its type."""
 
     def __init__(self, path: str, thing: object) -> None:
         name = f"{type(thing).__module__}.{type(thing).__qualname__}"
@@ -114,11 +115,11 @@ class Unknown(Exception):
 
 
 def rebuilt(example: object, given: object) -> object:
-    """Return what is traced as the user's code takes it.
+    """Rebuild an argument for the user's code from its traced form.
 
     Args:
-        example: as the user gave it, whose types count.
-        given: as it is traced, see `plain`.
+        example: the user's example, which gives the types.
+        given: the traced form, see `plain`.
     """
     kind = record_type(example)
     if kind is not None and isinstance(given, dict):
@@ -152,10 +153,10 @@ def _with_values(example: object, kind: RecordType, values: list[object]) -> obj
 
 
 def opened(path: str, result: object) -> object:
-    """Return a result as torch knows it: records are `Typed`.
+    """Convert a result for torch: records become `Typed`.
 
     Raises:
-        Unknown: something in it is neither tensor, constant nor container.
+        Unknown: a part of it is neither tensor, constant nor container.
     """
     kind = record_type(result)
     if kind is not None:
@@ -172,7 +173,7 @@ def opened(path: str, result: object) -> object:
 
 
 def closed(result: object) -> object:
-    """Return a traced result with instances of made classes for `Typed`."""
+    """Replace each `Typed` in a traced result by an instance of a generated class."""
     if isinstance(result, Typed):
         return result.type.made([closed(value) for value in result.values])
     if isinstance(result, tuple | list):
@@ -184,7 +185,7 @@ def closed(result: object) -> object:
 
 
 def typed_method(model: nn.Module, method: Method) -> Callable[..., object]:
-    """Return a method that takes arguments as they are traced and gives `Typed`."""
+    """Return a method that takes traced arguments and returns `Typed` records."""
     function = getattr(model, method.name)
     examples = named_arguments(model, method)
 
@@ -204,7 +205,7 @@ def typed_method(model: nn.Module, method: Method) -> Callable[..., object]:
 
 
 def _parts(path: str, thing: object) -> Iterator[tuple[str, object]]:
-    """Yield (path, part) for all that containers hold."""
+    """Yield (path, part) for an object and all parts of its containers."""
     yield path, thing
     kind = record_type(thing)
     if kind is not None:
@@ -226,7 +227,7 @@ def _refuse_changes(
     before: Mapping[str, object],
     after: Mapping[str, object],
 ) -> None:
-    """Raise where a method puts something else into a container that it is passed."""
+    """Refuse a method that replaces an item of a container argument."""
     paths = dict.fromkeys([*before, *after])
     for path in paths:
         if before.get(path, _NOTHING) is not after.get(path, _NOTHING):

@@ -1,7 +1,7 @@
 """Watch a model's parameters and buffers while a method is traced.
 
-In: what is registered before and after the call. Out: a reason to refuse what tracing
-would lose. `reassigned` turns the other changes into writes.
+In: the registered tensors before and after the call. Out: a reason to refuse changes
+that tracing would lose. `write_back` turns the other changes into writes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ Registered = dict[str, tuple[Tensor | None, object]]
 
 _REMEDY = (
     "write into it instead, with copy_, index_copy_ or torch.ops.kvc.cache_update; "
-    "what grows can be an argument and a result that the session keeps, "
+    "a tensor that grows can be an argument and a result that the session keeps, "
     "Method(carry=...)"
 )
 
@@ -34,12 +34,12 @@ def registered(model: nn.Module) -> Registered:
 
 
 def memories(arguments: Sequence[Tensor]) -> Registered:
-    """Return the same for what a method is passed."""
+    """Return argument label -> (tensor, its memory) for the arguments of a method."""
     return {f"argument {i}": (t, memory_of(t)) for i, t in enumerate(arguments)}
 
 
 def reshaped(shapes: Mapping[str, torch.Size], now: Registered) -> str | None:
-    """Return why a tensor may not have another shape now, None if none has."""
+    """Return the reason to refuse a changed shape; None if no shape has changed."""
     for name, shape in shapes_of(now).items():
         if not same_shape(shapes.get(name, shape), shape):
             return other_shape(name)
@@ -47,7 +47,7 @@ def reshaped(shapes: Mapping[str, torch.Size], now: Registered) -> str | None:
 
 
 def other_shape(name: str) -> str:
-    """Return why a tensor is refused whose shape is changed in place."""
+    """Return the reason to refuse a shape that is changed in place."""
     return (
         f"it gives {name!r} another shape in place (unsqueeze_, t_, resize_); use a "
         "view of it instead, such as x.unsqueeze(0)"
@@ -60,12 +60,12 @@ def shapes_of(slots: Registered) -> dict[str, torch.Size]:
 
 
 def same_shape(a: torch.Size, b: torch.Size) -> bool:
-    """Compare sizes as they are known now, without asking about symbolic ones."""
+    """Compare sizes by their text, which adds no guards on symbolic sizes."""
     return [*map(str, a)] == [*map(str, b)]
 
 
 def traced_slots(slots: Registered, traced: Callable[[Tensor], object]) -> Registered:
-    """Return the same, with what is traced in the place of real memory."""
+    """Return the same table with real memory replaced by traced tensors."""
     found: Registered = {}
     for name, (tensor, held) in slots.items():
         found[name] = (tensor, held)
@@ -77,7 +77,7 @@ def traced_slots(slots: Registered, traced: Callable[[Tensor], object]) -> Regis
 
 
 def loss(before: Registered, after: Registered) -> str | None:
-    """Return what tracing would lose, as a reason with a remedy; None for nothing."""
+    """Return the reason to refuse a change that tracing loses, or None."""
     for name, (old, old_memory) in before.items():
         new, new_memory = after.get(name, (None, None))
         if name not in after:
@@ -91,7 +91,7 @@ def loss(before: Registered, after: Registered) -> str | None:
 
 
 def _replaced(name: str, old: Tensor | None, new: Tensor | None) -> str | None:
-    """Return what is wrong about another tensor in the place of one."""
+    """Return the reason to refuse a replaced tensor; None if it can become a write."""
     if old is None:
         return f"it makes the buffer {name!r}; register it before compiling"
     if isinstance(old, nn.Parameter):
@@ -105,7 +105,7 @@ def _replaced(name: str, old: Tensor | None, new: Tensor | None) -> str | None:
 
 
 def _same_type(old: Tensor, new: Tensor) -> bool:
-    """Compare types without asking about sizes that are not known."""
+    """Compare types without adding guards on symbolic sizes."""
     if old.dim() != new.dim() or old.dtype != new.dtype:
         return False
     return all(map(_same_size, old.shape, new.shape))
@@ -118,17 +118,17 @@ def _same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
 
 
 def other_memory(name: str) -> str:
-    """Return why other memory for a tensor is refused."""
+    """Return the reason to refuse a tensor that is given other memory."""
     return f"it gives {name!r} other memory (.data = ...); {_REMEDY}"
 
 
 def anew(name: str, what: str = "buffer") -> str:
-    """Return why another tensor in the place of one is refused."""
+    """Return the reason to refuse a parameter or buffer that is assigned anew."""
     return f"it assigns to the {what} {name!r}, which tracing drops; {_REMEDY}"
 
 
 def changed_name(before: Registered, after: Registered) -> str | None:
-    """Return what is another tensor than before, or gone, None where nothing is."""
+    """Return the first name whose tensor or memory has changed; None if none has."""
     for name, (old, old_memory) in before.items():
         new, new_memory = after.get(name, (None, None))
         if new is not old or new_memory != old_memory or name not in after:
@@ -143,12 +143,12 @@ Replaced = Mapping[str, tuple[Tensor, Tensor]]
 
 
 class Shared(Exception):
-    """After the call two names would share memory; the text says which."""
+    """Two names would share memory after the call; the text names them."""
 
 
 @contextmanager
 def unnoticed() -> Iterator[None]:
-    """Keep torch from making writes of assignments."""
+    """Keep torch from turning assignments into writes."""
     hooks = nn.modules.module._global_buffer_registration_hooks
     others = {
         number: hook
@@ -176,17 +176,17 @@ def write_back(
     results: object,
     other_names: Mapping[str, str | None],
 ) -> object:
-    """Write what buffers were assigned into them, and put them back in their places.
+    """Write assigned tensors into the original buffers, and restore these.
 
     Args:
         model: the module.
-        replaced: these buffers.
+        replaced: the buffers that were assigned anew.
         before: all tensors of the module and the arguments, before the call.
-        results: what the method returns.
-        other_names: of these buffers, another name for the same memory.
+        results: the results of the method.
+        other_names: buffer -> another name for the same memory.
 
     Returns:
-        The results; those that show an old value are copies of it.
+        The results; those that lie in an old buffer are cloned.
 
     Raises:
         Shared: two names would share memory afterwards.
@@ -200,7 +200,7 @@ def write_back(
     if not replaced:
         return results
     results = tree_map_only(Tensor, kept, results)
-    # Clones, since one buffer may be assigned what another one was.
+    # Clones, since a buffer may be assigned the old tensor of another one.
     values = {name: kept(new) for name, (_, new) in replaced.items()}
     for name, (old, _) in replaced.items():
         old.copy_(values[name])

@@ -1,8 +1,8 @@
-"""Put a method in the place where torch looks for `forward`, and watch it.
+"""Install a method as `forward`, where torch looks for it, and watch it.
 
 An attribute of the instance shadows the class's `forward`, so that names stay as the
-user wrote them. What tracing would lose is refused: Python state that changes,
-assignments to buffers. The model is left as it was.
+user wrote them. Changes that tracing would lose are refused: changes of Python state,
+assignments to buffers. The model is restored afterwards.
 """
 
 import functools
@@ -52,20 +52,20 @@ from kvc.compiler.trace.traced import PARAMETER, Lifted, Reassigned, swapped
 from kvc.compiler.weights.identity import Extent
 from kvc.schema.errors import CaptureError, StateConflict
 
-# What runs when a module is called, and does not when one of its methods is.
+# Hooks that run when a module is called, but not when a method of it is called.
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
 @dataclass(slots=True)
 class Observed:
-    """What a trace did to the memory of a model, filled in as it runs.
+    """The accesses of a traced method to the memory of a model, filled in as it runs.
 
     Attributes:
         aliases: name of a registered tensor -> the path of a tensor over its memory
-            that the method used in its place.
-        assigned: names of buffers that it assigned anew.
+            that the method used instead.
+        assigned: names of buffers that the method assigned anew.
         missed: name of a registered tensor -> ` at module:line` where its memory was
-            read, and no trace sees it.
+            read outside of the trace.
         arrays: name of a registered tensor -> path of a numpy array over its memory.
         sizes: torch's name of a size -> the name of its Dim.
     """
@@ -81,14 +81,14 @@ class Observed:
 def shadowed_forward(
     model: nn.Module, method: Method, lifted: Sequence[Lifted]
 ) -> Iterator[Observed]:
-    """Let a method stand where torch looks for `forward`.
+    """Install a method as the model's `forward`.
 
     Yields:
-        What it does to the model's memory, known when it has been traced.
+        The accesses to the model's memory, complete when the method has been traced.
 
     Raises:
-        CaptureError: it changes Python state, writes into tensors that are not the
-            model's, or assigns a buffer or parameter anew.
+        CaptureError: the method changes Python state, writes into tensors that are not
+            the model's, or assigns a buffer or parameter anew.
     """
     memory, observed = RegisteredMemory(model), Observed()
     _check_sized(lifted, memory)
@@ -110,10 +110,11 @@ def shadowed_forward(
 
 @contextmanager
 def _default_dtype_kept(model: nn.Module, method: Method) -> Iterator[None]:
-    """Refuse another default dtype, which no trace notes."""
+    """Refuse another default dtype, which no trace records."""
 
     def refuse(dtype: object) -> None:
-        if dtype is not torch.get_default_dtype():  # torch itself sets the same again
+        # torch itself sets the same dtype again.
+        if dtype is not torch.get_default_dtype():
             reason = f"it sets torch's default dtype to {dtype}; give dtype= instead"
             raise _refused(model, method, reason)
 
@@ -123,7 +124,7 @@ def _default_dtype_kept(model: nn.Module, method: Method) -> Iterator[None]:
 
 @contextmanager
 def _set(attributes: dict[str, object], values: Mapping[str, object]) -> Iterator[None]:
-    """Let attributes have other values."""
+    """Replace the values of attributes in this context."""
     before = {name: attributes[name] for name in values}
     attributes.update(values)
     try:
@@ -133,7 +134,7 @@ def _set(attributes: dict[str, object], values: Mapping[str, object]) -> Iterato
 
 
 def _check_sized(lifted: Sequence[Lifted], memory: RegisteredMemory) -> None:
-    """Check that a buffer whose size is to be chosen is no part of another one."""
+    """Check that a buffer whose size is chosen later is no part of another buffer."""
     for one in lifted:
         whole = memory.whole_of(one.name)
         if whole is not None:
@@ -157,7 +158,7 @@ def _without_hooks(model: nn.Module, method: Method) -> Iterator[None]:
     if type(model).__call__ is not nn.Module.__call__:
         reason = (
             f"{type(model).__name__} has a __call__ of its own, which tracing would "
-            "run for every method; move what it does to forward"
+            "run for every method; move its code to forward"
         )
         raise _refused(model, method, reason)
     with _set(vars(model), {name: OrderedDict() for name in _HOOKS}):
@@ -166,7 +167,7 @@ def _without_hooks(model: nn.Module, method: Method) -> Iterator[None]:
 
 @contextmanager
 def _forward(model: nn.Module, forward: Callable[..., object] | None) -> Iterator[None]:
-    """Let a function be the instance's `forward`; None lets the class's be seen."""
+    """Make a function the instance's `forward`; None restores the class's."""
     own = vars(model)
     before = own.pop("forward", None)
     if forward is not None:
@@ -181,7 +182,7 @@ def _forward(model: nn.Module, forward: Callable[..., object] | None) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """What is watched while a method is traced, and where it is noted."""
+    """The objects that are watched while a method is traced, and the record of it."""
 
     model: nn.Module
     method: Method
@@ -191,17 +192,17 @@ class _Watch:
     observed: Observed
 
     def aliases(self) -> AliasMode:
-        """Return the mode for what stands in the tables of modules now."""
+        """Return an alias mode for the tensors that modules hold now."""
         slots = registered(self.model)
         traced = {n: t for n, (t, _) in slots.items() if t is not None}
         for name, real in self.memory.named.items():
-            own = vars(traced[name])  # what code has noted on the tensor is there too
+            own = vars(traced[name])  # keep attributes that code has set on the tensor
             own.update({k: v for k, v in vars(real).items() if k not in own})
         sized = {name: [*one.axes] for one in self.lifted for name in one.names}
         return AliasMode(self.memory, traced, sized)
 
     def note(self, aliases: AliasMode, guard: Guard) -> None:
-        """Note what the modes met; raise what the guard refused, if code caught it."""
+        """Record the findings of the modes; raise a refused write that code caught."""
         paths = {n: self.state.path_of(t, n) for n, t in aliases.used.items()}
         self.observed.aliases.update(paths)
         self.observed.missed.update(guard.missed)
@@ -216,7 +217,7 @@ class _Watch:
     def check_shapes(
         self, before: Mapping[str, torch.Size], after: Registered, aliases: AliasMode
     ) -> None:
-        """Check that tensors have the shapes that they had before the call."""
+        """Check that tensors have the same shapes as before the call."""
         reason = reshaped(before, after)
         other = aliases.reshaped()
         if reason is None and other is not None:
@@ -226,7 +227,7 @@ class _Watch:
 
 
 def _watched(watch: _Watch) -> Callable[..., object]:
-    """Return the method, refusing calls that change what tracing cannot follow."""
+    """Return the method, refusing calls with changes that tracing cannot follow."""
     model, method = watch.model, watch.method
     function, forward = typed_method(model, method), vars(model).get("forward")
     hooks = {name: vars(model)[name] for name in _HOOKS}
@@ -256,7 +257,7 @@ def _watched(watch: _Watch) -> Callable[..., object]:
 def _check_kept(
     watch: _Watch, before: Registered, after: Registered, state: PythonState
 ) -> None:
-    """Check that a trace loses nothing of what a method has done."""
+    """Check that tracing loses no change that a method has made."""
     lost = loss(before, after)
     if lost is not None:
         raise _refused(watch.model, watch.method, lost)
@@ -274,7 +275,7 @@ def _check_kept(
 def _written_back(
     watch: _Watch, before: Registered, after: Registered, results: object
 ) -> object:
-    """Make writes of assignments; return the results."""
+    """Turn assignments into writes; return the results."""
     replaced = replaced_buffers(before, after)
     watch.observed.assigned.extend(replaced)
     other_names = {name: watch.memory.other_name(name) for name in replaced}
@@ -291,7 +292,7 @@ def _tensors(
     kwargs: dict[str, object],
     aliases: AliasMode,
 ) -> Registered:
-    """Return what a method may put others in the place of, and what is there now."""
+    """Return the registered tensors and arguments of a method, in traced form."""
     passed = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     return traced_slots(registered(model) | memories(passed), aliases.traced)
 
@@ -305,7 +306,7 @@ def _arrays(state: PythonState, memory: RegisteredMemory) -> Iterator[tuple[str,
 
 
 def _versions(state: PythonState) -> dict[str, int]:
-    """Return how often each tensor was written, by path."""
+    """Return torch's version counter of each tensor, by path."""
     tensors = state.tensors.items()
     return {path: t._version for path, t in tensors if not t.is_inference()}
 
@@ -316,7 +317,7 @@ def _check_versions(
     """Check that no tensor was written while a method was traced.
 
     Raises:
-        CaptureError: one was, and no guard saw it.
+        CaptureError: a tensor was written, unseen by the guard.
     """
     for path, version in _versions(state).items():
         if version != versions[path]:
@@ -333,7 +334,7 @@ def _with_buffers(
     lifted: Sequence[Lifted],
     function: Callable[..., object],
 ) -> Callable[..., object]:
-    """Return the method with one more parameter: tensors in the place of buffers."""
+    """Return the method with one more parameter: the tensors that replace buffers."""
 
     def with_buffers(*args: object, **kwargs: object) -> object:
         traced = kwargs.pop(PARAMETER)

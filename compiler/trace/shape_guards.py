@@ -1,10 +1,11 @@
 """Check that a trace holds for every declared size, not only for its example's.
 
-While tracing, Python code asks conditions on sizes (`if x.shape[1] == 1`), and torch
-answers them for the example, as if no size could be 1. Every condition that the user's
-own code asks is recorded here. If its answer differs for some declared size, the code
-takes another path there, and the trace would be silently wrong. Conditions that torch
-itself asks only choose between ways to compute the same thing, but for a few.
+While tracing, Python code evaluates conditions on sizes (`if x.shape[1] == 1`), and
+torch answers them for the example, as if no size could be 1. Every condition in the
+user's own code is recorded here. If its answer differs for some declared size, the code
+takes another path there, and the trace would be silently wrong. Most conditions in
+torch's own code only select between ways to compute the same result, and are not
+recorded.
 """
 
 import itertools
@@ -28,14 +29,15 @@ from kvc.compiler.trace.sources import user_place
 from kvc.compiler.trace.traced import PARAMETER, Lifted
 from kvc.schema.errors import CapacityFixed, SizesRefused
 
-_ALL = 2048  # ranges up to this length are tried in full, by questions about one Dim
-_GENERATED = "<"  # torch writes code of its own for the bodies of control flow
-# These functions of torch raise an error for some sizes: what they ask counts.
+_ALL = 2048  # ranges of one Dim up to this length are tried in full
+# The start of file names of code that torch generates for bodies of control flow.
+_GENERATED = "<"
+# Functions of torch that raise an error for some sizes: their conditions count too.
 _RAISING = ("_verify_batch_size", "_verify_spatial_size")
 Asked = Callable[..., object]
 
 
-# What torch answers before anyone asks: it takes sizes to be 1 at least.
+# Comparisons that torch answers at once, since it takes sizes to be at least 1.
 _COMPARISONS: Mapping[str, Callable[..., sympy.Basic]] = {
     "__eq__": sympy.Eq,
     "__ne__": sympy.Ne,
@@ -48,7 +50,7 @@ _COMPARISONS: Mapping[str, Callable[..., sympy.Basic]] = {
 
 @contextmanager
 def noted_questions(questions: list[Question]) -> Iterator[None]:
-    """Add every truth value of sizes that code outside of torch asks for."""
+    """Record every truth value of sizes that code outside of torch evaluates."""
     asking: list[tuple[type, str, Asked]] = [
         (kind, "__bool__", _noting(kind.__bool__, questions))
         for kind in (torch.SymBool, torch.SymInt)
@@ -83,9 +85,9 @@ def _noting(ask: Callable[..., bool], questions: list[Question]) -> Asked:
 
 
 def _noting_inside(ask: Callable[..., object], questions: list[Question]) -> Asked:
-    """Note what the bodies of branches and loops ask; torch traces these otherwise.
+    """Record conditions in the bodies of branches and loops, which dynamo traces.
 
-    It has symbols of its own for them, so that nobody knows which sizes they are.
+    dynamo has symbols of its own for sizes in bodies, so their Dims are unknown.
     """
 
     def noting(variable: object, *rest: object) -> object:
@@ -117,7 +119,7 @@ def _comparing(
 
 
 def _settled(result: object) -> bool | None:
-    """Return what a comparison comes to for torch, None while that depends on sizes."""
+    """Return the constant value of a comparison; None if it depends on sizes."""
     expression = result.node.expr if isinstance(result, torch.SymBool) else result
     known = isinstance(expression, bool) or expression in (sympy.true, sympy.false)
     return bool(expression) if known else None
@@ -141,7 +143,7 @@ def _note(
 
 
 def asserted(exported: ExportedProgram) -> list[Question]:
-    """Return what torch wants to be true whenever the code runs."""
+    """Return the conditions that torch asserts in the traced code."""
     truths = [
         getattr(node.args[0], "meta", {}).get("val")
         for node in exported.graph.nodes
@@ -157,16 +159,16 @@ def check_questions(
     exported: ExportedProgram,
     questions: Sequence[Question],
 ) -> None:
-    """Check that every answer holds for all declared sizes.
+    """Check that every recorded answer holds for all declared sizes.
 
     Args:
-        method: what was traced.
-        arguments: the examples it was traced with, by parameter name.
-        exported: as traced, before it is decomposed.
-        questions: as noted while tracing.
+        method: the traced method.
+        arguments: the examples of the trace, by parameter name.
+        exported: the trace, before it is decomposed.
+        questions: the conditions that were recorded while tracing.
 
     Raises:
-        CaptureError: the code takes another way for some declared size.
+        CaptureError: the code takes another path for some declared size.
     """
     dims = dims_of(method, arguments, exported)
     for question in questions:
@@ -183,7 +185,7 @@ def check_questions(
 
 
 def _check_inside(method: Method, question: Question, dims: Sequence[Dim]) -> None:
-    """Check that an answer holds whichever Dim a body's size is."""
+    """Check an answer in a body for every assignment of Dims to its sizes."""
     symbols = sorted(question.expression.free_symbols, key=str)
     for chosen in itertools.product(dims, repeat=len(symbols)):
         for sizes in samples(chosen):
@@ -196,7 +198,7 @@ def _check_inside(method: Method, question: Question, dims: Sequence[Dim]) -> No
 def dims_of(
     method: Method, arguments: Mapping[str, object], exported: ExportedProgram
 ) -> dict[sympy.Symbol, Dim]:
-    """Return which Dim each of torch's symbols is."""
+    """Return the Dim of each of torch's symbols."""
     paths = tensor_paths(arguments)
     values = {n.name: n.meta.get("val") for n in exported.graph.nodes}
     inputs = [values.get(name) for name in exported.graph_signature.user_inputs]
@@ -211,7 +213,7 @@ def dims_of(
 
 
 def samples(dims: Sequence[Dim]) -> Iterator[tuple[int, ...]]:
-    """Yield sizes to try: all of one Dim's, both ends and small ones of several."""
+    """Yield sizes to try: all sizes of one Dim; both ends and small ones of several."""
     if len(dims) == 1 and dims[0].upper - dims[0].lower < _ALL:
         yield from ((n,) for n in range(dims[0].lower, dims[0].upper + 1))
         return
@@ -249,7 +251,7 @@ _CONSTANT = re.compile(r"marked (?P<dim>\w+) as dynamic.*?constant \((?P<size>\d
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A size that became a number, and where."""
+    """A dynamic size that became a constant, and the line."""
 
     size: int
     place: str
@@ -257,7 +259,7 @@ class Fixed:
 
 @contextmanager
 def noted_constants() -> Iterator[list[Fixed]]:
-    """Note every size that torch replaces by a number."""
+    """Record every size that torch replaces by a constant."""
     fixed: list[Fixed] = []
     before = ShapeEnv._set_replacement
 
@@ -280,7 +282,7 @@ def refuse_fixed(
     questions: Sequence[Question],
     error: Exception,
 ) -> None:
-    """Raise what torch's complaint means for buffers whose size is to be chosen later.
+    """Translate torch's error for buffers whose size is chosen later.
 
     Raises:
         CapacityFixed: the code holds only for some of these sizes.
@@ -310,7 +312,7 @@ def refuse_fixed(
 def _constant(
     one: Lifted, axis: int, size: int, fixed: Sequence[Fixed]
 ) -> tuple[str, str]:
-    """Return where and why a size is one number."""
+    """Return the line and the reason for a size that became constant."""
     places = [f.place for f in fixed if f.size == size and f.place]
     reason = (
         f"the code takes it for {size}; read the size from the buffer, "
@@ -320,7 +322,7 @@ def _constant(
 
 
 def _narrowed(number: int, questions: Sequence[Question], text: str) -> tuple[str, str]:
-    """Return where and why the code holds only for some sizes."""
+    """Return the line and the reason for code that holds only for some sizes."""
     source = f"['{PARAMETER}'][{number}]"
     places = [q.place for q in questions if any(source in s for s in q.sources)]
     lines = [line.strip() for line in text.splitlines() if line.strip()]

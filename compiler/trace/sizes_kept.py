@@ -1,9 +1,9 @@
-"""Let torch do the same work once while it traces: sizes, steps, code of graphs.
+"""Avoid repeated work of torch while it traces: sizes, graph steps, graph code.
 
-Of each tensor torch asks anew how its elements lie, which it computes from the same few
-dynamic sizes; it writes each step of that into the graph, to drop it at the end, and
-writes Python code of graphs that nobody calls. Within `work_once`, results of sizes are
-kept, and steps and code are made when something uses them. What is traced stays the
+For each tensor torch computes contiguity and strides anew, from the same few dynamic
+sizes; it writes each step of that into the graph, to drop it at the end, and generates
+Python code for graphs that are never called. Within `work_once`, results of size
+operations are cached, and steps and code are made only when used. The trace stays the
 same.
 """
 
@@ -22,34 +22,35 @@ from torch.utils._thunk import Thunk
 
 Compute = Callable[[SymNode, SymNode], SymNode]
 Proxy = object
-# Results of these depend on their operands alone.
+# Operations whose result depends on their operands alone.
 _PURE = (
     *("_add", "_sub", "_mul", "_sym_max", "_sym_min"),
     *("_eq", "_ne", "_lt", "_le", "_gt", "_ge", "_and_", "_or_"),
 )
-# How many objects are made between two collections of garbage, instead of 700: a trace
-# makes millions that stay.
+# Objects made between two garbage collections (default 700): a trace makes millions
+# that stay alive.
 _MADE = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What two sizes come to, while torch knows no more of them than `version`."""
+    """The result of an operation on two sizes, valid for one version of a ShapeEnv."""
 
-    operands: tuple[SymNode, SymNode]  # alive, so that nothing else gets their ids
+    operands: tuple[SymNode, SymNode]  # kept alive, so that their ids stay unique
     version: int
     node: SymNode
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What one trace has computed of sizes.
+    """The cached size operations of one trace.
 
     Attributes:
-        by_operands: by the operation and the operands themselves.
-        by_meaning: by the operation and what the operands are.
-        numbers: nodes of numbers.
-        environments: whose sizes these are; alive, so that nothing else gets their ids.
+        by_operands: results by the operation and the ids of the operands.
+        by_meaning: nodes by the operation and the expressions of the operands.
+        numbers: nodes of constants.
+        environments: the ShapeEnvs of these sizes; kept alive, so that their ids stay
+            unique.
     """
 
     by_operands: dict[object, _Result] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class _Known:
 
 @contextmanager
 def work_once() -> Iterator[None]:
-    """Keep what torch computes of sizes; make steps and code when they are used."""
+    """Cache torch's operations on sizes; make graph steps and code only when used."""
     known, thresholds = _Known(), gc.get_threshold()
     changed: dict[str, Callable[..., object]] = {
         name: _remembering(name, getattr(SymNode, name), known) for name in _PURE
@@ -72,7 +73,7 @@ def work_once() -> Iterator[None]:
             stack.enter_context(patch.object(SymNode, name, method))
         stack.enter_context(patch.object(proxies, "thunkify", _when_used))
         stack.enter_context(_use_lazy_graph_module(True))
-        if thresholds[0]:  # 0: whoever called wants no collections
+        if thresholds[0]:  # 0: the caller has disabled collections
             gc.set_threshold(max(_MADE, thresholds[0]), *thresholds[1:])
         try:
             yield
@@ -86,7 +87,7 @@ def _remembering(name: str, compute: Compute, known: _Known) -> Compute:
     @functools.wraps(compute)
     def remembering(one: SymNode, other: SymNode) -> SymNode:
         env = one.shape_env
-        if env is None or proxies.get_proxy_mode():  # which notes the step
+        if env is None or proxies.get_proxy_mode():  # a proxy mode records the step
             return compute(one, other)
         key, version = (name, id(one), id(other)), env._version_counter
         found = known.by_operands.get(key)
@@ -113,14 +114,14 @@ def _by_meaning(
 
 
 def _meaning(node: SymNode) -> tuple[object, ...]:
-    """Return all of a size that an operation's result depends on."""
+    """Return everything about a size that an operation's result depends on."""
     return node.expr, node.pytype, node.hint, node._optimized_summation
 
 
 def _numbering(
     wrap: Callable[[SymNode, int], SymNode], known: _Known
 ) -> Callable[[SymNode, int], SymNode]:
-    """Return how a number becomes a node, one for each number."""
+    """Return a `wrap_int` that makes one node for each number."""
 
     @functools.wraps(wrap)
     def numbering(node: SymNode, number: int) -> SymNode:
@@ -139,7 +140,7 @@ def _numbering(
 def _constant_first(
     ask: Callable[[SymNode], int | None],
 ) -> Callable[[SymNode], int | None]:
-    """Return how torch asks whether a size is a number; most are nodes of numbers."""
+    """Return a `maybe_as_int` that first checks for a constant node."""
 
     @functools.wraps(ask)
     def asking(node: SymNode) -> int | None:
@@ -151,5 +152,5 @@ def _constant_first(
 def _when_used(
     tracer: object, make: Callable[..., Proxy], *args: object, **kwargs: object
 ) -> Thunk[Proxy]:
-    """Return what writes a step into the graph, once something uses it."""
+    """Delay writing a graph step until its proxy is used."""
     return Thunk(functools.partial(make, *args, **kwargs))

@@ -1,10 +1,10 @@
 """Let Ctrl-C end a trace between two operators, and not within native code.
 
-While torch traces, native code calls back into Python. An exception that a signal's
-handler raises there may end the process, where native code cannot pass it on (once in
-400 interrupts of a tiny decoder, measured 2026-11). So an interrupt that comes in
-torch's code waits for the next operator, where torch expects exceptions. One that comes
-in the model's own code does not wait, nor does a second one.
+While torch traces, native code calls back into Python. An exception that a signal
+handler raises there may end the process, if native code cannot pass it on (once in 400
+interrupts of a tiny decoder, measured 2026-11). So an interrupt in torch's code waits
+for the next operator, where torch expects exceptions. An interrupt in the model's own
+code does not wait, nor does a second one.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ _PACKAGES: Final = "site-packages"
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise interrupts where an operator is traced, the first time or again."""
+    """Raise waiting interrupts before each traced operator."""
     with patch.object(proxies, "proxy_call", _checked(proxies.proxy_call)):
         yield
 
 
 def below_torch(frame: FrameType | None) -> bool:
-    """Tell whether what runs is torch's code or kvc's, or Python's that they call."""
+    """Tell whether the frame is in torch or kvc, or in Python code that they call."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_TRACERS):
@@ -58,7 +58,7 @@ def _checked(call: Callable[..., object]) -> Callable[..., object]:
     return checked
 
 
-# Keep torch's own reports off the terminal while tracing; kvc's errors say enough.
+# Keep torch's own reports off the terminal while tracing.
 
 
 _STRUCTURED = "torch.__trace"
@@ -80,11 +80,11 @@ def quiet() -> Iterator[None]:
 
 
 def _torch_handlers() -> list[logging.Handler]:
-    """Return what writes torch's reports.
+    """Return the handlers that write torch's reports, except its structured trace.
 
-    But not of its structured trace, which goes to a folder that TORCH_TRACE names.
-    Where there is none, its handler goes away at the first record, and a handler that
-    is kept from noticing has torch print every graph for nothing.
+    The structured trace goes to the folder TORCH_TRACE. If that is not set, its handler
+    removes itself at the first record; a filter would prevent that, and torch would
+    format every graph for nothing.
     """
     loggers = [
         logger

@@ -1,7 +1,7 @@
-"""The inputs of a traced method: its arguments, and what tracing adds.
+"""The inputs of a traced method: its arguments, and the buffers of open size.
 
 In: the declared method, its arguments, the lifted buffers. Out: the same method with
-the dims of everything that is dynamic, and the examples for all of it.
+the Dims of all dynamic axes, and examples for all inputs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from kvc.schema.errors import CaptureError, CompileError, listing
 # Trace buffers of open size as inputs, so that a session can choose their size.
 
 
-PARAMETER = "kvc_states"  # the traced method's parameter for them, a tuple
+PARAMETER = "kvc_states"  # the traced method's parameter for lifted buffers, a tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Lifted:
 
     Attributes:
         names: each of its names in the model.
-        axes: what is chosen later: axis -> Dim.
+        axes: axis -> Dim, for the axes whose size is chosen later.
         pattern: the name of the `StateSpec` that matches it.
     """
 
@@ -48,8 +48,8 @@ def lifted_buffers(model: nn.Module, specs: Sequence[StateSpec]) -> tuple[Lifted
     """Return the buffers that specs match, in the model's order.
 
     Raises:
-        CompileError: a spec matches no buffer, two match one, or an axis or a size of
-            a buffer does not fit.
+        CompileError: a spec matches no buffer, two specs match one buffer, or an axis
+            or a size of a buffer does not fit.
     """
     buffers = dict(model.named_buffers(remove_duplicate=False))
     names: dict[Identity, list[str]] = {}
@@ -86,7 +86,7 @@ def _check_matches(
 
 
 def _axes(spec: StateSpec, name: str, buffer: Tensor) -> dict[int, Dim]:
-    """Return which axes of a buffer are chosen later."""
+    """Return the axes of a buffer whose size is chosen later, with their Dims."""
     rank = buffer.dim()
     axes: dict[int, Dim] = {}
     if spec.batch is not None:
@@ -114,14 +114,14 @@ def _unfit(spec: StateSpec, name: str, reason: str) -> CompileError:
 
 
 def examples_of(model: nn.Module, lifted: Sequence[Lifted]) -> tuple[Tensor, ...]:
-    """Return an example for each, on the meta device: shapes are all that counts."""
+    """Return an example for each buffer, on the meta device: only shapes matter."""
     buffers = dict(model.named_buffers(remove_duplicate=False))
     found = [buffers[one.name] for one in lifted]
     return tuple(torch.empty(b.shape, dtype=b.dtype, device="meta") for b in found)
 
 
 def paths_of(lifted: Sequence[Lifted]) -> dict[str, Mapping[int, Dim]]:
-    """Return the dynamic axes of each by the path that it has among the inputs."""
+    """Return the path of each buffer among the inputs -> its dynamic axes."""
     return {f"{PARAMETER}[{i}]": one.axes for i, one in enumerate(lifted)}
 
 
@@ -133,10 +133,10 @@ class Reassigned(Exception):
 def swapped(
     model: nn.Module, lifted: Sequence[Lifted], traced: Sequence[Tensor]
 ) -> Iterator[None]:
-    """Let traced tensors stand in the module where the buffers are.
+    """Put traced tensors in the place of the module's buffers.
 
     Raises:
-        Reassigned: a name was given another tensor meanwhile, which tracing drops.
+        Reassigned: a buffer was assigned another tensor meanwhile, which tracing drops.
     """
     places = [
         (model.get_submodule(owner)._buffers, leaf, tensor)
@@ -157,19 +157,19 @@ def swapped(
             buffers[leaf] = buffer
 
 
-# The inputs of a traced method: its arguments, and what tracing adds.
+# Collect the inputs of a traced method.
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A method as it is traced.
+    """A method and its inputs, prepared for tracing.
 
     Attributes:
-        method: `dynamic` has the lifted buffers too, and the sizes that an argument
-            that is carried has before the first call.
+        method: its `dynamic` axes include the lifted buffers, and start at size 0 for
+            carried arguments.
         inputs: examples by parameter name, the lifted buffers last.
         lifted: these buffers.
-        lengthened: Dim -> size in the trace, where examples were too short for it.
+        lengthened: Dim -> size in the trace, where examples were too short.
     """
 
     method: Method
@@ -186,7 +186,7 @@ class Traced:
 def traced_method(
     model: nn.Module, method: Method, lifted: tuple[Lifted, ...]
 ) -> Traced:
-    """Return a method as it is traced.
+    """Prepare a method for tracing.
 
     Raises:
         CaptureError: the model has no such method, or its examples do not fit.
@@ -209,9 +209,10 @@ def traced_method(
 def _from_nothing(
     arguments: Mapping[str, object], method: Method
 ) -> dict[str, Mapping[int, Dim]]:
-    """Return `dynamic` with what only carried arguments have from size 0 on.
+    """Return `dynamic` with the lower bound 0 for Dims of carried arguments only.
 
-    The first call starts from nothing, whatever the user thought of.
+    The first call starts with an empty carried argument, whatever lower bound the user
+    declared.
     """
     carried = {
         path

@@ -1,8 +1,9 @@
-"""Refuse calls that give a view at some declared sizes and a copy at others.
+"""Refuse calls that return a view at some declared sizes and a copy at others.
 
-`x.mT.reshape(n, 4)` is a copy, but a view for n = 1. A trace has one of both. That
-matters only where what such a call takes or gives is written, and the other one is seen
-after that. In: a trace that still writes. Out: nothing, or a `CaptureError`.
+`x.mT.reshape(n, 4)` is a copy, but a view for n = 1. A trace has only one of the two.
+This matters only if the input or the result of such a call is written, and the other
+one is read after that. In: a trace that still writes. Out: nothing, or a
+`CaptureError`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,24 +32,24 @@ OpArguments = tuple[tuple[object, ...], dict[str, object]]
 _aten = torch.ops.aten
 _ALWAYS_VIEWS = {_aten.view.default, _aten.view_as.default}
 _REASON = (
-    "what {operator} gives is a view for {view} and a copy for {copy}, and what is "
-    "written afterwards is the same for all sizes only in one of both; use "
-    ".clone(memory_format=torch.contiguous_format) of what it takes"
+    "the result of {operator} is a view for {view} and a copy for {copy}, so a later "
+    "write would differ between sizes; use "
+    ".clone(memory_format=torch.contiguous_format) of its operand"
 )
 
 
 def check_views(
     method: Method, arguments: Mapping[str, object], exported: ExportedProgram
 ) -> None:
-    """Check that what is written is a view at all declared sizes, or at none.
+    """Check that each written result is a view at all declared sizes, or at none.
 
     Args:
-        method: what was traced.
-        arguments: the examples it was traced with, by parameter name.
-        exported: as traced, before it is decomposed.
+        method: the traced method.
+        arguments: the examples of the trace, by parameter name.
+        exported: the trace, before it is decomposed.
 
     Raises:
-        CaptureError: something is both; with a size for each.
+        CaptureError: a result is a view at one size and a copy at another; names both.
     """
     dims = dims_of(method, arguments, exported)
     for module in exported.graph_module.modules():
@@ -58,7 +59,7 @@ def check_views(
 
 
 def _seen_by_both(graph: fx.Graph) -> Iterator[fx.Node]:
-    """Yield calls of which one side is written, and the other one seen after that."""
+    """Yield calls whose input or result is written before the other is read."""
     order = {node: place for place, node in enumerate(graph.nodes)}
     writes = [(order[node], into) for node in order for into in written_into(node)]
     last = {memory_of(into): place for place, into in writes}
@@ -84,7 +85,7 @@ def _seen_by_both(graph: fx.Graph) -> Iterator[fx.Node]:
 
 
 def _is_seen(nodes: set[fx.Node], place: int, order: Mapping[fx.Node, int]) -> bool:
-    """Tell whether one of them is read after a place, or by the caller."""
+    """Tell whether one of the nodes is read after a place, or by the caller."""
     return any(
         node.op == "placeholder" or any(order[user] > place for user in node.users)
         for node in nodes
@@ -92,7 +93,7 @@ def _is_seen(nodes: set[fx.Node], place: int, order: Mapping[fx.Node, int]) -> b
 
 
 def _check(method: Method, node: fx.Node, dims: Dims) -> None:
-    """Check that a call gives a view at all sizes, or at none."""
+    """Check that a call returns a view at all sizes, or at none."""
     values = cast(OpArguments, tree_map(_value, (node.args, node.kwargs)))
     symbols = sorted(_symbols(values), key=str)
     if not dims.keys() >= set(symbols):
@@ -134,7 +135,7 @@ def _symbols(values: object) -> set[sympy.Symbol]:
 
 
 def _at(values: OpArguments, sizes: SymbolSizes) -> OpArguments:
-    """Return arguments at sizes: numbers, and tensors without content."""
+    """Return arguments at given sizes: numbers, and tensors without content."""
 
     def number(size: object) -> object:
         if isinstance(size, torch.SymInt):
@@ -152,9 +153,9 @@ def _at(values: OpArguments, sizes: SymbolSizes) -> OpArguments:
 
 
 def _is_view(target: Callable[..., Tensor], call: OpArguments) -> bool | None:
-    """Tell whether a call gives what lies where its operand does.
+    """Tell whether a call returns a tensor in the memory of its operand.
 
-    None where there is nothing, or where the code raises an error.
+    None if the operand is empty, or if the call raises an error.
     """
     args, kwargs = call
     whole = args[0]

@@ -1,8 +1,9 @@
-"""Let writes go through `expand` where it repeats nothing, and refuse them elsewhere.
+"""Allow writes through an `expand` that repeats nothing; refuse other ones.
 
-torch's functional form of such a write adds what changed to what was there, which is
-rounded, and NaN of infinities. In: a trace that still writes. Out: the same, in which
-an `expand` to the same sizes is a view of another kind, or a `CaptureError`.
+torch's functional form of such a write adds the difference to the old content, which
+rounds, and turns infinities into NaN. In: a trace that still writes. Out: the same
+trace, in which an `expand` to the same sizes is replaced by other views, or a
+`CaptureError`.
 """
 
 import operator
@@ -29,16 +30,17 @@ _LISTS = {
     _aten.meshgrid.indexing,
 }
 _REASON = (
-    "it writes through what {operator} gives, where elements are there several "
-    "times; write into the tensor itself, before it is expanded"
+    "it writes through the result of {operator}, which repeats elements; write "
+    "into the tensor itself, before it is expanded"
 )
 
 
 def write_unexpanded(method: str, exported: ExportedProgram) -> None:
-    """Replace what expands nothing where it is written, in bodies too.
+    """Replace written expands that repeat nothing by other views, also in bodies.
 
     Raises:
-        CaptureError: a write goes through what repeats elements; with its line.
+        CaptureError: a write goes through an expand that repeats elements; names the
+            line.
     """
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
@@ -52,7 +54,7 @@ def write_unexpanded(method: str, exported: ExportedProgram) -> None:
 
 
 def _written(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """Yield what is expanded and written through, and what it is made of."""
+    """Yield expanded tensors that are written, and the tensors that they expand."""
     into = {each for node in graph.nodes for each in written_into(node)}
     for node in graph.nodes:
         source = _source(node)
@@ -61,7 +63,7 @@ def _written(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
 
 
 def _source(node: fx.Node) -> fx.Node | None:
-    """Return what a node expands, None where it expands nothing."""
+    """Return the tensor that a node expands; None if it is no expand."""
     source: object = None
     if node.target in _EXPANDING:
         source = node.args[0]
@@ -73,7 +75,7 @@ def _source(node: fx.Node) -> fx.Node | None:
 
 
 def _expands_nothing(node: fx.Node, source: fx.Node) -> bool:
-    """Tell whether a result has each element once."""
+    """Tell whether an expanded tensor has each element once."""
     given, whole = ([_size(n) for n in x.meta["val"].shape] for x in (node, source))
     return [n for n in given if n != 1] == [n for n in whole if n != 1]
 
@@ -83,7 +85,7 @@ def _size(size: int | torch.SymInt) -> object:
 
 
 def _replace(node: fx.Node, source: fx.Node) -> None:
-    """Let a node be the same view by other operators."""
+    """Compute a node by squeeze and unsqueeze instead of expand."""
     shape, own = node.meta["val"].shape, source.meta["val"].shape
     taken = [axis for axis, size in enumerate(own) if _size(size) == 1]
     added = [axis for axis, size in enumerate(shape) if _size(size) == 1]
@@ -96,7 +98,7 @@ def _replace(node: fx.Node, source: fx.Node) -> None:
 def _viewed(
     node: fx.Node, source: fx.Node, view: torch._ops.OpOverload, axes: int | list[int]
 ) -> fx.Node:
-    """Return a new node before another one, a view of a third."""
+    """Insert a view of `source` before a node."""
     with node.graph.inserting_before(node):
         made = node.graph.call_function(view, (source, axes))
     made.meta.update({**node.meta, "val": view(source.meta["val"], axes)})
@@ -109,11 +111,11 @@ def _refused(method: str, node: fx.Node) -> CaptureError:
     return CaptureError(method=method, place=at_source_of(node.meta), reason=reason)
 
 
-# Take what `unbind` gives as selections where a part of it is written.
+# Replace results of `unbind` by selections where they are written.
 
 
 def select_pieces(exported: ExportedProgram) -> None:
-    """Select the parts of what is written, in bodies too."""
+    """Replace written items of `unbind` by selections, also in bodies."""
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule) and _select_pieces(module.graph):
             module.recompile()
@@ -135,7 +137,7 @@ def _select_pieces(graph: fx.Graph) -> bool:
     return bool(taken)
 
 
-# Refuse writes through windows of `unfold` that do not hold each element once.
+# Refuse writes through `unfold` windows that do not hold each element once.
 
 
 _UNFOLD = torch.ops.aten.unfold.default
@@ -147,7 +149,7 @@ _WINDOW_REASON = (
 
 
 def refuse_written_windows(method: str, exported: ExportedProgram) -> None:
-    """Raise where a method or a body of it writes through such windows.
+    """Refuse writes through windows of `unfold` that overlap or leave gaps.
 
     Raises:
         CaptureError: with the line and the remedy.

@@ -1,1 +1,1 @@
-"""Values of constants: where they come from, and as which numbers they are stored."""
+"""Sources of the values of constants, and the formats in which they are stored."""

@@ -33,9 +33,9 @@ from kvc.compiler.weights.sources import (
 from kvc.schema.errors import NotFinite
 from kvc.schema.ops.products import QB4_ROWS
 
-# 2 MiB of float32: quantizing blocks that stay in the cache is three times as fast as
-# in blocks of 16 MiB (measured 2026-11 on Zen 4). A row of more is one block where a
-# transform needs whole rows, and several elsewhere.
+# 2 MiB of float32: quantizing blocks that stay in the CPU cache is three times as fast
+# as blocks of 16 MiB (measured 2026-11 on Zen 4). A longer row is one block if a
+# transform needs whole rows, and several blocks elsewhere.
 BLOCK_ELEMENTS: Final = 1 << 19
 
 Quantizer = Callable[[Tensor], tuple[Tensor, Tensor]]  # of rows: values, scales
@@ -47,12 +47,12 @@ _ORDERED_ELEMENTS: Final = 1 << 22  # 16 MiB of float32
 class WeightReader:
     """Reads sources block by block.
 
-    Whoever reads the quantized values of a matrix to their end gets its scales for
-    nothing afterwards, instead of reading the matrix again.
+    After the quantized values of a matrix have been read to the end, its scales are
+    returned without reading the matrix again.
     """
 
     def __init__(self, names: Mapping[Source, str] | None = None) -> None:
-        """Take the names of matrices that are to be quantized, for errors."""
+        """Take the names of the matrices to quantize, for errors."""
         self._names = names or {}
         self._scales: dict[Derived, Tensor] = {}
         self._factors = Factors()
@@ -65,12 +65,12 @@ class WeightReader:
         """Yield a source in order, as contiguous tensors of at most BLOCK_ELEMENTS.
 
         Args:
-            source: what to read.
+            source: the source to read.
             whole_rows: cut along dim 0 only, however long a row is.
 
         Raises:
-            NotFinite: what is to be quantized has a NaN or an infinity, at the latest
-                when it has been read to its end.
+            NotFinite: a weight to be quantized has a NaN or an infinity; raised at the
+                end of the source at the latest.
         """
         match source:
             case TensorSource():
@@ -85,7 +85,7 @@ class WeightReader:
                 return self._derived(source, whole_rows)
 
     def _divided(self, source: Divided, whole_rows: bool) -> Iterator[Tensor]:
-        """Yield matrices; with `whole_rows` each is whole."""
+        """Yield a divided matrix; with `whole_rows` each block has whole matrices."""
         if not whole_rows:
             yield from self.blocks(source.base)
             return
@@ -126,7 +126,7 @@ class WeightReader:
                 return self._scales_of(source, self._quantizer(source))
 
     def _quantizer(self, scales: Derived) -> Quantizer:
-        """Return what makes values and some scales of rows."""
+        """Return the function that quantizes rows for the given kind of scales."""
         match scales.transform:
             case Transform.INT8_SCALE:
                 return quantize_channels
@@ -139,7 +139,7 @@ class WeightReader:
                 return partial(quantize_int4, signed=signed, factor=factor)
 
     def _quantized(self, kept: Derived, quantize: Quantizer) -> Iterator[Tensor]:
-        """Yield the values of a matrix; its scales are kept as the source `kept`."""
+        """Yield the values of a matrix; keep its scales under the source `kept`."""
         scales = []
         for block in self.rows_to_quantize(kept):
             values, scale = quantize(block)
@@ -156,9 +156,9 @@ class WeightReader:
             yield quantize(block)[1]
 
     def rows_to_quantize(self, source: Derived) -> Iterator[Tensor]:
-        """Yield rows as they can be quantized: for int4, eight of them together.
+        """Yield rows in blocks that can be quantized: multiples of eight for int4.
 
-        With moments columns are rounded one by one: more rows share the steps of that.
+        With moments, columns are rounded one by one, so larger blocks save steps.
         """
         blocks = self._finite_blocks(source)
         if source.transform not in (*INT4, *_INT4_SCALES):
@@ -170,8 +170,8 @@ class WeightReader:
     def _finite_blocks(self, source: Derived) -> Iterator[Tensor]:
         """Yield the rows of the matrix, or matrices, that a source is quantized from.
 
-        A block that is not finite is not yielded, nor is any after it: they are only
-        counted, for the error.
+        The first block that is not finite and all later blocks are not yielded: they
+        are only counted, for the error.
         """
         bad = 0
         for block in self.blocks(source.base, whole_rows=True):
@@ -180,7 +180,7 @@ class WeightReader:
             else:
                 yield block.reshape(-1, block.shape[-1])
         if bad:
-            own = self.blocks(base_of(source))  # before what is computed of it
+            own = self.blocks(base_of(source))  # the original, before any computation
             own_bad = sum(int(b.isfinite().logical_not().sum()) for b in own)
             raise NotFinite(
                 weight=self._names.get(source.base, "without a name"),
@@ -191,12 +191,12 @@ class WeightReader:
 
 
 def _is_finite(block: Tensor) -> bool:
-    # Its ends tell, and are found without a mask as long as the block.
+    # The minimum and maximum show it, without a mask as long as the block.
     return not block.numel() or bool(torch.stack(block.aminmax()).isfinite().all())
 
 
 def _gathered(least: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Yield the same rows in blocks of at least so many elements, the last of fewer."""
+    """Yield the same rows in blocks of at least `least` elements, except the last."""
     held: list[Tensor] = []
     for block in blocks:
         held.append(block)
@@ -208,7 +208,7 @@ def _gathered(least: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _in_multiples(count: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Yield the same rows in blocks that have a multiple of `count` each."""
+    """Yield the same rows in blocks of a multiple of `count` rows."""
     kept: Tensor | None = None
     for block in blocks:
         rows = block if kept is None else torch.cat((kept, block))
@@ -216,7 +216,7 @@ def _in_multiples(count: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
         kept = rows[whole:] if whole < len(rows) else None
         if kept is None or whole:
             yield rows[:whole]
-    assert kept is None, "rows that are no multiple have another form"
+    assert kept is None, "weights with other row counts are not quantized to int4"
 
 
 def _cut(tensor: Tensor, whole_rows: bool) -> Iterator[Tensor]:
@@ -240,7 +240,7 @@ def _stored_blocks(source: StoredSource, whole_rows: bool) -> Iterator[Tensor]:
     step = max(1, BLOCK_ELEMENTS // row) * row
     if not whole_rows:
         step = min(step, BLOCK_ELEMENTS)
-    for begin in range(0, max(1, total), step):  # an empty one is one empty block
+    for begin in range(0, max(1, total), step):  # an empty tensor is one empty block
         end = min(begin + step, total)
         part = source.stored.elements(begin, end)
         for dtype in (*source.through, source.dtype):
@@ -250,7 +250,7 @@ def _stored_blocks(source: StoredSource, whole_rows: bool) -> Iterator[Tensor]:
 
 
 def read(source: Source) -> Tensor:
-    """Return the whole tensor that a small source stands for, contiguous."""
+    """Return the whole tensor of a small source, contiguous."""
     blocks = [block.reshape(-1) for block in WeightReader().blocks(source)]
     flat = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
     return flat.reshape(shape_of(source))
@@ -271,5 +271,6 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 def _flat_bytes(tensor: Tensor) -> Tensor:
     """Return the bytes of a contiguous tensor: uint8 [nbytes]."""
-    # Not by `reshape`: one element is contiguous whatever its stride, and keeps it.
+    # Not by `reshape`: a tensor of one element is contiguous with any stride, and keeps
+    # it.
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""When two tensors are the same tensor, and when different tensors share memory."""
+"""Tell whether two tensors are the same tensor, or share memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What makes a tensor itself: storage object, place in it, geometry, dtype.
+    """The properties that identify a tensor: storage, offset, geometry, dtype.
 
-    Never a name and never an address alone: many tensors over one mapped file share
-    an address, and every fake tensor has address 0.
+    A name or an address alone does not: many tensors over one mapped file share an
+    address, and every fake tensor has address 0.
     """
 
     storage: int
@@ -36,10 +36,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The bytes that a tensor reaches: from its first to after its last one.
+    """The range of bytes of a tensor: from its first byte to after its last one.
 
     Attributes:
-        space: what `begin` and `end` count in: 0 for addresses, else a storage without.
+        space: 0 if `begin` and `end` are addresses, else the id of a storage without an
+            address.
     """
 
     space: int
@@ -79,7 +80,7 @@ class Extent:
 
 
 def overlapping(tensor: Tensor, named: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of other tensors that share bytes with one."""
+    """Return the names of other tensors that share bytes with a tensor."""
     extent, identity = Extent.of(tensor), Identity.of(tensor)
     return [
         name
@@ -89,12 +90,12 @@ def overlapping(tensor: Tensor, named: Mapping[str, Tensor]) -> list[str]:
 
 
 def overlaps_itself(tensor: Tensor) -> bool:
-    """Tell whether elements of a tensor share memory, as `expand` makes them.
+    """Tell whether elements of a tensor share memory, as after `expand`.
 
-    Strides so interleaved that only a search could tell count as overlapping.
+    Interleaved strides that only a search could decide count as overlapping.
     """
     steps = zip(tensor.stride(), tensor.shape, strict=True)
-    reached = 0  # the last element that the dimensions before this one reach
+    reached = 0  # the last element that the preceding dimensions cover
     for stride, size in sorted((int(a), int(b)) for a, b in steps if b > 1):
         if stride <= reached:
             return tensor.numel() > 0
@@ -103,5 +104,5 @@ def overlaps_itself(tensor: Tensor) -> bool:
 
 
 def memory_of(tensor: Tensor | None) -> object:
-    """Return what tensors that share memory have in common."""
+    """Return an object that is equal for tensors that share memory."""
     return None if tensor is None else tensor.untyped_storage()._cdata

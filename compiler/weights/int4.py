@@ -1,8 +1,8 @@
 """Quantization of a matrix to int4: each block of 32 inputs of a row has one scale.
 
-With `Factor`, what the inputs of the layer are like decides, too: columns are rounded
-one after another, and each one's error is made up for by those after it (GPTQ: Frantar
-and others, 2022).
+With a `Factor`, the statistics of the layer's inputs are used, too: columns are rounded
+one after another, and each column's error is compensated in those after it (GPTQ:
+Frantar and others, 2022).
 """
 
 from dataclasses import dataclass
@@ -13,25 +13,26 @@ from torch import Tensor
 
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 
-# A block's extreme divided by one of these is tried as its scale, and then the scale
-# that fits the integers found so. Over 7 both ends of a block fit, over 8 the end that
-# a negative scale turns into -8, over more the tails are cut. Of the root mean square
-# of SmolLM2's layers this leaves 8.4%, 7.7% where scales may be negative (2026-11).
+# A block's extreme divided by each of these is tried as its scale, and then the scale
+# that fits the resulting integers. With 7, both ends of a block fit; with 8, the end
+# that a negative scale turns into -8; with more, the tails are clipped. Relative to the
+# root mean square of SmolLM2's layers, the error is 8.4%, 7.7% with negative scales
+# (2026-11).
 _ENDS: Final = (6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
 _LEAST_SCALE: Final = torch.finfo(torch.bfloat16).tiny
-_DAMPING: Final = 0.01  # of the mean of the diagonal
+_DAMPING: Final = 0.01  # as a share of the mean of the diagonal
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """What second moments of a layer's inputs say to rounding.
+    """The second moments of a layer's inputs, prepared for rounding.
 
     Attributes:
-        upper: float32 [in, in], upper triangular U with U'U = the inverse of the
-            damped moments. Row i, over its diagonal, is what an error of column i
-            changes in the columns after it.
-        importance: float32 [in], the damped mean square of each input, over any
-            constant: how much a squared error of its column counts.
+        upper: float32 [in, in], upper triangular U with U'U = the inverse of the damped
+            moments. Row i, divided by its diagonal, is the change of later columns for
+            an error of column i.
+        importance: float32 [in], the damped mean square of each input, up to a constant
+            factor: the weight of a squared error of its column.
     """
 
     upper: Tensor
@@ -41,11 +42,11 @@ class Factor:
     def of(cls, moments: Tensor) -> "Factor":
         """Return the factor of moments, float [in, in], symmetric, of finite numbers.
 
-        An input that was never anything but zero counts as one that depends on no
-        other, with the mean of all; where all are zero, moments are the identity.
+        An input that is always zero counts as independent of all others, with the mean
+        of all; if all are zero, the moments are the identity.
         """
-        # A Cholesky factor of the moments with rows and columns turned around is,
-        # turned around again, upper: moments = R R', and U is R's inverse.
+        # The lower Cholesky factor of the moments in reversed order is upper triangular
+        # in the original order: moments = R R', and U is R's inverse.
         turned = moments.flip(0, 1).double()
         diagonal = turned.diagonal()
         damping = float(diagonal.mean()) or 1.0
@@ -53,12 +54,12 @@ class Factor:
         damping *= _DAMPING
         diagonal += damping
         lower, failed = torch.linalg.cholesky_ex(turned)
-        while failed:  # sums of float32 can be off by more than that
+        while failed:  # sums of float32 can have larger errors than the damping
             damping *= 2
             diagonal += damping
             lower, failed = torch.linalg.cholesky_ex(turned)
         importance = (diagonal.flip(0) / diagonal.max()).float()
-        del turned, diagonal  # wide layers have some GB of each of these
+        del turned, diagonal  # in wide layers each of these takes some GB
         inverse = torch.eye(len(lower), dtype=torch.float64)
         torch.linalg.solve_triangular(lower, inverse, upper=False, out=inverse)
         return cls(inverse.flip(0, 1).float(), importance)
@@ -69,18 +70,18 @@ def quantize_int4(
 ) -> tuple[Tensor, Tensor]:
     """Quantize a matrix to int4, with a scale for each block of 32 values of a row.
 
-    Scales are rounded to bfloat16 before anything is divided by them, and their
-    magnitudes are normal numbers: a block of zeros, or of numbers so small that their
-    scale would be subnormal, has scale 1 and values 0.
+    Scales are rounded to bfloat16 before any division by them, and their magnitudes are
+    normal numbers: a block of zeros, or of numbers so small that their scale would be
+    subnormal, has scale 1 and values 0.
 
     Args:
         weight: float [out, in], `out` a multiple of 8 and `in` of 32.
         signed: whether scales may be negative; XNNPACK demands positive ones.
-        factor: of the layer's inputs [in]; None if nothing is known of them.
+        factor: of the layer's inputs [in]; None without samples.
 
     Returns:
-        uint8 [out / 8, in / 8, 8, 4], each row's values by fours of bytes: of two
-        values the first in the low and the second in the high half of a byte, each
+        uint8 [out / 8, in / 8, 8, 4]: each row's values in groups of four bytes; of two
+        values the first is in the low and the second in the high half of a byte, each
         stored as value + 8; and bfloat16 [out / 8, in / 32, 8], the scales.
     """
     rows, columns = weight.shape
@@ -98,7 +99,7 @@ def quantize_int4(
 
 
 def widened(packed: Tensor, scales: Tensor) -> Tensor:
-    """Return what `quantize_int4` stands for, float32 [out, in]."""
+    """Return the dequantized matrix of `quantize_int4`, float32 [out, in]."""
     groups = len(packed)
     halves = torch.stack((packed & 15, packed >> 4), dim=-1)
     values = halves.transpose(1, 2).reshape(groups * QB4_ROWS, -1, QB4_BLOCK)
@@ -108,7 +109,7 @@ def widened(packed: Tensor, scales: Tensor) -> Tensor:
 
 def _in_order(weight: Tensor, signed: bool, factor: Factor) -> tuple[Tensor, Tensor]:
     """Return values, float32 [out, in], and scales, float32 [out, in / 32]."""
-    left = weight.mT.contiguous()  # [in, out]: what is still to be rounded
+    left = weight.mT.contiguous()  # [in, out]: the columns not yet rounded
     values, scales = torch.empty_like(left), list[Tensor]()
     error = left.new_empty(QB4_BLOCK, len(weight))
     for begin in range(0, len(left), QB4_BLOCK):
@@ -128,7 +129,7 @@ def _in_order(weight: Tensor, signed: bool, factor: Factor) -> tuple[Tensor, Ten
 
 
 def _side_by_side(rows: Tensor) -> Tensor:
-    """Return [out / 8, n, 8, ...] of [out, n, ...]."""
+    """Interleave groups of eight rows: [out, n, ...] to [out / 8, n, 8, ...]."""
     return (
         rows.view(len(rows) // QB4_ROWS, QB4_ROWS, *rows.shape[1:])
         .transpose(1, 2)
@@ -139,14 +140,14 @@ def _side_by_side(rows: Tensor) -> Tensor:
 def _best_scale(blocks: Tensor, signed: bool, importance: Tensor | None) -> Tensor:
     """Return the scale with the least squared error found, float32 [blocks, 1].
 
-    Values are in units of their block's extreme, so that no square of one is too large
-    or too small for float32.
+    Values are in units of their block's extreme, so that their squares do not overflow
+    or underflow in float32.
 
     Args:
         blocks: float32 [blocks, 32].
         signed: whether a scale may be negative.
-        importance: float32 [32], how much a squared error of each value counts; None
-            if all count alike.
+        importance: float32 [32], the weight of each value's squared error; None for
+            equal weights.
     """
     low, high = blocks.aminmax(dim=1, keepdim=True)
     unit = torch.maximum(high, -low)
@@ -171,11 +172,11 @@ def _best_scale(blocks: Tensor, signed: bool, importance: Tensor | None) -> Tens
 
 
 def _stored(scale: Tensor) -> Tensor:
-    """Return scales as bfloat16 has them, 1 where they are not normal."""
+    """Round scales to bfloat16; a scale that is not normal becomes 1."""
     stored = scale.to(torch.bfloat16).float()
     return stored.masked_fill_(~(stored.abs() >= _LEAST_SCALE), 1)
 
 
 def _rounded(values: Tensor, scale: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return -8 to 7 for values and their scale, as float32."""
+    """Return values divided by their scale, rounded to -8 to 7, as float32."""
     return torch.div(values, scale, out=out).round_().clamp_(-8, 7)

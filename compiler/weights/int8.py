@@ -1,6 +1,6 @@
 """Quantization of weights to int8: symmetric, by output channel or block.
 
-Each row is on its own, so that a matrix may come in blocks of rows.
+Rows are independent, so a matrix may come in blocks of rows.
 """
 
 import torch
@@ -17,7 +17,7 @@ def channel_scales(weight: Tensor) -> Tensor:
 
     Returns:
         float32 [out] = absmax / 127, normal and positive, as XNNPACK demands: a row of
-        zeros, or of numbers so small that it would be subnormal, has scale 1.
+        zeros, or of numbers so small that its scale would be subnormal, has scale 1.
     """
     scale = weight.float().abs().amax(dim=1) / 127
     return scale.masked_fill_(scale < torch.finfo(torch.float32).tiny, 1)
@@ -39,7 +39,7 @@ def quantize_channels(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_int8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize the rows of a matrix, each in blocks as `weight_blocks` says.
+    """Quantize the rows of a matrix in blocks of the size of `weight_blocks`.
 
     Args:
         weight: float [out, in].
@@ -53,7 +53,7 @@ def quantize_int8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _int8_parts(weight: Tensor) -> Tensor:
-    """Return the blocks of each row, one after another, as rows of their own."""
+    """Return the blocks of each row as rows of their own, in order."""
     rows, columns = weight.shape
     count = weight_blocks(columns)
     return weight.reshape(rows * count, columns // count)

@@ -1,7 +1,7 @@
-"""`Moments`: what samples tell of the inputs that a weight multiplies.
+"""`Moments`: statistics of the inputs that a weight multiplies, from samples.
 
-In: sums of products of inputs, in a file that the operating system may put aside. Out:
-the factor of them that int4 needs, made when the weight is written.
+In: sums of products of inputs, in a mapped file. Out: their factor for int4
+quantization, computed when the weight is written.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ import torch
 
 from kvc.compiler.weights.int4 import Factor
 
-_KEPT: Final = 2  # factors: of the inputs that queries and their neighbours read
+_KEPT: Final = 2  # factors: the inputs of queries and of the weights written next
 
 
 class Moments:
@@ -29,13 +29,13 @@ class Moments:
 
 
 class Factors:
-    """The factors of the moments that were asked for last."""
+    """The factors of the moments that were used last."""
 
     def __init__(self) -> None:
         self._made: dict[Moments, Factor] = {}
 
     def of(self, moments: Moments) -> Factor:
-        """Return the factor of moments, made unless it is one of the last few."""
+        """Return the factor of moments, computed unless it is one of the last few."""
         known = self._made.pop(moments, None)
         factor = Factor.of(torch.from_numpy(moments.sums)) if known is None else known
         self._made[moments] = factor

@@ -1,11 +1,11 @@
 """Rotate weights by a fixed orthogonal matrix R, to the same bits on any machine.
 
-R of a width spreads each coordinate over many. It is signs, a Walsh-Hadamard transform
-of blocks of the greatest power of two in the width, a reflection across the blocks, and
-a reflection that takes the image of (1, 1, ...) back to it. So R keeps means, and
-layer norms without a weight go through it as root mean square norms do. All is sums and
-products in float64 in an order that is written here; no library for matrices is asked.
-Each class here is what a `Computed` source makes of whole tensors.
+R spreads each coordinate over many. It consists of signs, a Walsh-Hadamard transform of
+blocks of the greatest power of two in the width, a reflection across the blocks, and a
+reflection that takes the image of (1, 1, ...) back to it. So R keeps means, and layer
+norms without a weight commute with it like root mean square norms. All of it is sums
+and products in float64 in an order that is fixed here, without a linear algebra
+library. Each class here is the `Make` of a `Computed` source.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-# Of how many coordinates the transform makes one, at least: with fewer, what lies in
-# one coordinate would not be spread.
+# The smallest block of the transform: in fewer coordinates, a large one would not be
+# spread.
 LEAST_BLOCK: Final = 16
 
 
@@ -44,7 +44,7 @@ def rotated(rows: Tensor) -> Tensor:
 
 
 def _spread(rows: Tensor) -> Tensor:
-    """Return rows times an orthogonal matrix whose entries are about as large."""
+    """Return rows times an orthogonal matrix whose entries are about equally large."""
     width = rows.shape[-1]
     block = block_of(width)
     spread = (rows * _signs(width)).reshape(-1, width // block, block)
@@ -60,7 +60,7 @@ def _spread(rows: Tensor) -> Tensor:
 
 
 def _signs(width: int) -> Tensor:
-    """Return 1 or -1 for each coordinate, as a linear congruential generator says."""
+    """Return 1 or -1 for each coordinate, from a linear congruential generator."""
     state, signs = 1, []
     for _ in range(width):
         state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
@@ -69,7 +69,7 @@ def _signs(width: int) -> Tensor:
 
 
 def _sum(rows: Tensor) -> Tensor:
-    """Return the sum of each row, as a tree: [..., width] to [..., 1]."""
+    """Sum each row in the order of a binary tree: [..., width] to [..., 1]."""
     while (width := rows.shape[-1]) > 1:
         half = width // 2
         pairs = rows[..., :half] + rows[..., half : 2 * half]
@@ -84,11 +84,11 @@ def _turned(matrix: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """Make a matrix, or a vector, one between rotated values.
+    """Rotate the inputs, the outputs, or both, of a matrix or a vector.
 
     Attributes:
-        rows: whether what it makes is rotated.
-        columns: whether what it reads is rotated.
+        rows: whether its outputs are rotated.
+        columns: whether its inputs are rotated.
     """
 
     rows: bool
@@ -96,11 +96,11 @@ class Rotated:
 
     @property
     def by_rows(self) -> bool:
-        """Tell whether each row is on its own."""
+        """Tell whether each row can be computed separately."""
         return not self.rows
 
     def __call__(self, matrix: Tensor, /, *scale: Tensor) -> Tensor:
-        """Return a matrix [..., out, in] that also scales what it reads by [in]."""
+        """Return a matrix [..., out, in], rotated after scaling its inputs by [in]."""
         exact = matrix.double()
         for each in scale:
             exact = exact * each.double()
@@ -111,19 +111,19 @@ class Rotated:
 
 @dataclass(frozen=True, slots=True)
 class RotatedBias:
-    """Make the bias of a linear layer that also adds what a norm's bias gives.
+    """Compute the bias of a linear layer that absorbs a norm's bias.
 
     Attributes:
-        rows: whether what the layer makes is rotated.
+        rows: whether the layer's outputs are rotated.
     """
 
     rows: bool
     by_rows = False
 
     def __call__(self, weight: Tensor, /, *rest: Tensor) -> Tensor:
-        """Return the bias [out] of a weight [out, in].
+        """Return the bias [out] for a weight [out, in].
 
-        The rest is the bias [in] of the norm, and the own one [out] if there is any.
+        `rest` is the norm's bias [in], and the layer's own bias [out] if there is one.
         """
         before, *bias = rest
         total = _sum(weight.double() * before.double())[:, 0]
@@ -134,7 +134,7 @@ class RotatedBias:
 
 @dataclass(frozen=True, slots=True)
 class RotatedScale:
-    """Make the matrix that scales rotated rows by a norm's weight."""
+    """Compute the matrix that scales rotated rows by a norm's weight."""
 
     by_rows = False
 

@@ -1,4 +1,4 @@
-"""Where the bytes of constants come from, as values: nothing is read here.
+"""The sources of the bytes of constants, as values: nothing is read here.
 
 Two equal sources are the same data, so sharing is found without reading a byte.
 `constants.py` reads them.
@@ -17,7 +17,7 @@ from kvc.compiler.weights.moments import Moments
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.ops.row_blocks import weight_blocks
 
-ROTATED: Final = ".rotated"  # ends the name of a constant that is another one, rotated
+ROTATED: Final = ".rotated"  # the end of the name of a rotated constant
 
 
 class TensorSource:
@@ -43,14 +43,14 @@ class StoredTensor(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its sizes."""
+        """Return the sizes of the tensor."""
         ...
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Read a range of its elements, in order, as a flat tensor.
+        """Read a range of elements, in order, as a flat tensor.
 
         Raises:
-            CheckpointChanged: the file is not what it was when it was opened.
+            CheckpointChanged: the file has changed since it was opened.
         """
         ...
 
@@ -59,12 +59,13 @@ class StoredTensor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredSource:
-    """A tensor of a file, cast to the dtype that the model has for it.
+    """A tensor of a file, cast to the dtype of the model's tensor.
 
     Attributes:
-        stored: its values.
-        dtype: the model's.
-        through: what the model had before, in order: casts that lose something.
+        stored: the tensor in the file.
+        dtype: the model's dtype.
+        through: earlier dtypes of the model's tensor, in order: casts that lose
+            precision.
     """
 
     stored: StoredTensor
@@ -73,7 +74,7 @@ class StoredSource:
 
 
 class Transform(Enum):
-    """What is done to a weight before it is stored."""
+    """The transforms of a weight before it is stored."""
 
     INT8 = "int8"  # int8 values, per row of a matrix
     INT8_SCALE = "int8_scale"  # float32 scale of each row
@@ -87,14 +88,14 @@ class Transform(Enum):
     TRANSPOSED = "transposed"  # the last two axes exchanged
 
 
-# What quantizes a matrix -> what its scales are.
+# Transform for the values of a matrix -> transform for its scales.
 SCALES: Final = {
     Transform.INT8: Transform.INT8_SCALE,
     Transform.INT8_BLOCKS: Transform.INT8_BLOCKS_SCALE,
     Transform.INT4: Transform.INT4_SCALE,
     Transform.INT4_SIGNED: Transform.INT4_SIGNED_SCALE,
 }
-SCALE: Final = "_scale"  # ends the names of scales
+SCALE: Final = "_scale"  # the end of the names of scales
 INT4: Final = (Transform.INT4, Transform.INT4_SIGNED)
 
 
@@ -103,9 +104,9 @@ class Derived:
     """A transform of another source.
 
     Attributes:
-        transform: what is done.
-        base: to what.
-        moments: of the inputs that a weight multiplies, where int4 is chosen by them.
+        transform: the transform.
+        base: the source that it is applied to.
+        moments: of the inputs of the weight, if int4 values are selected by them.
     """
 
     transform: Transform
@@ -115,18 +116,18 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """A matrix as `count` matrices, which lie one after another in it."""
+    """A matrix split into `count` matrices, which follow each other in it."""
 
     base: "Source"
     count: int
 
 
 class Make(Protocol):
-    """A value that makes a float tensor of others; equal ones make equal tensors."""
+    """A function that computes a float tensor from others; equal ones are the same."""
 
     @property
     def by_rows(self) -> bool:
-        """Tell whether rows of the first tensor make rows of the result."""
+        """Tell whether the result can be computed from the first tensor row by row."""
         ...
 
     def __call__(self, first: Tensor, /, *rest: Tensor) -> Tensor:
@@ -138,7 +139,7 @@ class Make(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A tensor of a shape that is made of others; of the first, perhaps in rows."""
+    """A tensor computed from other sources, perhaps row by row of the first one."""
 
     make: Make
     bases: tuple["Source", ...]
@@ -150,7 +151,7 @@ Source = Base | Derived | Divided | Computed
 
 
 def shape_of(source: Source) -> tuple[int, ...]:
-    """Return the sizes of the tensor that a source stands for."""
+    """Return the sizes of the tensor of a source."""
     match source:
         case TensorSource():
             return tuple(source.tensor.shape)
@@ -187,7 +188,7 @@ def _derived_shape(source: Derived) -> tuple[int, ...]:
 
 
 def base_of(source: Source) -> Base:
-    """Return the model's own tensor, the first, at the end of a chain of sources."""
+    """Return the model's tensor at the start of a chain of sources (the first one)."""
     while not isinstance(source, TensorSource | StoredSource):
         source = source.bases[0] if isinstance(source, Computed) else source.base
     return source

@@ -301,7 +301,7 @@ def test_pieces_whose_number_differs_are_refused(tmp_path: Path) -> None:
 def test_a_truth_about_sizes_is_not_returned(tmp_path: Path) -> None:
     case = Case(lambda x: (x, x.sum() > 0, n(x) % 2 == 0))
     method = Method("forward", args=(torch.randn(16, 4),), dynamic={"x": SOME})
-    with pytest.raises(CaptureError, match="a truth that differs from call to call"):
+    with pytest.raises(CaptureError, match="a bool that differs from call to call"):
         compile_program(Computed(case).eval(), (method,), "fp32")
 
 

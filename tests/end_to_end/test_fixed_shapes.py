@@ -93,7 +93,7 @@ def test_a_size_without_buckets_is_refused_ahead_of_time(tmp_path: Path):
         BadBuckets, match=r"no such size \(did you mean 'seq'\?\); it has"
     ):
         compiled(tmp_path, **WANTED, sec=(1,))
-    with pytest.raises(BadBuckets, match=r"\[1, 65\] reach out of 1..64"):
+    with pytest.raises(BadBuckets, match=r"\[1, 65\] are not all within 1..64"):
         compiled(tmp_path, capacity=(64,), seq=(1, 65))
     grown = recipe(tmp_path, "fixed")
     with pytest.raises(BadBuckets, match="takes fixed shapes"):

@@ -150,7 +150,7 @@ class Viewing(_Kept):
 
 COPYING = {
     "compared": "reads the old value and needs the new one",
-    "gathered": "what is stored is a view of another value",
+    "gathered": "the stored value is a view of another value",
 }
 IN_PLACE = tuple(
     name

@@ -227,7 +227,7 @@ def test_names_may_differ(rename, tmp_path: Path):
 
 def test_two_tensors_that_become_one_are_refused(tmp_path: Path):
     checkpoint = saved(tmp_path, a=numbers(2, 3), b=numbers(2, 3), mean=numbers(3))
-    with pytest.raises(CheckpointMismatch, match="weight: both a and b become it"):
+    with pytest.raises(CheckpointMismatch, match="both a and b are renamed to it"):
         checkpoint.load_into(empty(Small), rename={"a": "weight", "b": "weight"})
 
 
@@ -364,7 +364,7 @@ def test_a_tensor_whose_elements_share_memory_is_refused(tmp_path: Path):
 @pytest.mark.parametrize("name", [None, 5, ["weight"]])
 def test_what_is_no_name_is_told(name: object, tmp_path: Path):
     checkpoint = saved(tmp_path, weight=numbers(2, 3))
-    with pytest.raises(CheckpointMismatch, match=r"weight: rename makes .* of it"):
+    with pytest.raises(CheckpointMismatch, match=r"weight: rename returns "):
         checkpoint.load_into(empty(Small), rename=lambda _: name)
 
 

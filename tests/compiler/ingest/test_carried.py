@@ -273,7 +273,7 @@ def test_containers_of_another_shape_are_refused():
         carry={"past": 1},
     )
     message = refusal(CaptureError, method)
-    assert "holds one tensor and the other [0], [1]" in message
+    assert "holds one tensor and the argument [0], [1]" in message
 
 
 def test_a_result_that_is_carried_twice_is_refused():

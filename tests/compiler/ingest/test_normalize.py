@@ -280,7 +280,7 @@ def test_an_argument_of_another_kind_is_refused(call, reason):
         ("embedding", {"weight": X, "indices": Y, "max_norm": 1.0}, kind(2, 6, 6), "max_norm=1.0 is not supported"),
         ("scaled_dot_product_attention", {"dropout_p": 0.1}, kind(2), "dropout_p=0.1"),
         ("full", {"size": (2,), "fill_value": X}, kind(2), "a fill value that is a tensor"),
-        ("index_put", {"self": X, "indices": (MASK,), "values": value(3, 4), "accumulate": False}, kind(2, 6), "a value for each element"),
+        ("index_put", {"self": X, "indices": (MASK,), "values": value(3, 4), "accumulate": False}, kind(2, 6), "a value for each selected element"),
         ("index_put", {"self": X, "indices": (value(2, 2, dtype=DType.BOOL), Y), "values": value(3), "accumulate": False}, kind(2, 6), "a boolean index beside another"),
         ("masked_scatter", {"self": X}, kind(2, 6), "no kernel"),
         ("split.Tensor", {"self": value(0, SEQ), "split_size": 2, "dim": 0}, kind(2), "split of a dynamic dimension"),

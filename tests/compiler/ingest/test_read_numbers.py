@@ -199,7 +199,7 @@ def truth(k, i):
         (longer, r"a size that depends on values; attend .*valid_length"),
         (places_of_it, "a size that depends on values"),
         (ones, "a size that depends on values"),
-        (power, "a number that depends on values, where none can be"),
+        (power, "a number that depends on values, where only a fixed one is allowed"),
         (rounded, "computed from a size or from values by more than"),
         (truth, "a condition on sizes or values"),
     ],
@@ -219,5 +219,5 @@ def whole_number(k, i):
 
 @pytest.mark.parametrize("function", [branches, whole_number])
 def test_python_that_asks_for_the_number_is_refused_with_advice(function):
-    with pytest.raises(CaptureError, match=r"use torch.where, and for the place"):
+    with pytest.raises(CaptureError, match=r"use torch.where, and for the position"):
         imported(function)

@@ -71,7 +71,7 @@ def test_a_change_of_one_line_saves_what_all_layers_copy_there():
     told = error.value.listing.splitlines()
     changes = told[told.index("changes that would save these:") + 1 :]
     assert [line.split(" at ")[0] for line in changes] == ["  96 bytes", "  16 bytes"]
-    assert changes[1].endswith("or only what is computed of the old one")
+    assert changes[1].endswith("or only values computed from the old one")
 
 
 class Twice(nn.Module):
@@ -95,8 +95,8 @@ def test_what_two_changes_save_together_is_not_promised_for_one():
     for line in (copy, change):
         assert line.startswith("  ")
         assert "32 bytes" in line
-    assert "makes the new one; the method hands the old value out" in copy
-    assert "; and return the new value, or only what is computed" in change
+    assert "makes the new one; the method returns the old value" in copy
+    assert "; and return the new value, or only values computed" in change
 
 
 def test_a_budget_for_no_method_or_below_zero_is_refused():

@@ -224,7 +224,7 @@ READERS = {
         ),
         "kvc::cache_update", "model:9", "reads it",
     ),
-    "the caller": (made(*ALL, outputs=(OUT, K2)), "", "", "hands it out"),
+    "the caller": (made(*ALL, outputs=(OUT, K2)), "", "", "returns it"),
     "another state": (made(*ALL, out=((K2, "k"), (K2, "v"))), "", "", "copies it to v"),
 }  # fmt: skip
 
@@ -251,7 +251,7 @@ def test_keys_of_a_cache_with_values_of_none_are_refused():
     )
     error = refusal(program(step, states=("k",), shape=SHAPE))
     assert (error.reader, error.source) == ("kvc::attention", "model:8")
-    assert "its keys beside values that are no cache's" in error.reason
+    assert "its keys beside values that are not in a cache" in error.reason
 
 
 def test_another_writer_is_named():

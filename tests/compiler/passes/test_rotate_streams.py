@@ -272,7 +272,7 @@ def test_weights_that_do_not_compute_the_same_are_found(monkeypatch):
         __call__ = reversed_columns
 
     monkeypatch.setattr(rotate_streams, "Rotated", Wrong)
-    with pytest.raises(PassFailed, match="is not what it is made of, rotated"):
+    with pytest.raises(PassFailed, match="does not equal the rotated original"):
         compile_program(Layers(), [Method("forward", (IDS,))], rotating("cpu_fp32"))
 
 

@@ -69,14 +69,14 @@ def test_a_reader_that_needs_both_values_gets_a_copy_of_what_it_reads():
 
 def test_an_old_value_that_is_handed_out_is_copied_first():
     step = method(WRITE, **STATE, outputs=(OLD,), state_out=((NEW, "k"),))
-    assert reasons(step) == ["the method hands the old value out"]
+    assert reasons(step) == ["the method returns the old value"]
     assert ops(step) == ["clone", "index_copy"]
 
 
 def test_a_right_hand_side_from_the_state_itself_is_copied_first():
     shift = node("aten::index_copy", OLD, 1, SLOT, PART, to=NEW)
     step = method(VIEW, shift, **STATE, state_out=((NEW, "k"),))
-    assert reasons(step) == ["what is written is a view of what it overwrites"]
+    assert reasons(step) == ["the written value is a view of the overwritten value"]
     assert ops(step) == ["slice.Tensor", "clone", "index_copy"]
 
 
@@ -98,7 +98,7 @@ def test_two_writes_in_a_chain_are_both_in_place():
 def test_a_value_between_two_writes_that_is_handed_out_is_copied():
     again = node("aten::index_copy", NEW, 1, SLOT, ROW, to=NEWER)
     step = method(WRITE, again, **STATE, outputs=(NEW,), state_out=((NEWER, "k"),))
-    assert reasons(step) == ["", "the method hands the old value out"]
+    assert reasons(step) == ["", "the method returns the old value"]
 
 
 def test_an_update_that_no_state_keeps_is_a_reader():

@@ -119,7 +119,7 @@ def test_a_model_is_a_module(model):
 def test_a_model_spec_is_refused_with_what_to_give():
     spec = BUILTIN["demo"]()
     for given in ((spec,), (spec, spec.methods)):
-        with pytest.raises(CompileError, match="found a ModelSpec; give what it holds"):
+        with pytest.raises(CompileError, match="found a ModelSpec; pass its fields"):
             compile_program(*given, recipe="cpu_fp32")
 
 

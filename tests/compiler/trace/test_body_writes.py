@@ -99,7 +99,7 @@ def test_a_body_that_writes_outside_is_refused(name: str) -> None:
         compile_program(Writing(), [Method(name, args=(P, X))])
     error = caught.value
     buffer = BUFFERS[name]
-    changed = f"buffer {buffer};" if buffer else "something that is made outside of it"
+    changed = f"buffer {buffer};" if buffer else "a tensor that is made outside of it"
     assert changed in error.facts["reason"]
     assert "self.cache.copy_(new)" in error.facts["reason"]
     assert error.facts["place"].endswith(f"test_body_writes:{marked_line(name)}")
@@ -141,7 +141,7 @@ def test_however_a_body_writes_it_is_refused(write):
         return x * 2
 
     module = Applied(lambda x: torch.cond(P, yes, lambda x: x + 1, (x,)) + x)
-    with pytest.raises(CaptureError, match="changes something that is made outside"):
+    with pytest.raises(CaptureError, match="changes a tensor that is made outside"):
         compile_program(module, [Method("forward", args=(X,))])
 
 

@@ -166,7 +166,7 @@ def test_layers_that_are_alike_are_run_once(monkeypatch, tmp_path):
 def test_what_does_not_lie_in_one_piece_is_refused(monkeypatch):
     spread = torch.empty(1, 2, 4, 6, 2, device="meta")[..., 0]
     monkeypatch.setattr(real_layouts, "_run", lambda *_: spread)
-    with pytest.raises(CaptureError, match="view of what roll gives"):
+    with pytest.raises(CaptureError, match="view of the result of roll"):
         compile_program(
             Applied(lambda x: written(rolled(x))), [Method("forward", (X,))]
         )

@@ -128,7 +128,7 @@ def test_what_a_body_hands_on_is_not_written(tmp_path):
 
     found = outcome(Applied(lambda x: branch(body, x)), (X,), {}, tmp_path / "b.kvc")
     assert found.kind == "refused"
-    assert "changes something that is made outside of it" in found.reason
+    assert "changes a tensor that is made outside of it" in found.reason
 
 
 def test_functions_that_were_called_before_are_not_read_with_a_body(monkeypatch):

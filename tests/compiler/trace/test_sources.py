@@ -101,10 +101,13 @@ class Mistakes(nn.Module):
             ["it asks for the value of a tensor", "TypeError: only integer"],
         ),
         ("arrays", ["it makes a numpy array of a tensor", "use torch's functions"]),
-        ("gathers", ["it makes a tensor of the values of others", "torch.stack"]),
+        ("gathers", ["it makes a tensor from values of others", "torch.stack"]),
         ("on_cuda", ["bundles run on the CPU; leave .cuda() and device=... out"]),
         ("gradients", ["it computes gradients, which a bundle does not"]),
-        ("turned", ["keep its shape, dtype and order in memory", "_format) of views"]),
+        (
+            "turned",
+            ["keep their shape, dtype and order in memory", "_format) of views"],
+        ),
         ("endless", ["it calls itself without an end"]),
     ],
 )

@@ -101,5 +101,5 @@ def a_row_of_a_grid(x: Tensor) -> Tensor:
 def test_writes_into_what_is_there_several_times_are_refused(write, told, tmp_path):
     found = outcome(Applied(write), (X,), {}, tmp_path / "a.kvc")
     assert found.kind == "refused"
-    assert f"it writes through what {told} gives" in found.reason
+    assert f"it writes through the result of {told}" in found.reason
     assert "written_views:" in found.reason

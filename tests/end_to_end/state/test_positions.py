@@ -110,7 +110,7 @@ def test_a_method_that_only_reads_leaves_the_position(tmp_path: Path) -> None:
 def test_integers_that_are_no_tokens_do_not_count(tmp_path: Path) -> None:
     args = (torch.ones(3, 1, 3), torch.arange(3), torch.tensor([0]))
     chosen = Method("chosen", args, position="places")
-    with pytest.raises(CompileError, match="cannot be told"):
+    with pytest.raises(CompileError, match="is unknown"):
         opened(Placed(3), [chosen], tmp_path).__enter__()
 
 
