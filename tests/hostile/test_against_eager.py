@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from kvc.compiler import Method
-from kvc.runtime import kernels
+from kvc.runtime.kernels.table import load_kernels
 
 # Of each kind of kernel some.
 NAMES = (
@@ -90,7 +90,7 @@ def broken_exp(monkeypatch):
     def exp(out, x):
         return torch.exp(torch.clamp(x, max=2), out=out)
 
-    broken = {**kernels.load_kernels(), "aten::exp": exp}
+    broken = {**load_kernels(), "aten::exp": exp}
     monkeypatch.setattr("kvc.runtime.execution.frames.load_kernels", lambda: broken)
 
 
@@ -244,7 +244,7 @@ def test_fractions_that_gelu_makes_of_infinity_decide_nothing(tmp_path, monkeypa
     def gelu(out, x, approximate):
         out.copy_(torch.where(x == math.inf, x, torch.nn.functional.gelu(x)))
 
-    broken = {**kernels.load_kernels(), "aten::gelu": gelu}
+    broken = {**load_kernels(), "aten::gelu": gelu}
     monkeypatch.setattr("kvc.runtime.execution.frames.load_kernels", lambda: broken)
     judge = Judge(tmp_path / "programs.kvc", ["fp32"])
     x = torch.tensor([math.inf, 1.0, -1.0, 2.0])
@@ -370,7 +370,7 @@ def test_which_of_equal_values_is_chosen_decides_nothing(tmp_path, monkeypatch):
         values, places = torch.topk(x.flip(axis), count, axis, largest, by_size)
         out[0].copy_(values), out[1].copy_(x.shape[axis] - 1 - places)
 
-    broken = {**kernels.load_kernels(), "aten::topk": last}
+    broken = {**load_kernels(), "aten::topk": last}
     monkeypatch.setattr("kvc.runtime.execution.frames.load_kernels", lambda: broken)
     judge = Judge(tmp_path / "programs.kvc", ["fp32"])
     ties = torch.tensor([3.0, 1.0, 3.0, 2.0])
