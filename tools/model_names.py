@@ -14,7 +14,7 @@ from typing import Final
 
 from kvc.compiler import Bundle, Calibrator, ModelSpec, compile_program
 from kvc.compiler.models import BUILTIN
-from kvc.compiler.request.hub_names import why_not_fetched
+from kvc.compiler.request.hints import why_not_fetched
 from kvc.recipes import DefaultRecipe, Wanted
 from kvc.schema.container import Progress
 from kvc.schema.errors import FactoryFailed, KvcError, ModelNotFound, listing, meant

@@ -45,7 +45,7 @@ from kvc.compiler.hugging_face.reading.tasks import (
     maker_of,
 )
 from kvc.compiler.hugging_face.reading.weights import load_weights
-from kvc.compiler.request.hub_names import why_not_fetched
+from kvc.compiler.request.hints import why_not_fetched
 from kvc.schema.errors import (
     BadModelFolder,
     BadSetting,

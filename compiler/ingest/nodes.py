@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from kvc.compiler.ingest.calls import MadeArgument, OpCall, Unsupported, full
 from kvc.compiler.ingest.control import Higher, higher_call, higher_name, op_name
+from kvc.compiler.ingest.indexing import refuse_masks
 from kvc.compiler.ingest.merged_sizes import with_joined_outputs
 from kvc.compiler.ingest.normalize import (
     DROPPED,
@@ -31,7 +32,6 @@ from kvc.compiler.ingest.read_numbers import (
 )
 from kvc.compiler.ingest.symbols import TORCH_DTYPES, define_slice_size
 from kvc.compiler.ingest.tensors import Model
-from kvc.compiler.ingest.writes import refuse_masks
 from kvc.compiler.ir import Argument, Method, Node, Value
 from kvc.compiler.trace.sources import source_of
 from kvc.schema.dtypes import DType

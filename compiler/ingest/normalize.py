@@ -6,7 +6,7 @@ Python numbers where they are allowed, `reads`, `writes` and `norms` hold the ru
 their families. Operators without a rule stay unchanged, and the importer reports them.
 """
 
-from kvc.compiler.ingest import norms, reads, writes
+from kvc.compiler.ingest import indexing, norms
 from kvc.compiler.ingest.calls import (
     NamedArguments,
     OpCall,
@@ -141,7 +141,7 @@ def _filled(value: object) -> OpRule:
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         fill = named["fill_value"] if value is None else value
-        return reads.filled(fill, result)
+        return indexing.filled(fill, result)
 
     return rule
 
@@ -246,19 +246,19 @@ _RULES: dict[str, OpRule] = {
     "prims::convert_element_type": _converted,
     "aten::squeeze": _squeeze,
     "aten::squeeze.dim": _squeeze,
-    "aten::slice.Tensor": reads.slice_,
-    "aten::select.int": reads.select,
+    "aten::slice.Tensor": indexing.slice_,
+    "aten::select.int": indexing.select,
     "aten::split.Tensor": _split,
     "aten::cat": _cat,
-    "aten::slice_scatter": writes.slice_scatter,
-    "aten::select_scatter": writes.select_scatter,
-    "aten::index_fill.int_Scalar": writes.index_fill,
-    "aten::index_fill.int_Tensor": writes.index_fill,
-    "aten::scatter.reduce": writes.scatter_reduce,
-    "aten::scatter_reduce.two": writes.scatter_reduce,
-    "aten::index_put": writes.index_put,
+    "aten::slice_scatter": indexing.slice_scatter,
+    "aten::select_scatter": indexing.select_scatter,
+    "aten::index_fill.int_Scalar": indexing.index_fill,
+    "aten::index_fill.int_Tensor": indexing.index_fill,
+    "aten::scatter.reduce": indexing.scatter_reduce,
+    "aten::scatter_reduce.two": indexing.scatter_reduce,
+    "aten::index_put": indexing.index_put,
     **{
-        op: writes.with_an_axis(op)
+        op: indexing.with_an_axis(op)
         for op in ("aten::index_select", "aten::index_copy", "aten::index_add")
     },
     "aten::_native_batch_norm_legit_no_training": norms.batch_norm,
@@ -275,10 +275,10 @@ _RULES: dict[str, OpRule] = {
             f"aten::max_pool{rank}d_with_indices",
         )
     },
-    "aten::roll": reads.roll,
-    "aten::arange": reads.arange,
-    "aten::arange.start": reads.arange,
-    "aten::arange.start_step": reads.arange,
+    "aten::roll": indexing.roll,
+    "aten::arange": indexing.arange,
+    "aten::arange.start": indexing.arange,
+    "aten::arange.start_step": indexing.arange,
     "aten::full": _filled(None),
     "aten::full_like": _filled(None),
     "aten::new_full": _filled(None),
@@ -299,8 +299,8 @@ _RULES: dict[str, OpRule] = {
     "aten::sort.stable": _rename("aten::sort"),
     "aten::upsample_nearest2d.vec": norms.resize("aten::upsample_nearest2d"),
     "aten::upsample_bilinear2d.vec": norms.resize("aten::upsample_bilinear2d"),
-    "aten::scalar_tensor": lambda named, result: reads.filled(named["s"], result),
-    "prims::scalar_tensor": lambda named, result: reads.filled(named["s"], result),
+    "aten::scalar_tensor": lambda named, result: indexing.filled(named["s"], result),
+    "prims::scalar_tensor": lambda named, result: indexing.filled(named["s"], result),
     "aten::_to_copy": _cast,
     "aten::_softmax": _rename("aten::softmax.int", dtype=None),
     "aten::_log_softmax": _rename("aten::log_softmax.int", dtype=None),

@@ -13,11 +13,11 @@ from typing import ClassVar
 from kvc.compiler.analysis.index_sums import (
     IndexSum,
     IndexSums,
+    NonNegative,
     index_range,
     start_of_rows,
     sums_of,
 )
-from kvc.compiler.analysis.non_negative import NonNegative
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.arguments import arguments_of
 from kvc.compiler.ir.control import blocks_by_number, control_of, entries

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kvc.compiler.analysis.non_negative import NonNegative
+from kvc.compiler.analysis.index_sums import NonNegative
 from kvc.compiler.analysis.whole_views import axis_order
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.rewrite import (

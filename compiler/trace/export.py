@@ -23,7 +23,7 @@ from kvc.compiler.decompose.decompositions import decompositions
 from kvc.compiler.decompose.renormed import Bound, TablePlace, bounds_of, noted_lookups
 from kvc.compiler.request.spec import Method, StateSpec, tensors_of
 from kvc.compiler.trace import examples
-from kvc.compiler.trace.body_constants import pass_constants
+from kvc.compiler.trace.bodies import pass_constants
 from kvc.compiler.trace.body_writes import (
     body_write_of,
     refuse_body_writes,

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from ir_samples import I64, method, node, program, value
 
-from kvc.compiler.analysis.non_negative import NonNegative
+from kvc.compiler.analysis.index_sums import NonNegative
 from kvc.compiler.ir import State
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine, Symbol, TensorType

@@ -3,8 +3,8 @@ import pytest
 from ir_samples import I64, value
 
 from kvc.compiler.ingest.calls import MadeArgument, OpCall, Unsupported
+from kvc.compiler.ingest.indexing import refuse_masks
 from kvc.compiler.ingest.normalize import arguments_of, is_known, normalize, why_unknown
-from kvc.compiler.ingest.writes import refuse_masks
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS
 from kvc.schema.types import Affine, TensorType
