@@ -1,6 +1,6 @@
-"""Names that differ only in a number, as one line: `layers.{0..4}.attn.k`.
+"""Show names that differ only in a number as one line: `layers.{0..4}.attn.k`.
 
-A model of thirty layers has thirty names of everything; an overview wants one.
+A model of thirty layers has thirty of every name; an overview shows one line.
 """
 
 import re
@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
-# Of a layer or the like: between dots, underscores, spaces or brackets, as in `k[:,1]`.
-# Python reads no number of thousands of digits.
+# A number such as a layer's: between dots, underscores, spaces or brackets, as in
+# `k[:,1]`. The length is limited since Python refuses to parse thousands of digits.
 NUMBER = re.compile(r"(?<![^._\s([,])\d{1,18}(?![^._\s)\]])")
 
 
@@ -21,11 +21,11 @@ def families(
     Args:
         items: in any order; groups come in the order of their first members.
         name: the name of an item.
-        like: what else must be equal within a group.
+        like: a further key that must be equal within a group.
 
     Returns:
-        For each group its pattern and its members. A number that varies is shown as
-        `{0..4}`, with commas where some are missing.
+        The pattern and the members of each group. A number that varies is shown as
+        `{0..4}`, with commas where numbers are missing.
     """
     groups: dict[Hashable, list[T]] = {}
     for item in items:
@@ -35,7 +35,7 @@ def families(
 
 
 def pattern_of(names: Sequence[str]) -> str:
-    """Return one text for names that differ only in their numbers."""
+    """Return the common pattern of names that differ only in their numbers."""
     numbers = zip(*(map(int, NUMBER.findall(name)) for name in names), strict=True)
     ranges = iter([_range(sorted(set(column))) for column in numbers])
     return NUMBER.sub(lambda _: next(ranges), names[0])
