@@ -142,9 +142,8 @@ def hold_interrupts(code: CodeType, where: Holding | None = None) -> None:
 
     Args:
         code: code object of the function.
-        where: decides by the interrupted frame whether the interrupt waits; None: all
-            wait. An interrupt that comes while another waits is raised at once unless
-            this decides otherwise.
+        where: decides by the interrupted frame whether the interrupt waits; one that
+            comes while another waits is then raised at once. None: all wait.
     """
     _HELD[code] = where
 

@@ -1,8 +1,8 @@
 """Types of values: a dtype and dimensions, which may be symbolic.
 
 A dimension is a plain int or an `Affine` expression of bounded `Symbol`s and of
-quotients of such expressions. Both sides use these types: the compiler's IR and the
-decoded file.
+quotients of such expressions. The compiler's IR and the decoded file both use these
+types.
 """
 
 import math
@@ -19,8 +19,8 @@ class Symbol:
     """A size that is known only at run time, within inclusive bounds.
 
     Attributes:
-        sizes: its *buckets*: the only ones that it has, ascending, for a target of
-            fixed shapes; () for all within the bounds.
+        sizes: the *buckets* of a target with fixed shapes: the only allowed sizes,
+            ascending; () if all sizes within the bounds are allowed.
     """
 
     name: str
@@ -29,36 +29,36 @@ class Symbol:
     sizes: tuple[int, ...] = ()
 
     def takes(self, size: int) -> bool:
-        """Tell whether it may be so large."""
+        """Tell whether the symbol may have this size."""
         return self.lower <= size <= self.upper and (
             not self.sizes or size in self.sizes
         )
 
     @property
     def greatest(self) -> int:
-        """Return the greatest size that it has."""
+        """Return the greatest allowed size."""
         return self.sizes[-1] if self.sizes else self.upper
 
     @property
     def allowed(self) -> str:
-        """Say what it may be: `1..64`, or `1, 16, 64`."""
+        """Return the allowed sizes as text: `1..64`, or `1, 16, 64`."""
         return ", ".join(map(str, self.sizes)) or f"{self.lower}..{self.upper}"
 
 
 MAX_MULTIPLIED: Final = 4  # factors in the products of one expression
-MAX_PARTS: Final = 64  # of an expression that divides, those of its quotients too
+MAX_PARTS: Final = 64  # of an expression with quotients, including their parts
 
 
 @frozen
 class Quotient:
-    """A size divided by a number and rounded down: a factor of other sizes.
+    """A size divided by a number and rounded down; it is a factor of other sizes.
 
-    `floor_divide` makes them: `of` holds nothing that `by` divides, and is no single
-    quotient plus a number, so that equal quotients look alike.
+    `floor_divide` makes quotients: no part of `of` is divisible by `by`, and `of` is
+    not a single quotient plus a number, so that equal quotients have equal fields.
 
     Attributes:
-        of: the size that is divided.
-        by: 2 or more.
+        of: the dividend.
+        by: the divisor, 2 or more.
     """
 
     of: "Affine"
@@ -78,9 +78,9 @@ Products = tuple[tuple[tuple[Factor, ...], int], ...]
 class Affine:
     """`constant + sum(coefficient * factor) + sum(coefficient * product of factors)`.
 
-    The factors of a product differ, so that the expression is affine in each factor:
-    its bounds lie at the bounds of factors. Without quotients it can be solved for any
-    one of its symbols. There is at least one term or product.
+    The factors of a product differ, so that the expression is affine in each factor,
+    and its bounds lie at the bounds of factors. Without quotients it can be solved for
+    any one of its symbols. It has at least one term or product.
 
     Attributes:
         constant: the part that no factor scales.
@@ -95,12 +95,12 @@ class Affine:
 
     @property
     def parts(self) -> Products:
-        """Return its terms and products alike: factors, and what scales them."""
+        """Return terms and products in one form: factors, and their coefficient."""
         return (*(((factor,), c) for factor, c in self.terms), *self.products)
 
     @property
     def count(self) -> int:
-        """Return how many parts it has, with those of what it divides."""
+        """Return the number of parts, including those of dividends."""
         inner = (q for factors, _ in self.parts for q in factors)
         return len(self.parts) + sum(
             q.of.count for q in inner if isinstance(q, Quotient)
@@ -115,7 +115,7 @@ class Affine:
 
     @property
     def symbols(self) -> KeysView[str]:
-        """Return the names of its symbols, each once; those in quotients too."""
+        """Return the names of the symbols, each once, including those in quotients."""
         names: dict[str, None] = {}
         for factor in (factor for factors, _ in self.parts for factor in factors):
             of = (factor,) if isinstance(factor, str) else factor.of.symbols
@@ -170,7 +170,7 @@ def affine(
 
 
 def _of_parts(constant: int, parts: Iterable[tuple[tuple[Factor, ...], int]]) -> Dim:
-    """Return a sum of parts, whose factors are sorted."""
+    """Return the sum of parts, each with sorted factors."""
     sums: dict[tuple[Factor, ...], int] = {}
     for factors, coefficient in parts:
         sums[factors] = sums.get(factors, 0) + coefficient

@@ -320,13 +320,13 @@ def pad(self: TensorType, padding: tuple[int, ...], _: Concrete) -> Rule:
 
 
 def full(size: tuple[int, ...], value: Concrete, dtype: DType) -> Rule:
-    """A tensor of one value."""
+    """Make a tensor of one value."""
     require(min(size, default=0) >= 0, f"size {size}")
     return ((dtype, size),)
 
 
 def arange(start: float, end: float, step: float, dtype: DType) -> Rule:
-    """Numbers from start to end, the end excluded."""
+    """Make the numbers from start to end, the end excluded."""
     if dtype is DType.INT64:  # as torch, which counts other dtypes in float64
         start, end, step = int(start), int(end), int(step)
     require(step != 0 and math.isfinite((end - start) / step), f"step {step}")
@@ -349,5 +349,5 @@ def flip(self: TensorType, dims: tuple[int, ...]) -> Rule:
 
 
 def unchecked(*_: Concrete) -> Rule:
-    """No rule: a block says what comes out."""
+    """Apply no rule: the blocks of the operator declare its results."""
     return ()
