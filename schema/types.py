@@ -196,7 +196,7 @@ def add_dims(a: Dim, b: Dim, factor: int = 1) -> Dim:
 
 
 def multiply_dims(a: Dim, b: Dim) -> Dim | None:
-    """Return `a * b`, None where it is a power of a factor, or has too many."""
+    """Return `a * b`; None if it has a power of a factor, or too many factors."""
     (constant, parts), (other, others) = _split(a), _split(b)
     made = [
         (tuple(sorted((*left, *right), key=str)), c * d)
@@ -213,8 +213,9 @@ def multiply_dims(a: Dim, b: Dim) -> Dim | None:
 def floor_divide(dim: Dim, by: int) -> Dim:
     """Return `dim // by`, rounded down, for a divisor of 1 or more.
 
-    What the divisor divides is taken out, then what it has in common with the rest;
-    a quotient of a quotient is one: `(x // a + k) // b` is `(x + k*a) // (a*b)`.
+    The part that `by` divides is taken out, then the common divisor of `by` and the
+    rest; a quotient of a quotient becomes one: `(x // a + k) // b` is `(x + k*a) //
+    (a*b)`.
     """
     constant, parts = _split(dim)
     whole = _of_parts(constant // by, ((factors, c // by) for factors, c in parts))
@@ -234,13 +235,13 @@ def floor_divide(dim: Dim, by: int) -> Dim:
 
 
 def count_from_front(place: Dim, size: Dim) -> Dim:
-    """Return a place of an axis as counted from its front; only ints count back."""
+    """Return an index along an axis, with a negative int counted from the front."""
     from_back = isinstance(place, int) and place < 0
     return add_dims(size, place) if from_back else place
 
 
 def only_symbol(dim: Dim) -> str | None:
-    """Return the symbol that a dim is, None where it is anything else."""
+    """Return the symbol if a dim is just a symbol, else None."""
     if not isinstance(dim, Affine) or dim.constant or dim.products:
         return None
     factor, coefficient = dim.terms[0]
@@ -249,10 +250,11 @@ def only_symbol(dim: Dim) -> str | None:
 
 
 def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
-    """Add the size of the only symbol of a dim that `sizes` lacks, given the dim's.
+    """Solve a dim of a given size for its only symbol that `sizes` lacks; add its size.
 
-    A size that does not divide is rounded down: the dim is then another one. A symbol
-    that the others multiply by 0 is not added, and none of a dim that has quotients.
+    If the coefficient does not divide, the result is rounded down, and the dim differs
+    from the given size. No symbol is added if its coefficient is 0, or if the dim has
+    quotients.
     """
     if not isinstance(dim, Affine) or dim.quotients:
         return
@@ -268,10 +270,10 @@ def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
 def bounds(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
     """Return inclusive bounds of the sizes that a dimension can have.
 
-    They are the least and the greatest size if a dim has no quotients. With quotients
-    they may lie further apart: each factor is taken to be free within its own bounds,
-    and each remainder of a division within those of the divisor; the bounds are the
-    narrower of what follows from either.
+    Without quotients they are the least and the greatest size. With quotients they may
+    lie further apart: each factor is taken to be free within its own bounds, or each
+    remainder of a division within 0 and the divisor; the narrower of both bounds is
+    returned.
     """
     if isinstance(dim, int):
         return dim, dim
@@ -317,16 +319,16 @@ def _bounds_at(
 
 
 def _common_divisor(dim: Affine) -> int:
-    """Return a number that the divisors of all terms, one in another, divide."""
+    """Return a common multiple of the nested divisors of all terms."""
     inner = (f for f, _ in dim.terms if isinstance(f, Quotient))
     return math.lcm(*(f.by * _common_divisor(f.of) for f in inner))
 
 
 def _unrounded(dim: Affine, scale: int) -> tuple[Dim, int, int]:
-    """Return `scale` times a dim without the rounding of its terms.
+    """Return `scale` times a dim without the rounding of its terms, and error bounds.
 
-    And the bounds of what rounding adds to that: a quotient is `(of - rest) / by` with
-    a rest from 0 to `by - 1`.
+    The bounds limit what rounding adds: a quotient is `(of - rest) / by` with a rest
+    from 0 to `by - 1`.
     """
     kept = [part for part in dim.parts if not _is_quotient(part[0])]
     total = add_dims(0, _of_parts(dim.constant, kept), scale)
