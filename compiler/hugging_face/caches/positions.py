@@ -213,7 +213,7 @@ def _refused(decoder: PreTrainedModel, difference: _Difference) -> UnsupportedMo
     return _unsupported(
         decoder,
         f"given {given}{mask}, it computes of the last {_REST} of {_WHOLE} tokens "
-        f"a different result than it computes of the whole text alone: {_place(difference)}. "
+        f"a different result than of the whole text alone: {_place(difference)}. "
         f"Its forward has to take {name}, and use them as it uses those that it "
         "makes when it is given none; these may count from any constant",
     )

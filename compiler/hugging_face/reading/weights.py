@@ -1,11 +1,12 @@
-"""Which tensor of a checkpoint becomes which of a model's, by transformers' own rules.
+"""Map a checkpoint's tensors to a model's parameters, by transformers' own rules.
 
 In: a model of transformers and an open checkpoint. Out: the model, filled. Names of
-older or other versions are renamed, tied tensors are one, and tensors that fit nowhere
-are refused by name. Parameters that transformers makes from other tensors, with a
-`WeightConverter`, are `ConvertedTensor`s, whose types are known now and whose values
-are made when they are read. One conversion's results are kept at a time: memory is
-bounded by the largest parameter, or, for stacked experts, by the part of one expert.
+older or other versions are renamed, tied tensors become one, and tensors without a
+place are refused by name. Parameters that transformers computes from other tensors,
+with a `WeightConverter`, are `ConvertedTensor`s: their types are known now, and their
+values are computed when they are read. One conversion's results are kept at a time:
+memory is bounded by the largest parameter, or, for stacked experts, by the part of one
+expert.
 """
 
 import re
@@ -37,8 +38,7 @@ from kvc.compiler.checkpoints.loading import (
 from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.schema.errors import BadModelFolder
 
-# Tensors that a model computes where a checkpoint lacks them, such as tables of
-# sines.
+# Tensors that a model computes if a checkpoint lacks them, such as tables of sines.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ComputedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its sizes."""
+        """Return its shape."""
         return tuple(self.values.shape)
 
     @property
@@ -72,12 +72,12 @@ class ComputedTensor:
 def computed(
     model: PreTrainedModel, found: Mapping[str, NamedTensor], path: str
 ) -> dict[str, NamedTensor]:
-    """Return what a model computes of what a checkpoint lacks, by name.
+    """Return the missing tensors that a model can compute, by name.
 
     Args:
-        model: with empty parameters.
-        found: what the checkpoint has, by the model's names.
-        path: of the checkpoint.
+        model: the model with empty parameters.
+        found: the checkpoint's tensors, by the model's names.
+        path: path of the checkpoint.
     """
     patterns = model._keys_to_ignore_on_load_missing or ()
     missing = [name for name in model.state_dict() if name not in found]
@@ -91,7 +91,7 @@ def computed(
 
 
 def _values(model: PreTrainedModel, name: str) -> Tensor | None:
-    """Return a tensor as a model makes it; None of a weight, which is trained."""
+    """Return a tensor as the model initializes it; None for a trained weight."""
     place, _, own = name.rpartition(".")
     module = model.get_submodule(place)
     buffer = module._buffers.get(own)
@@ -103,7 +103,8 @@ def _values(model: PreTrainedModel, name: str) -> Tensor | None:
     real = nn.Parameter(torch.empty(before.shape, dtype=before.dtype), False)
     module._parameters[own] = real
     try:
-        # What it draws first, and then overwrites, is not to change the caller's.
+        # Initialization draws random numbers, which must not change the caller's
+        # generator.
         with torch.random.fork_rng(devices=[]):
             model._init_weights(module)  # type: ignore[no-untyped-call]
     finally:
@@ -111,19 +112,21 @@ def _values(model: PreTrainedModel, name: str) -> Tensor | None:
     return real.detach()
 
 
-# Which tensor of a checkpoint becomes which of a model's, by transformers' own rules.
+# Mapping of a checkpoint's tensors to parameters.
 
 
-Collected = Mapping[str, Sequence[FileTensor]]  # by the converter's source pattern
+Collected = Mapping[
+    str, Sequence[FileTensor]
+]  # keyed by the converter's source pattern
 ReadTensors = Mapping[str, Sequence[Tensor]]
 
 
 class Conversion:
-    """A converter and all that it takes; equal by identity.
+    """A converter and its input tensors; compared by identity.
 
     Attributes:
-        name: the first parameter that it makes.
-        types: all of them, as tensors on the meta device.
+        name: the first parameter that it computes.
+        types: all parameters that it computes, as tensors on the meta device.
     """
 
     def __init__(
@@ -133,10 +136,10 @@ class Conversion:
         sources: Collected,
         model: PreTrainedModel,
     ) -> None:
-        """Find out what a converter makes.
+        """Determine the types of a converter's results.
 
         Raises:
-            BadModelFolder: it does not take these tensors.
+            BadModelFolder: the converter does not accept these tensors.
         """
         self.name, self._converter, self._sources = name, converter, sources
         self._model = model
