@@ -168,8 +168,8 @@ def _compare(
         )
         what = next(parts, "it runs other operations")
         reason = (
-            "it computes a different result for a text with a picture than for the same "
-            f"embeddings without one: {what}"
+            "it computes a different result for a text with a picture than for the "
+            f"same embeddings without one: {what}"
         )
         raise refused(model, reason)
     return joined
