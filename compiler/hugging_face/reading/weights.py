@@ -157,7 +157,7 @@ class Conversion:
             ) from error  # fmt: skip
 
     def values(self, name: str, part: int) -> Tensor:
-        """Return a parameter, or the part of it that is made of its nth sources."""
+        """Return a parameter, or its part that is computed from the nth sources."""
         which = part if self._by_part else 0
         if self._kept[0] != which or name not in self._kept[1]:
             self._kept = (None, {})
@@ -167,12 +167,12 @@ class Conversion:
         return self._kept[1][name]
 
     def forget(self) -> None:
-        """Let go of what was made last."""
+        """Drop the values of the last conversion."""
         self._kept = (None, {})
 
     @property
     def by_part(self) -> bool:
-        """Whether each part along axis 0 is made of sources of its own."""
+        """Tell whether each part along axis 0 has its own source tensors."""
         return self._by_part
 
     def _convert(self, tensors: ReadTensors) -> dict[str, Tensor]:
@@ -198,7 +198,7 @@ def _read(tensor: FileTensor) -> Tensor:
 
 
 def _is_by_part(converter: WeightConverter) -> bool:
-    """Tell whether a converter stacks tensors and then works on each by itself."""
+    """Tell whether a converter stacks tensors and then converts each separately."""
     first, *others = converter.operations
     if not isinstance(first, MergeModulelist) or first.dim != 0:
         return False
@@ -211,7 +211,7 @@ def _is_by_part(converter: WeightConverter) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedTensor:
-    """A parameter that is made of tensors in files; a `NamedTensor`."""
+    """A parameter that is computed from tensors in files; a `NamedTensor`."""
 
     conversion: Conversion
     name: str
@@ -219,7 +219,7 @@ class ConvertedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its sizes."""
+        """Return its shape."""
         return tuple(self.conversion.types[self.name].shape)
 
     @property
@@ -233,7 +233,7 @@ class ConvertedTensor:
         return str(self.dtype)
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Make a range of its elements, in order, as a flat tensor."""
+        """Compute a range of its elements, in order, as a flat tensor."""
         if not self.conversion.by_part:
             whole = self.conversion.values(self.name, 0).reshape(-1)
             return self._released(whole[begin:end], end)
@@ -245,7 +245,7 @@ class ConvertedTensor:
         return self._released(torch.cat(pieces), end)
 
     def _released(self, elements: Tensor, end: int) -> Tensor:
-        """Return elements; once the last were read, nothing else is kept."""
+        """Return elements; after the last ones, drop the conversion's values."""
         if end < prod(self.shape):
             return elements
         elements = elements.clone()
@@ -257,16 +257,16 @@ class ConvertedTensor:
 def load_weights(
     model: PreTrainedModel, checkpoint: Checkpoint, unused: Container[str] = ()
 ) -> None:
-    """Fill a model that was made without memory; nothing is read but headers.
+    """Fill a model that was made without memory; only headers are read.
 
     Args:
         model: the model.
-        checkpoint: its weights.
-        unused: names of tensors of a part that the model is without.
+        checkpoint: the checkpoint with its weights.
+        unused: names of tensors of parts that the model lacks.
 
     Raises:
-        CheckpointMismatch: with every tensor that does not fit.
-        BadModelFolder: tensors cannot be converted to what the model has.
+        CheckpointMismatch: tensors do not fit; the error lists all of them.
+        BadModelFolder: tensors cannot be converted to the model's parameters.
     """
     given = {n: t for n, t in checkpoint.tensors.items() if n not in unused}
     tensors = match(model, given)
@@ -276,9 +276,9 @@ def load_weights(
 
 
 def _untie(model: PreTrainedModel, tensors: Mapping[str, NamedTensor]) -> None:
-    """Part parameters that config.json ties, but whose values differ in the checkpoint.
+    """Separate parameters that config.json ties, but whose checkpoint values differ.
 
-    transformers does so, too, when it loads such a folder.
+    transformers does the same when it loads such a folder.
     """
     for target, source in model.all_tied_weights_keys.items():
         if not {target, source} <= tensors.keys():
@@ -293,7 +293,7 @@ def _untie(model: PreTrainedModel, tensors: Mapping[str, NamedTensor]) -> None:
 
 @dataclass(slots=True)
 class _Group:
-    """What one converter takes to make one set of parameters."""
+    """The input tensors of one converter for one set of parameters."""
 
     converter: WeightConverter
     sources: dict[str, list[FileTensor]] = field(default_factory=dict)
@@ -302,10 +302,10 @@ class _Group:
 def match(
     model: PreTrainedModel, tensors: Mapping[str, FileTensor]
 ) -> dict[str, NamedTensor]:
-    """Return the tensors of a checkpoint by the names that the model has for them.
+    """Return the tensors of a checkpoint by the model's names.
 
     Raises:
-        BadModelFolder: two become one, or some cannot be converted.
+        BadModelFolder: two tensors get one name, or some cannot be converted.
     """
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
@@ -334,7 +334,7 @@ def match(
 
 
 def _both(one: NamedTensor, other: str, name: str) -> BadModelFolder:
-    """Return the error for two tensors of which nobody says which one counts."""
+    """Return the error for two tensors that get the same name."""
     reason = f"both {one.name} and {other} become {name}"
     return BadModelFolder(path=one.path, reason=reason)
 
@@ -357,9 +357,9 @@ def _renamed(
 def _without_ignored(
     model: PreTrainedModel, tensors: Mapping[str, NamedTensor]
 ) -> dict[str, NamedTensor]:
-    """Return tensors without those that the model makes itself, or says to ignore.
+    """Return tensors without those that the model computes or ignores.
 
-    Older versions saved buffers that are computed now, and in other places.
+    Older versions saved buffers that are computed now, and under other paths.
     """
     patterns: Iterable[str] = model._keys_to_ignore_on_load_unexpected or ()
     saved = model.state_dict()

@@ -1,4 +1,4 @@
-"""The run-time half of the backend `coreml`: Apple's Core ML.
+"""The run-time part of the backend `coreml`: Apple's Core ML.
 
 backend.py: what the runtime asks; numbers on the host, by halves.py
 functions.py > translation.py, places.py, operators.py, moves.py, attention.py
