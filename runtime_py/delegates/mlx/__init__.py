@@ -1,4 +1,4 @@
-"""The run-time half of the backend `mlx`: Apple's MLX, on a Mac's GPU or any processor.
+"""The run-time part of the backend `mlx`: Apple's MLX, on a Mac's GPU or any processor.
 
 backend.py: what the runtime asks; library.py: whether MLX is here
 evaluation.py: a block, instruction by instruction; functions.py, attention.py
