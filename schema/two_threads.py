@@ -17,8 +17,9 @@ def share(
 ) -> None:
     """Run `work` on one iterator in two threads; return when both are done.
 
-    todo: an iterator whose step is atomic under the GIL, made by `iter` of a list,
-        `enumerate` or the like; not a generator.
+    Args:
+        todo: an iterator whose step is atomic under the GIL, made by `iter` of a list,
+            `enumerate` or the like; not a generator.
         work: processes items until the iterator is empty. If it fails in one thread,
             the other gets no more items.
         twice: whether to start a second thread; without one, all work is done here.

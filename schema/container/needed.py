@@ -48,8 +48,9 @@ def needed_names(home: Path, folder: int, settled: bool = True) -> set[str]:
         settled: whether to wait until the folder does not change. Otherwise a name may
             be missing.
 
-    CannotCollect: a file that may be a bundle cannot be read, or the folder keeps
-        changing.
+    Raises:
+        CannotCollect: a file that may be a bundle cannot be read, or the folder keeps
+            changing.
         FileProblem: the folder cannot be read.
     """
     known: dict[_Entry, set[str]] = {}

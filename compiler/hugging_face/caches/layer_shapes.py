@@ -59,9 +59,9 @@ class LayerShape:
 class StateShape:
     """A state of all tokens together, zero before the first token.
 
-    dims: the shape of one row's state.
-        dims: of one row.
-        dtype: of its numbers.
+    Attributes:
+        dims: the shape of one row's state.
+        dtype: the dtype of its numbers.
     """
 
     dims: tuple[int, ...]
