@@ -121,7 +121,7 @@ class FunctionHandle(Handle):
     def _run(self, calls: Sequence[_Call]) -> None:
         graph, index = self._block.graph, 0
         try:
-            for index, call in calls:  # noqa: B007  # it tells which one has failed
+            for index, call in calls:  # noqa: B007  # the call that failed
                 call()
         except Exception as error:
             try:

@@ -22,10 +22,10 @@ from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import TensorType
 
 MAX_RANK: Final = 4
-MAX_SLOTS: Final = 1 << 15  # of a cache: so many products of int16 lose no bit of one
+MAX_SLOTS: Final = 1 << 15  # of a cache: int48 sums of int16 products cannot overflow
 MAX_WIDTH: Final = 1 << 14  # of heads and of rows of norms
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
-WRITERS: Final = ("aten::copy", CACHE_UPDATE)  # of what is their first operand
+WRITERS: Final = ("aten::copy", CACHE_UPDATE)  # they write their first operand
 CHECK_INDEX: Final = "kvc::check_index"  # the host makes it before the NPU runs
 ROTARY: Final = "kvc::rotary_embedding"
 # Operands that are integers in the model: a first slot, a valid length, an index.

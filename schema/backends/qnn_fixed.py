@@ -26,10 +26,10 @@ from kvc.schema.graph import Graph
 from kvc.schema.ops import OPS, Aliasing
 
 LINEAR: Final = "kvc::linear_w8"
-LEAST: Final = 2.0**-40  # of scales: what is derived of them stays a normal number
+LEAST: Final = 2.0**-40  # of scales: numbers derived from them stay normal
 LARGEST: Final = 2.0**40
-# Integers of 16 bits by 8 bits, whose sum the device holds: its emulator was right for
-# so many at their ends (2026-11).
+# Products of 16-bit and 8-bit integers in a sum: QNN's emulator was exact for this many
+# products of extreme values (2026-11).
 MAX_DEPTH: Final = 1 << 15
 _COUNT_NBYTES: Final = 4
 

@@ -21,7 +21,7 @@ from kvc.schema.ops import OPS, Aliasing
 
 MAX_WIDTH: Final = 1024  # of the values that attention mixes
 MAX_INDICES: Final = 4
-MAX_REPEATED: Final = 4  # dims of what is repeated
+MAX_REPEATED: Final = 4  # dims of a repeated tensor
 
 _DTYPES: Final = frozenset(
     {

@@ -31,7 +31,7 @@ def sign_and_logarithm(self: TensorType) -> Rule:
 def solve(a: TensorType, b: TensorType, left: bool) -> Rule:
     """Solve a x = b, or x a = b, for matrices or for vectors."""
     square, right = _square_of(a), shape_of(b)
-    if len(right) == 1 or right == square[:-1]:  # vectors, as torch tells them
+    if len(right) == 1 or right == square[:-1]:  # vectors, by the rule of torch
         require(left, f"{b} is no matrix")
         return ((b.dtype, _solved(square, (*right, 1), left=True)[:-1]),)
     return ((b.dtype, _solved(square, right, left)),)

@@ -22,7 +22,7 @@ _COPYING: Final = frozenset({"aten::clone", "aten::copy", "kvc::replace"})
 
 
 def check_methods(program: Program, sizes: CheckedTypes, report: Reporter) -> None:
-    """Check the methods' names, roles, trees and steps, apart from their graphs."""
+    """Check the methods' names, roles, trees and advances, but not their graphs."""
     report.limit("the number of methods", len(program.methods), limits.MAX_METHODS)
     report.unique([method.name for method in program.methods], "methods")
     for role in SINGLE_ROLES:

@@ -50,7 +50,7 @@ def check_pillow() -> None:
         MissingPackage: Pillow is not installed.
     """
     try:
-        import PIL  # noqa: F401  only whether it is there
+        import PIL  # noqa: F401  only whether it is installed
     except ImportError as error:
         what, install = "a folder of a model of pictures", "pip install 'pillow>=11'"
         raise MissingPackage(

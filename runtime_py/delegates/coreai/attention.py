@@ -1,9 +1,9 @@
 """Cache updates and attention over caches, as steps of a function.
 
 In: names of tensors, and the arguments of `kvc::cache_update` and `kvc::attention`.
-Out: the names of results. Which position lies in a slot, and who sees it, is computed
-from the places that the host passes; layers share these steps. Slots that hold nothing
-count as zeros, whatever is in them.
+Out: the names of results. The position held by each cache slot, and the queries that
+see it, are computed from the indices that the host passes; layers share these steps.
+Unwritten slots count as zeros, whatever bytes they contain.
 """
 
 from collections.abc import Sequence

@@ -83,7 +83,7 @@ def _operand(b: Builder, x: Operand) -> Tensor:
 
 
 def _root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
-    """Take square roots; infinity is handled apart, since the library gives NaN.
+    """Take square roots; infinity is handled separately, where XNNPACK gives NaN.
 
     The excess is subtracted afterwards, not added, so that the root of -0.0 stays -0.0.
     """

@@ -152,7 +152,7 @@ def test_a_start_that_turns_hand_on_in_another_way_is_none(whole: Program) -> No
         return replace(step, op="aten::add.Scalar", arguments=(*step.arguments, 1))
 
     broken = with_body(whole, with_step("kvc::after", 0, added))
-    wants(broken, "at a cursor's start|does not begin at its cursor")
+    wants(broken, "a cursor's start|does not begin at its cursor")
 
 
 def test_the_counter_is_left_after_the_last_write(whole: Program) -> None:
