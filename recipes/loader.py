@@ -214,7 +214,7 @@ def _read(path: Path, where: str) -> Recipe:
 
 
 def _kept(where: str, path: str, table: object) -> Iterator[str]:
-    """Yield the patterns of `[keep]`: `a.b` as one key, or as b in a table a."""
+    """Yield the patterns of `[keep]`: from a key `a.b`, or from b in a table a."""
     if not isinstance(table, Mapping):
         raise _wrong(where, "keep", table, "a section [keep]")
     for key, value in table.items():

@@ -19,7 +19,9 @@ _RUN_HERE: Final = tuple(sorted(CONTROL_OPS - {DELEGATE}))
 def left_within(
     graph: Graph, blocks: Sequence[Graph]
 ) -> Iterator[tuple[Graph, Instruction]]:
-    """Yield the remaining instructions of a graph and its blocks, each with its graph.
+    """Yield the instructions that no backend runs, each with its graph.
+
+    The instructions are those of a graph and of the blocks that it runs.
 
     Args:
         graph: the graph of a method, or of one of its blocks.
@@ -33,7 +35,7 @@ def left_within(
 
 
 def needs_torch(graph: Graph, blocks: Sequence[Graph]) -> bool:
-    """Tell whether an instruction computes outside of partitions; as `left_within`."""
+    """Tell whether a graph has instructions that no backend runs."""
     return any(True for _ in left_within(graph, blocks))
 
 

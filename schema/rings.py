@@ -48,7 +48,7 @@ class Window:
         return slot_runs(first, count, slots, self.keep)
 
     def longest_call(self, slots: int) -> int:
-        """Return the most tokens of a call whose first query still finds its window."""
+        """Return the maximum length of a call whose first query finds all its window."""
         return slots - self.keep - self.size + 1
 
 

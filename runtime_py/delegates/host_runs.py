@@ -83,7 +83,7 @@ class Handed:
 
 
 class HandsOn(Protocol):
-    """A plan that hands some results through."""
+    """A plan that returns some values of the host as results."""
 
     @property
     def handed(self) -> tuple[Handed, ...]:

@@ -25,7 +25,7 @@ from kvc.schema.model import Program
 
 
 class Ready(IntEnum):
-    """How ready a backend is to run, the best first."""
+    """The readiness of a backend on this machine; the best value comes first."""
 
     YES = 0  # its library, and a device if it needs one, are present
     BY_SOFTWARE = 1  # its only device is software

@@ -2,7 +2,7 @@
 
 In: the least and the greatest number of a value. Out: its quantization grid; the
 numbers rounded to the grid; and the encoded list of the grids of a partition, written
-and read. Intermediate numbers are each backend's own business.
+and read. Each backend defines its own intermediate numbers.
 """
 
 import math
@@ -135,8 +135,8 @@ def channels_rounded(
 ) -> tuple[Integers, Floats]:
     """Return the integers of a weight and the scale of each of its channels.
 
-    Symmetric: a channel's greatest number is `stored.most`, none is below -`most`. A
-    channel of zeros has its least scale, or 1.
+    Symmetric: the integers of a channel lie from -`stored.most` to `stored.most`. A
+    channel of zeros has the scale `least_scale`, or 1 if that is 0.
 
     Args:
         weight: float32, any shape, finite.

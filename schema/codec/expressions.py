@@ -1,9 +1,9 @@
 """Read the symbolic sizes of a pool: sums of symbols, quotients and products.
 
 In: the pool's vectors. Out: an `Affine` for each expression id. Factor ids count
-symbols first, then quotients, then products. A quotient divides an earlier expression
-than those that contain it. The number of parts of an expression is limited, and with it
-the work of any reader.
+symbols first, then quotients, then products. The dividend of a quotient has a
+lower id than the expressions that contain the quotient. The number of parts of an
+expression is limited, and with it the work of any reader.
 """
 
 from collections.abc import Sequence

@@ -115,7 +115,7 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _take(self, target: Path, digest: bytes) -> bool:
-        """Use or replace the file that has the name; return False if it has gone."""
+        """Use or replace the existing file of this name; return False if it is gone."""
         try:
             found = open_locked(target)
         except (FileProblem, FormatError) as error:

@@ -82,7 +82,7 @@ def free_nbytes(folder: Path) -> int | None:
 
 
 def _least(contents: Iterable[Content]) -> int:
-    """Return a lower bound on the bytes of contents; equal beginnings count once."""
+    """Return a lower bound on the bytes of contents; count equal starts only once."""
     found: dict[Hashable, int] = {}
     for content in contents:
         first = next(iter(content.chunks()), memoryview(b""))

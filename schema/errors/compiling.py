@@ -142,7 +142,7 @@ class StateConflict(CompileError):
 
 
 class CacheDtypeRefused(CompileError):
-    """The recipe stores caches as int8 or float16, but code uses a state otherwise."""
+    """A state cannot be stored as int8 or float16, since code uses it as float32."""
 
     state: str
     what: str
@@ -225,7 +225,7 @@ class NotFinite(CompileError):
 
 
 class BadBackend(CompileError):
-    """A backend's ahead-of-time half returned something wrong."""
+    """The compile-time part of a backend returned an invalid result."""
 
     backend: str
     where: str

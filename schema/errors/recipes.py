@@ -36,7 +36,7 @@ class BadRecipe(RecipeError):
 
 
 class RecipesApart(RecipeError):
-    """Recipes for one bundle would not make the same program of a model."""
+    """Recipes for one bundle would compile a model to different programs."""
 
     recipes: str
     what: str
@@ -44,7 +44,7 @@ class RecipesApart(RecipeError):
 
 
 class BadBuckets(RecipeError):
-    """Bucket sizes in a recipe do not fit the model, or a backend lacks some."""
+    """Bucket sizes in a recipe are wrong for the model, or missing for a backend."""
 
     recipe: str
     size: str

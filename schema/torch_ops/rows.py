@@ -218,7 +218,7 @@ def _is_dear_to_join(keys: tuple[Cache, ...], block: Block) -> bool:
     """Tell whether merging the pieces of a ring costs more than not fusing.
 
     With one query the copy is as much work as attending: measured in November 2026,
-    products were faster from about 2**19 elements on, six times so at 2**21.
+    products were faster from about 2**19 elements on, six times faster at 2**21.
     """
     return (
         len(keys) > 1

@@ -40,7 +40,10 @@ class Filled:
         turns: Mapping[int, After],
         fields: Fields,
     ) -> "Filled":
-        """Return the fill at the start of an iteration: up to it, or unknown."""
+        """Return how far a state is filled when an iteration of a loop starts.
+
+        It is filled up to the start of the iteration, or to an unknown position.
+        """
         pairs = zip(control.operands, inside.inputs[: control.carried], strict=False)
         starts = {
             turns[own]
@@ -282,7 +285,7 @@ class CursorAccesses:
         return bounds(add_dims(count, part, -1), self._symbols)[0] >= 0
 
     def _end_of(self, argument: Argument, fields: Fields, state: State) -> After | None:
-        """Return an operand's distance from the start, also if it is the call's end."""
+        """Return an operand's position relative to a start; None if unknown."""
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
         ends = is_field(argument, fields, state, CursorField.END)

@@ -257,7 +257,7 @@ class CursorUses:
 def _written_over(
     graph: Graph, roots: Sequence[int], step: Instruction, held: Mapping[int, HeldState]
 ) -> bool:
-    """Tell whether a result shares memory with a state, whatever the operands are."""
+    """Tell whether an instruction writes a result over the memory of a state."""
     for value in step.results:
         if type(graph.values[value].storage) is Alias and roots[value] in held:
             return True

@@ -5,9 +5,9 @@ Sessions rely on these rules for each row: a state at a cursor is written from t
 cursor on, along its slots, by as many tokens as the method declares; the other slots
 stay unchanged. A ring with a window can be rewound, and survives a call that fails,
 although the old content of its slots is lost, since nothing reads those slots again:
-only `kvc::attention` reads the ring, after a write of the call; its queries are the
-last tokens of that write, before which the call leaves out none, and they see no
-further than the window.
+only `kvc::attention` reads the ring, after the call has written to it; the queries are
+the last tokens written, the call skips no token before them, and they see no further
+than the window.
 
 `cursor_uses.py` checks the uses of cursors in a method's code.
 """

@@ -95,7 +95,7 @@ def _owners(graph: Graph) -> tuple[dict[int, int], Mapping[int, int]]:
 def _follow(
     step: Instruction, owner: dict[int, int], bases: Mapping[int, int]
 ) -> list[int]:
-    """Record the owners of the results, and return those among states and callers."""
+    """Record the owners of results in states or callers' arrays; return them."""
     found = []
     for result in step.results:
         base = bases.get(result)

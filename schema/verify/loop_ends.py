@@ -62,9 +62,9 @@ class LoopEnds:
     def turns(
         self, control: Control[object], inside: Graph, fields: Fields
     ) -> dict[int, After]:
-        """Return the start of an iteration for each carried value that is a start.
+        """Return the start of an iteration for each carried value with a position.
 
-        This holds if each iteration carries such a start on, which `all_turns` checks.
+        Each iteration must hand a position on to the next; `all_turns` checks this.
         """
         found: dict[int, After] = {}
         for i in range(control.carried):
@@ -85,9 +85,10 @@ class LoopEnds:
         fields: dict[int, CursorSlot | After],
         at: str,
     ) -> None:
-        """Check that everything in an iteration ends within it; call it after the body.
+        """Check that accesses of an iteration end within it; call this after the body.
 
-        The common end of all iterations is recorded in `fields`; it has to fit too.
+        The common end of all iterations is recorded in `fields`; it must lie
+        within the call.
         """
         inside = self._method.blocks[control.blocks[-1]].graph
         unknown: dict[After, int] = {}
@@ -221,7 +222,7 @@ def _and_loops(end: After) -> str:
 
 
 def _last_value(graph: Graph, state: int) -> int:
-    """Return the value that all of a state holds at the end, -1 if its parts differ."""
+    """Return the value that last wrote a whole state; -1 if only a part was written."""
     whole = {i for i, v in enumerate(graph.values) if v.storage == StateSlot(state)}
     roots, last = graph.roots(), -1
     own = set(whole)

@@ -106,7 +106,7 @@ class _Walk:
         return value
 
     def target(self, position: int) -> int:
-        """Follow an offset; it always leads forward, to a number."""
+        """Return the position that an offset points to; offsets point forward."""
         offset = self.number(_U32, position)
         if not offset:
             self.fail(position, "an offset is zero")

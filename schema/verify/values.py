@@ -125,5 +125,5 @@ class ValueChecker:
 
 
 def _is_solvable(length: Dim) -> bool:
-    """Tell whether a session can solve `length` for a symbol, or it is a number."""
+    """Tell whether a length is a number, or has one symbol to solve for."""
     return isinstance(length, int) or only_symbol(length) is not None

@@ -83,7 +83,7 @@ def trocr_positions(
     past_key_values_length: int = 0,
     position_ids: Tensor | None = None,
 ) -> Tensor:
-    """Replace TrOCR's position table, which counts by values of tensors."""
+    """Replace TrOCR's position table, whose code reads the values of tensors."""
     places = torch.arange(input_ids.shape[1])[None] + past_key_values_length
     places = current_call().within(places) + module.offset
     return torch.nn.functional.embedding(places, module.weight)

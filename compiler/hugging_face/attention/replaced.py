@@ -45,7 +45,7 @@ MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def register() -> None:
-    """Register both functions with transformers; repeated calls are harmless."""
+    """Register kvc's attention and mask functions; repeated calls are harmless."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sight)
 

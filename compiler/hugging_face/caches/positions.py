@@ -93,10 +93,10 @@ def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) 
 
 
 def _usual(decoder: PreTrainedModel) -> list[int]:
-    """Return common position numbers of a first token, tried if none can be read.
+    """Return common position numbers of a first token: 1, or the padding token plus 1.
 
-    None can be read if a model computes sines of it. They are 1, or the padding token
-    plus 1 (Kosmos 2.5).
+    They are tried if the number cannot be observed, as in a model that computes sines
+    of positions (Kosmos 2.5).
     """
     if not takes_positions(decoder):
         return []
@@ -193,13 +193,13 @@ class HoldingCache(NotingCache):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Return [batch, heads, held + seq, dim]."""
+        """Return held and new keys and values, [batch, heads, held + seq, dim]."""
         held = [_with_held(states) for states in (key_states, value_states)]
         return super().update(held[0], held[1], layer_idx)
 
 
 def _with_held(states: Tensor) -> Tensor:
-    """Return [batch, heads, held + seq, dim], with held tokens of any values."""
+    """Prepend held tokens of any values: [batch, heads, held + seq, dim]."""
     return torch.cat([states[:, :, :1].expand(-1, -1, _HELD, -1), states], dim=2)
 
 

@@ -341,7 +341,7 @@ def methods_of(reading: EncoderSpec, rows: int) -> tuple[Method, ...]:
 
 
 def _first(values: Tensor) -> int:
-    """Return the first of numbers that count the tokens of a text, else 0."""
+    """Return the first of a text's position numbers; 0 for any other values."""
     if values.dtype != torch.int64 or values.numel() != _READ:
         return 0
     first = int(values.flatten()[0])

@@ -121,7 +121,7 @@ def _with_axes(rows: int, columns: int) -> Tensor:
 
 @contextmanager
 def _forgetting(model: PreTrainedModel) -> Iterator[None]:
-    """Restore the notes that a model keeps about the pictures of a text."""
+    """Restore `rope_deltas`, which a model sets when it reads a text with pictures."""
     noting = [part for part in model.modules() if hasattr(part, _NOTED)]
     before = [getattr(part, _NOTED) for part in noting]
     try:

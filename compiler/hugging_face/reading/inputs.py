@@ -81,7 +81,7 @@ def cache_name(decoder: PreTrainedModel) -> str:
 
 
 def is_masked(decoder: PreTrainedModel) -> bool:
-    """Tell whether a model gets a mask, for tokens that all count."""
+    """Tell whether a model is given a mask, which marks all tokens as real."""
     if has_encoder(decoder):
         return of_decoder(decoder, "attention_mask") in _arguments(decoder)
     return decoder.config.model_type in _MASKED

@@ -110,8 +110,8 @@ def find_task(config: PreTrainedConfig, model: str) -> Task:
 def task_of(model: PreTrainedModel, asked: Task | None) -> Task:
     """Return the task of a model of transformers, by its class.
 
-    For a class that transformers does not list, it is the requested one, or to
-    generate.
+    For a class that transformers does not list, this is the requested task, or
+    `generate` without a requested task.
 
     Raises:
         BadModelSetting: another task is requested.
@@ -127,10 +127,10 @@ def task_of(model: PreTrainedModel, asked: Task | None) -> Task:
 
 
 def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
-    """Return the maker of models for a task; None if transformers has none.
+    """Return transformers' auto class for a task; None if transformers has none.
 
-    Of several makers it is the one for the class that the configuration names: a model
-    that reads pictures may also be made without them (Llama 4).
+    Of several auto classes, this is the one for the class that the configuration names:
+    a model that reads pictures may also be made without them (Llama 4).
     """
     makers = MAKERS[task]
     if task == "generate":
@@ -144,7 +144,7 @@ def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
 
 
 def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of models that a maker makes, of several the named one."""
+    """Return the model class of an auto class; of several, the configured one."""
     listed: object = _classes(maker)[type(config)]
     kinds = listed if isinstance(listed, tuple) else (listed,)
     named = [kind for kind in kinds if kind.__name__ in (config.architectures or ())]
@@ -155,7 +155,7 @@ def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
 def config_of(
     kind: type[PreTrainedModel], config: PreTrainedConfig
 ) -> PreTrainedConfig:
-    """Return the configuration for a class: of the text, for a class of the text model.
+    """Return a class's configuration; for a text model, that of the text alone.
 
     transformers does so, too, for a model that contains a text model (Llama 4).
     """

@@ -22,7 +22,7 @@ class Unread:
     """The keys or values of a layer, for code that bypasses the cache's `update`."""
 
     def numel(self) -> int:
-        """Return 1: there are some."""
+        """Return 1: the tensor is not empty."""
         return 1
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -51,21 +51,21 @@ class ComputedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its shape."""
+        """Return the tensor's shape."""
         return tuple(self.values.shape)
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Return its dtype."""
+        """Return the tensor's dtype."""
         return self.values.dtype
 
     @property
     def kind(self) -> str:
-        """Return its dtype, for a message."""
+        """Return the tensor's dtype, for a message."""
         return str(self.dtype)
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Return a range of its elements, in order, as a flat tensor."""
+        """Return a range of the tensor's elements, in order, as a flat tensor."""
         return self.values.reshape(-1)[begin:end]
 
 
@@ -219,21 +219,21 @@ class ConvertedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its shape."""
+        """Return the tensor's shape."""
         return tuple(self.conversion.types[self.name].shape)
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Return its dtype."""
+        """Return the tensor's dtype."""
         return self.conversion.types[self.name].dtype
 
     @property
     def kind(self) -> str:
-        """Return its dtype, for a message."""
+        """Return the tensor's dtype, for a message."""
         return str(self.dtype)
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Compute a range of its elements, in order, as a flat tensor."""
+        """Compute a range of the tensor's elements, in order, as a flat tensor."""
         if not self.conversion.by_part:
             whole = self.conversion.values(self.name, 0).reshape(-1)
             return self._released(whole[begin:end], end)
@@ -359,7 +359,7 @@ def _without_ignored(
 ) -> dict[str, NamedTensor]:
     """Return tensors without those that the model computes or ignores.
 
-    Older versions saved buffers that are computed now, and under other paths.
+    Older versions of transformers saved buffers, now computed, under other paths.
     """
     patterns: Iterable[str] = model._keys_to_ignore_on_load_unexpected or ()
     saved = model.state_dict()

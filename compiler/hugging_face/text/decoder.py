@@ -134,7 +134,7 @@ class CachedDecoder(nn.Module):
         return logits.float()
 
     def _place(self, call: ModelCall, seq: int, positions: Tensor | None) -> None:
-        """Set the positions of a call's tokens, unless they count the tokens."""
+        """Set the positions of a call's tokens, unless they simply count up."""
 
     def _run(
         self,
@@ -257,7 +257,7 @@ class _Head:
 
 @contextmanager
 def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head]:
-    """Compute logits only for last positions: for long prompts they are most work.
+    """Compute logits only for last positions: they are most of a long prompt's work.
 
     The head of a model computes each position independently, so its input may be cut.
     """

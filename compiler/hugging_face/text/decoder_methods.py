@@ -177,7 +177,7 @@ NUMBERS: Final = AXES + 1  # per embedding: the axes, and the following number
 
 
 class AxesDecoder(CachedDecoder):
-    """A `CachedDecoder` that stores the position number after each token."""
+    """A `CachedDecoder` that stores the next token's position after each token."""
 
     kvc_after: Tensor
 
@@ -224,7 +224,7 @@ class AxesDecoder(CachedDecoder):
         return embeddings_of(tower, patches, places)
 
     def _place(self, call: ModelCall, seq: int, positions: Tensor | None) -> None:
-        """Set the positions of a call's tokens, and write the number after each."""
+        """Set the positions of a call's tokens; store the next position after each."""
         last = (call.start - 1).clamp(min=0)[:, None]
         found = self.kvc_after[:, 0, :, 0].gather(1, last)[:, 0]
         begin = torch.where(call.start > 0, found, 0)[:, None]
@@ -257,6 +257,6 @@ class BatchedAxesDecoder(AxesDecoder, BatchedDecoder):
 
 
 def after_state(sizes: Sizes) -> StateSpec:
-    """Return the state of the numbers after tokens, whose sizes a session selects."""
+    """Return the state of next positions, whose capacity a session selects."""
     positions = Dim("capacity", min(LEAST_LENGTH, sizes.length), sizes.length)
     return StateSpec(AFTER, axis=AXIS, capacity=positions, batch=rows_of(sizes))

@@ -44,7 +44,7 @@ _TOKENS: Final = "tokens"
 
 
 class CachedEncoderDecoder(CachedDecoder):
-    """Methods over two caches; `kvc_heard` int64 [batch] counts the cross cache's."""
+    """Methods over two caches; `kvc_heard` int64 [batch]: the cross cache's length."""
 
     kvc_heard: Tensor
     kvc_cross: nn.ModuleDict

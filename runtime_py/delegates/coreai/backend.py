@@ -117,7 +117,7 @@ class CoreAI(Delegate):
 
     @staticmethod
     def targets() -> Sequence[str]:
-        """Return the system that assets are for, if the library is installed."""
+        """Return the system that runs exported assets, if the library is installed."""
         try:
             check_installed()
         except MissingLibrary:

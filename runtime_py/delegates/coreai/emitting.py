@@ -243,7 +243,7 @@ class Line:
 
     @property
     def shape(self) -> Shape:
-        """Return the shape of its only result."""
+        """Return the shape of the instruction's only result."""
         return self.shapes[0]
 
     @property

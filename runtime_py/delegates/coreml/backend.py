@@ -149,9 +149,9 @@ class CoreMlHandle(FixedPointHandle):
 
 
 def _kept_as_they_are(graph: Graph) -> frozenset[int]:
-    """Return the values of states, before and after rows are written to them.
+    """Return the values that need no rounding: states before and after row writes.
 
-    The rows have been rounded already.
+    The written rows have been rounded already.
     """
     updated = {
         value

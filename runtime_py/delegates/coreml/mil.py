@@ -62,7 +62,7 @@ class Numbers:
 
     @property
     def array(self) -> Array:
-        """Return its elements."""
+        """Return the constant's elements."""
         found = np.frombuffer(self.content, DTYPES[self.dtype])
         return found.reshape(self.shape)
 
@@ -259,5 +259,5 @@ class Step:
 
     @property
     def shape(self) -> Shape:
-        """Return the shape of its only result."""
+        """Return the shape of the instruction's only result."""
         return self.shapes[0]

@@ -119,7 +119,7 @@ def _exponentials(values: LoweredValues, scores: str) -> str:
 
 
 def _exponential(place: Doubles) -> Doubles:
-    """Return the number of a table entry; the first is 0, for all below."""
+    """Return the value of a table entry; the first is 0, for all lower scores."""
     exact = np.exp((place - (_PLACES // 2 - 1)) * _STEP)
     made: Doubles = np.where(place <= -_PLACES // 2, 0.0, exact)
     return made

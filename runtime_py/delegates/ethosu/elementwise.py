@@ -117,7 +117,7 @@ def _applied(
 
 
 def _as_fine_int16(values: LoweredValues, x: int) -> tuple[str, float]:
-    """Return int16 with zero at 0 that fill a table, and their scale."""
+    """Return a value as int16 that use a table's full range, and their scale."""
     grid, name = values.grid(x), values.as_int16(x)
     if grid.stored is Stored.INT16:
         return name, grid.scale

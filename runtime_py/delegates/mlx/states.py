@@ -101,7 +101,7 @@ class MlxStore:
                 self._put(state, where, self.first(number)[where])
 
     def give_back(self, span: Span) -> None:
-        """Keep the memory, since MLX holds an array in one piece."""
+        """Do nothing: an array of MLX cannot be freed in part."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
         """Do nothing: the arrays of a clone do not change."""
@@ -136,7 +136,7 @@ def _copied(value: mx.array, where: Where) -> Array:
 
 
 class MlxOwner:
-    """The owner of the states; see `Owner`. Functions return after their work."""
+    """The owner of the states; see `Owner`. Functions return after they have finished."""
 
     def __init__(
         self,

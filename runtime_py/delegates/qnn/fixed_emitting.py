@@ -116,7 +116,7 @@ class FixedEmitter(Emitter):
         grid: Grid,
         row_sum: float,
     ) -> str:
-        """Multiply two tensors: by both halves of the second, which are then added."""
+        """Multiply by the high and low bytes of the second tensor; add the products."""
         one, other = inputs
         high, low = self._halves_of(other)
         most = max(map(abs, reach_of(self.grids[one])))
@@ -159,7 +159,7 @@ class FixedEmitter(Emitter):
         return self._rounded(made, output, grid)
 
     def _real(self, name: str) -> str:
-        """Add a node that widens a tensor, for one use; integers of sizes stay."""
+        """Add a node that dequantizes a tensor, for one use; sizes stay integers."""
         output, shape = f"{name}_r{next(self._numbers)}", self.shapes.get(name, ())
         if name in self._channels:
             inputs = [name, self._channels[name], f"{name}_zero"]
@@ -223,7 +223,7 @@ class FixedEmitter(Emitter):
         return name
 
     def number(self, name: str, value: float) -> str:
-        """Add a number, which is the end of its own grid."""
+        """Add a number as a constant, on a grid that ends at this number."""
         grid = grid_of((min(value, 0.0), max(value, 0.0)))
         self.grids[name] = grid
         self._constants[name] = np.array([0 if value < 0 else 65535], np.uint16)

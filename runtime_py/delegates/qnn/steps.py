@@ -41,12 +41,12 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Return the name for its only result."""
+        """Return the name for the instruction's only result."""
         return self.names[0]
 
     @property
     def shape(self) -> Shape:
-        """Return the shape of its only result."""
+        """Return the shape of the instruction's only result."""
         return self.shapes[0]
 
     def shape_of(self, name: str) -> Shape:

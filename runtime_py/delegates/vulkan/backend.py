@@ -278,7 +278,7 @@ def _checked_block(options: Options, partition: Partition) -> Block:
 
 
 def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:
-    """Yield groups of arrays that fit one allocation; a single one may be too large."""
+    """Yield groups of arrays that fit one allocation; one array alone may exceed it."""
     chunk: list[int] = []
     nbytes = 0
     for number, array in arrays.items():

@@ -106,7 +106,7 @@ class Functions:
         function.restype = c_int32 if name in _CHECKED else None
 
     def call(self, name: str, *arguments: object) -> int:
-        """Call a function with a result code; 0 and above are no errors.
+        """Call a function that returns a result code; a negative code is an error.
 
         Raises:
             OutOfMemory: device or host have too little memory.

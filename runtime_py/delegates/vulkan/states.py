@@ -103,7 +103,7 @@ class DeviceStore:
                 self._write(self._all[where], self.first(state)[where[1:]])
 
     def give_back(self, span: Span) -> None:
-        """Keep the memory, since a device's memory is in one piece."""
+        """Do nothing: device memory is one allocation, not freed in parts."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
         """Do nothing: a clone has memory of its own."""

@@ -70,7 +70,7 @@ class InstanceCreateInfo(_Typed):
 
 
 class PhysicalDeviceProperties(Structure):
-    """VkPhysicalDeviceProperties, one of its limits by name."""
+    """VkPhysicalDeviceProperties, with a field for only one of its limits."""
 
     _fields_ = [
         ("apiVersion", c_uint32),

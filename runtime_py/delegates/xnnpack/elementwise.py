@@ -39,7 +39,7 @@ def _binary(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Operand) -> Te
 
 
 def _extreme(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Tensor) -> Tensor:
-    """Return the maximum or minimum; adds NaN, which the library may lose."""
+    """Return the maximum or minimum; restore NaN, which XNNPACK may lose."""
     y = b.binary(op, x, other)
     for each in (x, other):  # weights may hold NaN, too
         y = _kept(b, y, each)

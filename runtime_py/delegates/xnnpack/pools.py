@@ -151,7 +151,7 @@ def _windows(
 def _indexed(
     define: Define, b: Builder, dims: Dims, *arguments: object
 ) -> tuple[Tensor, ...]:
-    """Return the elements in place of the indices, which nothing reads."""
+    """Return maxima, and the maxima again as a placeholder for the unused indices."""
     made = define(b, dims, *arguments)
     assert isinstance(made, Tensor)
     return made, made

@@ -68,7 +68,7 @@ def reshape_steps(before: Dims, after: Dims) -> tuple[Step, ...] | None:
 
 
 def apply_step(step: Step, before: Dims, after: Dims, sizes: Mapping[str, int]) -> Dims:
-    """Return the shape after a step on `before`, on the way to `after`.
+    """Return the shape that one step towards `after` makes from `before`.
 
     A product of symbolic dims is not a dim; it is represented by its number for
     `sizes`.

@@ -231,7 +231,7 @@ class Weights:
     def _look_up(self, asked: CacheKey) -> int:
         """Return the offset of a packing; `NOT_FOUND` if it has to be made.
 
-        In the latter case its weight's bytes have been written to its address.
+        In the latter case the weight's bytes have been written to the weight's address.
 
         Nothing may be raised into the library: a failure is kept, and makes the next
         reservation fail.
@@ -316,8 +316,9 @@ class Weights:
     def _copy_stored(self, token: _Token, asked: CacheKey) -> Packed | None:
         """Read a packing from stored data; return None if it is not stored.
 
-        Its required length is unknown. So as many bytes as any packing of this weight
-        takes are readable at its address: one that is too short gives wrong numbers.
+        The packing's required length is unknown. Therefore as many bytes as the largest
+        possible packing takes are readable at its address; if the stored packing is too
+        short, results are wrong.
 
         Raises:
             NativeCallFailed: it is longer than any packing can be.
