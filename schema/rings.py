@@ -48,7 +48,7 @@ class Window:
         return slot_runs(first, count, slots, self.keep)
 
     def longest_call(self, slots: int) -> int:
-        """Return the maximum length of a call whose first query finds all its window."""
+        """Return the maximum length of a call whose first query has its full window."""
         return slots - self.keep - self.size + 1
 
 

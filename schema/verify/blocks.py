@@ -266,7 +266,7 @@ class _Step:
             self._require(fits, f"input {i} of a block lies in the wrong memory")
 
     def _check_written(self, which: int, inside: Graph) -> None:
-        """Check that a block writes only to permitted inputs, with its outputs there."""
+        """Check which inputs a block overwrites, and that its outputs lie there."""
         control = self._control
         if control.tests(which):
             places: dict[int, int] = {}

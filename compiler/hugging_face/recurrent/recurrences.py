@@ -4,7 +4,8 @@ In: calls by mixers of Mamba, Mamba 2, Gated DeltaNet, Kimi and short convolutio
 named functions of their own modules. Out: while `own_recurrences` is active, these
 calls run the functions here. transformers' own functions unroll a loop over tokens or
 chunks, start from zeros instead of the previous state, or handle padding only by
-factors on their input. Here a prompt is a `scan`, and padding leaves a row's state unchanged.
+factors on their input. Here a prompt is a `scan`, and padding leaves a row's state
+unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

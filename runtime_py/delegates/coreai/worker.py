@@ -3,7 +3,7 @@
     open    load the library: paths of Python's packages, the folder to work in
     build   make an asset of functions in a file of the folder, and load it
     store   make an asset of functions as a folder in the folder; return its files
-    bind    set the locations of a function's tensors, in memory that comes along
+    bind    set the locations of a function's tensors in shared memory
     run     run a bound function
     forget  release a bound function
 

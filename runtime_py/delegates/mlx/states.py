@@ -136,7 +136,7 @@ def _copied(value: mx.array, where: Where) -> Array:
 
 
 class MlxOwner:
-    """The owner of the states; see `Owner`. Functions return after they have finished."""
+    """The owner of the states; see `Owner`. Functions wait for their own work."""
 
     def __init__(
         self,

@@ -4,8 +4,7 @@
     build   make a graph of a model in the folder, in the context shared by all graphs
     store   make a separate context of a model, as a file of the folder
     load    load a graph from a context in the folder
-    bind    set the locations of a graph's inputs and outputs, in memory that comes
-    along
+    bind    set the locations of a graph's inputs and outputs in shared memory
     run     run a bound graph
     forget  release a bound graph
 
