@@ -73,7 +73,7 @@ class DefaultRecipe:
 
     Attributes:
         first: used if its backend leaves nothing to PyTorch.
-        otherwise: used else; it has no backend.
+        otherwise: used in all other cases; it has no backend.
     """
 
     first: Recipe

@@ -183,9 +183,8 @@ class State:
     Attributes:
         name: unique in the program.
         type: dtype and dims; dims may use symbols that a session fixes. Along the
-            type: dtype and dims; dims may use symbols that a session fixes. Along its
-            axis an APPEND state has the maximum length here; values that hold the state
-            have their actual length there.
+            sequence axis, an APPEND state has its maximum length here; values that hold
+            the state have their actual length there.
         kind: how calls write it.
         axis: the sequence axis, None for PLAIN and COUNTER.
         layout: order of the dims in memory, outermost first; a permutation.

@@ -26,7 +26,7 @@ MAX_SLOTS: Final = 1 << 15  # of a cache: int48 sums of int16 products cannot ov
 MAX_WIDTH: Final = 1 << 14  # of heads and of rows of norms
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
 WRITERS: Final = ("aten::copy", CACHE_UPDATE)  # they write their first operand
-CHECK_INDEX: Final = "kvc::check_index"  # the host makes it before the NPU runs
+CHECK_INDEX: Final = "kvc::check_index"  # the host runs it before the NPU
 ROTARY: Final = "kvc::rotary_embedding"
 # Operands that are integers in the model: a first slot, a valid length, an index.
 _POSITIONS: Final = {CACHE_UPDATE: 2, ATTENTION: 3, CHECK_INDEX: 0}

@@ -23,7 +23,7 @@ from kvc.schema.types import TensorType
 
 MAX_RANK: Final = 5
 LARGEST: Final = 65504.0  # float16
-LEAST: Final = 2.0**-14  # with all of its bits
+LEAST: Final = 2.0**-14  # the least normal float16
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
 CHECKS: Final = frozenset({"kvc::check_index", "kvc::check_rows", "kvc::check_size"})
 

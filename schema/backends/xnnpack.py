@@ -42,7 +42,7 @@ PRODUCTS: Final = frozenset(
     ]
 )
 _GREATEST: Final = 3.4028234663852886e38  # of float32
-_MAX_STEP: Final = 1 << 31  # of a convolution, between elements or places
+_MAX_STEP: Final = 1 << 31  # of a convolution: stride or dilation
 _EXPONENTS: Final = (-1, -0.5, 0.5, 2, 3)
 
 

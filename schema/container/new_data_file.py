@@ -136,7 +136,7 @@ class NewDataFile(TemporaryFile):
         """Replace a damaged data file, or a link, that has the name.
 
         Raises:
-            CannotWrite: the existing file may be anything else.
+            CannotWrite: the existing file may not be a data file.
         """
         try:
             mode = target.lstat().st_mode

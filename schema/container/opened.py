@@ -47,7 +47,7 @@ def resolved(path: Folder, problem: type[FileProblem] = FileProblem) -> Path:
     """Return a path with links followed; the file need not exist.
 
     Raises:
-        FileProblem: links go in circles, or the path has a NUL; or `problem` instead.
+        FileProblem: links go in circles, or the path has a NUL; raised as `problem`.
         BadSetting: the argument is not a path.
     """
     text = path_text(path)

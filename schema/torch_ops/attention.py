@@ -84,8 +84,9 @@ def attention(
 
     Args:
         q: [batch, heads, seq, head_dim], the queries of the last `seq` positions:
-            float32, float64, bfloat16 or float16, as `k` and `v` unless these are
-            int8, or float16 beside float32 queries, in which all is computed then.
+            float32, float64, bfloat16 or float16, the dtype of `k` and `v`. If `q` is
+            float32, these may be float16, and the computation is in float32; they
+            may also be int8, with scales.
         k: [batch, kv_heads, slots, head_dim]; `heads` is a multiple of `kv_heads`.
         v: [batch, kv_heads, slots, value_dim].
         valid_length: int64 [batch], the number of positions of `k` and `v` that hold

@@ -32,8 +32,8 @@ class _End:
     """The end of an access of a method at a cursor.
 
     Attributes:
-        ways: its end, and the ends of branches that contain it; one of these has to
-            fit.
+        ways: its end, and the ends of branches that contain it; one of these must
+            lie within the call or iteration.
         what: description of the access.
         at: location of the access in the method.
     """

@@ -121,7 +121,7 @@ def _check_settings(folder: Path, settings: Mapping[str, object]) -> None:
     """Check that settings are possible.
 
     Raises:
-        BadModelFolder: they are not.
+        BadModelFolder: a setting is impossible.
     """
     wrong = [name for name, fits in _RULES.items() if not fits(settings[name])]
     if wrong:

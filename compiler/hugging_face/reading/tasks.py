@@ -48,7 +48,7 @@ MAKERS: Final[Mapping[Task, tuple[Maker, ...]]] = {
     "classify_tokens": (AutoModelForTokenClassification,),
     "fill_mask": (AutoModelForMaskedLM,),
 }
-# Makers of models that contain a model without a head, which can use their weights.
+# Auto classes of models that contain a model without a head; it can use their weights.
 _WITH_HEADS: Final = (
     *(maker for task in TASKS if task != "embed" for maker in MAKERS[task]),
     AutoModelForPreTraining,

@@ -67,7 +67,7 @@ def causal_convolution(
         weight: [channels, kernel].
         bias: [channels].
         activation: the name of a function of transformers, applied to the result.
-        others: arguments that do not change the result; others are refused.
+        others: further arguments; one that would change the result is refused.
 
     Returns:
         [batch, channels, seq - kernel + 1].
@@ -134,7 +134,7 @@ def selective_scan(
         delta_bias: [width], added to `dt`.
         delta_softplus: whether the sum is made positive by softplus.
         return_last_state: whether to return the state [batch, width, state] as well.
-        others: arguments that do not change the result; others are refused.
+        others: further arguments; one that would change the result is refused.
     """
     _check_others(others)
     dtype = hidden_states.dtype
@@ -208,7 +208,7 @@ def chunk_scan(
         dt_limit: the least and the greatest step.
         return_final_states: whether to return the state [batch, heads, head_dim,
             state] as well.
-        others: arguments that do not change the result; others are refused.
+        others: further arguments; one that would change the result is refused.
     """
     _check_others(others)
     seq, heads, dtype = *hidden_states.shape[1:3], hidden_states.dtype
@@ -246,7 +246,7 @@ def gated_delta_rule(
         beta: [batch, seq, heads], the fraction of its value that each token writes.
         output_final_state: whether to return the state after the last token.
         use_qk_l2norm_in_kernel: whether queries and keys are normalised.
-        others: arguments that do not change the result; others are refused.
+        others: further arguments; one that would change the result is refused.
 
     Returns:
         [batch, seq, heads, value_dim], and the state if it is requested.

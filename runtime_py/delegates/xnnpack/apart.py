@@ -9,9 +9,9 @@ from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from typing import Final
 
-# An interrupt escapes a loop that catches interrupts only between two iterations; it
-# escapes so many nested loops only if others follow at the very next moments at which
-# Python checks for one.
+# The number of nested loops that catch interrupts. An interrupt escapes a loop only
+# between two iterations, so it escapes all loops only if further interrupts follow at
+# the very next moments at which Python checks for one.
 _LOOPS: Final = 4
 
 

@@ -37,7 +37,7 @@ def check_ops(graph: Graph, where: str) -> None:
     """Check that XNNPACK supports every instruction, input and output.
 
     Raises:
-        BadProgram: one is not supported; the error names the first.
+        BadProgram: an instruction is not supported; the error names the first.
     """
     check_taken(graph, "xnnpack", why_not, where)
     rows: dict[int, tuple[int, ...]] = {}  # result of quantize_rows -> all three
@@ -114,7 +114,7 @@ def check_scales(
     """Check that the scales of all quantized weights are positive normal numbers.
 
     Raises:
-        BadProgram: a scale is not; the error names the first.
+        BadProgram: a scale is not positive and normal; the error names the first.
         KvcError: as `FreeableBuffer.array`.
     """
     for index, instruction in enumerate(graph.instructions):
