@@ -45,7 +45,7 @@ TARGETS: Final = {
     "mps": Target(
         "Apple's Metal Performance Shaders",
         "not planned: ExecuTorch, where recipes of this name came from, has removed it",
-        f"mlx_q8 on a Mac, what is exported for Core AI or Core ML, {_ANYWHERE}",
+        f"mlx_q8 on a Mac, an export for Core AI or Core ML, {_ANYWHERE}",
     ),
     "cuda": Target("NVIDIA's CUDA", "planned", _GPU),
     "openvino": Target(
@@ -180,7 +180,7 @@ def _with_cache(recipe: Recipe, cache: str | None) -> Recipe:
     _value(recipe.name, setting, cache)
     said = f'[cache]\ndtype = "{cache}"\n'
     if "cache" in tomllib.loads(recipe.text):
-        said = f'# in place of what [cache] says: dtype = "{cache}"\n'
+        said = f'# overrides [cache] above: dtype = "{cache}"\n'
     text = f"{recipe.text.rstrip()}\n\n{said}"
     return replace(recipe, cache=cache, text=text)  # type: ignore[arg-type]  # _value has checked it
 

@@ -133,7 +133,7 @@ def _check_header(header: Header, file_nbytes: int, path: str, kind: FileKind) -
         raise Truncated(
             path=path,
             found=file_nbytes,
-            what="what its header describes",
+            what="its header",
             expected=header.file_nbytes,
         )
     if header.flags:

@@ -37,8 +37,8 @@ def path_text(path: object, name: str = "path") -> str:
         return text
     expected, found = "a str or an os.PathLike", repr(text)
     if isinstance(text, bytes):
-        expected += " (os.fsdecode makes text of a path in bytes; what a file holds is "
-        expected += "no path, write it to a file first)"
+        expected += " (os.fsdecode converts a path in bytes to text; the content of a "
+        expected += "file is no path: write it to a file first)"
         found = f"{len(text)} bytes"
     raise BadSetting(name=name, expected=expected, found=found)
 

@@ -96,7 +96,7 @@ class UnknownTask(CompileError):
     named: str
     tasks: tuple[str, ...]
     possible: str
-    template = "{model}: config.json names {named} in `architectures`, which does not say what this {kind} is to do; say it with --task (export_hf: task=): {possible}"
+    template = "{model}: config.json names {named} in `architectures`, which does not determine the task of this {kind}; give it with --task (export_hf: task=): {possible}"
 
 
 class CaptureError(CompileError):

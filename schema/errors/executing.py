@@ -224,7 +224,7 @@ class CheckFailed(ExecutionError):
     result: str
     expected: str
     found: str
-    template = "{result} is not what the reference gave on the compiler's machine: expected {expected}, found {found}; try --reference, which tells a wrong library from a wrong bundle"
+    template = "{result} differs from the reference result of the compiler's machine: expected {expected}, found {found}; try --reference, to find out whether the library or the bundle is wrong"
 
 
 class NoCheck(ExecutionError):
@@ -310,7 +310,7 @@ class DeviceLost(ExecutionError):
 
     backend: str
     what: str
-    template = "the {backend} device was lost ({what}): what its sessions held is gone, and this process cannot use it again; start another process, and if it happens again, update the driver or use a recipe of another backend"
+    template = "the {backend} device was lost ({what}): the content of its sessions is lost, and this process cannot use it again; start another process, and if it happens again, update the driver or use a recipe of another backend"
 
 
 class ScaleOutOfRange(ExecutionError):

@@ -108,7 +108,7 @@ class FitUnused(RecipeError):
     """A file size for selecting weight bits is given, but no bits can be selected."""
 
     recipes: str
-    template = "--fit: it chooses which weights of one recipe are int8 rather than int4, and there is no such choice with {recipes}; take one recipe of int4 (kvc recipes lists them), or limit the file with --max-file"
+    template = "--fit selects the weights of one recipe that are int8 rather than int4, and there is nothing to select with {recipes}; use one int4 recipe (kvc recipes lists them), or limit the file with --max-file"
 
 
 class FitTooSmall(RecipeError):

@@ -138,7 +138,7 @@ class _Borders:
         for block in control.blocks:
             known = 0 <= block < len(self._method.blocks)
             self._report.require(known, at, f"there is no block {block}")
-            self._report.require(block > number, at, f"block {block} stands before it")
+            self._report.require(block > number, at, f"block {block} comes before it")
             free = block not in self._taken
             self._report.require(free, at, f"block {block} is run elsewhere too")
             self._taken.add(block)
@@ -276,7 +276,7 @@ class _Step:
             places = {i: k for i, k in enumerate(control.over) if k is not None}
         allowed = {inside.inputs[k] for k in places.values()}
         strange = written_inputs(inside) - allowed
-        self._require(not strange, "a block writes over what it may only read")
+        self._require(not strange, "a block writes to an input that it may only read")
         makers = {v: step.op for step in inside.instructions for v in step.results}
         for output, operand in places.items():
             value, home = inside.outputs[output], inside.inputs[operand]

@@ -59,7 +59,7 @@ def check_told(method: Method, program: Program, report: Reporter) -> None:
     added = [one.tokens for one in method.advances if one.tokens is not None]
     used = symbols_in(kinds.values()) | symbols_of(added)
     missing = sorted(used - told)
-    what = f"nothing tells it the sizes {missing}"
+    what = f"no input or state determines the sizes {missing}"
     report.require(not missing, f"method {method.name!r}", what)
 
 

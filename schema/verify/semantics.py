@@ -145,7 +145,7 @@ def _check_packed(program: Program, used: set[int], report: Reporter) -> None:
     count = count_unpacked(program)
     for named in program.names[count:]:
         where = f"named data {named.name!r}"
-        report.require(is_packed(named), where, "it stands after packed data")
+        report.require(is_packed(named), where, "it comes after packed data")
     what = "it is packed, and only delegates may use it"
     for name in used:
         if count <= name < len(program.names):

@@ -65,7 +65,7 @@ def _check_initial(
     state: State, initial: int, program: Program, where: str, report: Reporter
 ) -> None:
     growing = state.kind is StateKind.APPEND
-    report.require(not growing, where, "what grows starts empty, without a value")
+    report.require(not growing, where, "a growing state starts empty, without a value")
     report.require(initial < len(program.names), where, f"no data {initial}")
     start = program.names[initial].type
     same = start == state.type and state.type.is_static

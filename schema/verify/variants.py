@@ -76,7 +76,7 @@ def check_variants(program: Program, report: Reporter) -> None:
             variant.symbols, Reporter(report.path, f"{where}, ")
         ).check_symbols(variant.symbols)
         for wanted, method in zip(own, variant.methods, strict=False):
-            what = f"method {method.name!r} is not what {wanted.name!r} is to a caller"
+            what = f"method {method.name!r} differs from {wanted.name!r} for callers"
             report.require(signature_of(method) == wanted, where, what)
         count, wanted_count = len(variant.methods), len(own)
         what = f"{count} methods, the program has {wanted_count}"

@@ -353,7 +353,7 @@ def _seen(
         what = "no mask" if mask is None else "a mask of its own"
     elif mask.whole != whole:
         what = (
-            "a mask, and attends to what an encoder is given or has made"
+            "a mask, and attends to an encoder's input or result"
             if whole
             else "no causal mask over its own cache"
         )

@@ -46,7 +46,7 @@ class NoLayers(list[CacheLayerMixin]):
 
     def __getitem__(self, index: SupportsIndex | slice) -> NoReturn:
         """Refuse to return a layer."""
-        raise _refused("what a layer keeps")
+        raise _refused("the content of a layer")
 
 
 def _refused(what: str) -> UnsupportedModel:

@@ -84,7 +84,7 @@ def compile_graph(raw: bytes, npu: str, target: str, what: str) -> Compiled:
         try:
             return _made(Path(folder))
         except (OSError, ValueError, KeyError) as error:
-            ended = f"what Vela wrote cannot be read ({type(error).__name__}: {error})"
+            ended = f"Vela's output cannot be read ({type(error).__name__}: {error})"
             raise _failed(target, what, ended, told) from error
 
 

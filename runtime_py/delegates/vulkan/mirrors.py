@@ -66,7 +66,7 @@ class Mirrors:
         if inputs == len(order):
             faults, offset = _next(offset, 0), _next(offset, 0) + FAULTS_NBYTES
         uploaded = max(faults + FAULTS_NBYTES, ends[both])
-        what = "what a Vulkan device reads and writes in a call"
+        what = "memory that a Vulkan device reads and writes in a call"
         shared = not device.separate
         self.buffer = staging = DeviceBuffer(device, offset, what, shared=shared)
         self.before: Sequence[Copy] = ()

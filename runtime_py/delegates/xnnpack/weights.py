@@ -202,7 +202,7 @@ class Weights:
     def bytes_of(self, entry: Packed) -> bytes:
         """Return a copy of packed bytes."""
         with self._lock:
-            assert self._provider is not None, "what is closed has no bytes"
+            assert self._provider is not None, "a closed cache has no bytes"
             return ctypes.string_at(entry.address, entry.nbytes)
 
     def packed(self) -> Counter[str]:

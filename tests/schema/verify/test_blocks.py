@@ -192,7 +192,7 @@ def test_what_is_lent_is_not_filled():
 
 
 def test_a_branch_writes_over_nothing_else():
-    """With the result elsewhere, the branch writes over what it may only read."""
+    """With the result elsewhere, the branch writes to a read-only input."""
     space = GRAPH.values[results(CONDITION)[0]]
     nbytes = space.type.max_nbytes({})
     free = replace(space, storage=Scratch(GRAPH.scratch_nbytes, nbytes))
@@ -235,7 +235,7 @@ def test_a_block_runs_blocks_behind_it(number):
     assert step.op == COND
     named = (step.arguments[0], number, *step.arguments[2:])
     graph = changed_step(inside, -1, arguments=named)
-    wants(with_block(nested, 1, graph), f"block {number} stands before it")
+    wants(with_block(nested, 1, graph), f"block {number} comes before it")
 
 
 @pytest.mark.parametrize("thorough", [False, True])
